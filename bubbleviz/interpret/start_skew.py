@@ -135,8 +135,9 @@ def find_recorded_devices(
     by_name = matching(activities.names, kinds.communication)
     is_communication[kernels] = flags_of(activities.name_id[kernels], by_name)
     devices, processes = [], []
+    rows_of_rank = activities.rows_by_rank()
     for rank, process in enumerate(activities.ranks[:, 0].tolist()):
-        rows = np.flatnonzero(activities.rank == rank)
+        rows = rows_of_rank(rank)
         if len(rows) == 0:
             continue
         first_ns = utc_ns + int(activities.start_ns[rows].min())

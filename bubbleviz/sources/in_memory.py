@@ -302,6 +302,7 @@ class ActivitiesBuilder:
     Attributes:
         group: by which they were put in order, shape (rows,), as they came; None as long as they
             are as they came.
+        streams: Stream of each activity, or -1 if unknown. Empty until the activities are built.
     """
 
     def __init__(self, room: int) -> None:
@@ -309,14 +310,21 @@ class ActivitiesBuilder:
         self._rank: Codes = np.empty(room, np.int16)
         self._name_id: Codes = np.empty(room, np.int16)
         self._correlation_id = np.empty(room, np.uint32)
+        # The compiled part cannot order columns of single bytes by group.
+        self._stream: Codes = np.empty(room, np.int16)
         self._places, self._names = BlockNumbering(), BlockNumbering()
         self._count = self._kernels = 0
         self.group: Codes | None = None
+        self.streams: Codes = self._stream[:0]
         self.impossible = {model.KERNELS: 0, "copies": 0}
         self.untimed = {model.KERNELS: 0, "copies": 0}
 
     def add_kernels(self, block: Ints) -> None:
-        """Add kernels: start_ns, end_ns, device, globalPid, correlation id, number of the name.
+        """Add kernels.
+
+        Args:
+            block: Columns start_ns, end_ns, device, globalPid, correlation id, number of the name,
+                and the stream if streams are recorded, shape (columns, kernels).
 
         Raises:
             ValueError: a device has a number that none can have.
@@ -325,12 +333,19 @@ class ActivitiesBuilder:
         self._kernels = self._count
 
     def add_copies(self, block: Ints) -> None:
-        """Add copies or memsets, after all kernels: columns as of these, few with a name."""
+        """Add copies or memsets, after all kernels.
+
+        Args:
+            block: The columns of kernels. The number of the name is -1 if a copy has no name, and
+                the column is left out if no copy has a name.
+        """
         self._add(block, "copies")
 
     def _add(self, block: Ints, what: str) -> None:
         block = self._with_times(block, what)
-        start_ns, end_ns, device_id, global_id, correlation_id, *name = block
+        start_ns, end_ns, device_id, global_id, correlation_id, *optional = block
+        unknown = constant(NONE, len(start_ns))
+        name, stream, *_ = (*optional, unknown, unknown)
         process = model.process_of(global_id)
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
             raise ValueError("a number of a device is below 0 or above 4,194,303")
@@ -340,10 +355,11 @@ class ActivitiesBuilder:
         rows = slice(at, self._count)
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
         place = self._places.numbers(process << _DEVICE_BITS | device_id)
-        name_id = self._numbers_of_names(name[0], what) if name else np.full(len(place), NONE)
+        name_id = self._numbers_of_names(name, what)
         self._rank = widened(self._rank, len(self._places) - 1)
         self._name_id = widened(self._name_id, len(self._names) - 1)
-        self._rank[rows], self._name_id[rows] = place, name_id
+        self._stream = widened(self._stream, int(stream.max(initial=NONE)))
+        self._rank[rows], self._name_id[rows], self._stream[rows] = place, name_id, stream
         self._correlation_id[rows] = model.correlations(correlation_id)
 
     def _numbers_of_names(self, name: Ints, what: str) -> Ints:
@@ -389,7 +405,7 @@ class ActivitiesBuilder:
         _translate(name_id, np.append(places_in(order), NONE))
         columns: list[npt.NDArray[Any]] = [
             *(self._start_ns[rows], self._end_ns[rows]),
-            *(rank, self._correlation_id[rows], name_id),
+            *(rank, self._correlation_id[rows], name_id, self._stream[rows]),
         ]
         if len(groups) > 1:
             # What comes after all kernels stays there.
@@ -397,7 +413,7 @@ class ActivitiesBuilder:
             self.group = rank.astype(np.int16) if narrow else rank.astype(np.int32)
             self.group[self._kernels :] += len(groups)
             columns = list(in_groups(self.group, columns))
-        start_ns, end_ns, of_rank, correlation_id, of_name = columns
+        start_ns, end_ns, of_rank, correlation_id, of_name, self.streams = columns
         return model.Activities(
             start_ns,
             end_ns,

@@ -38,10 +38,10 @@ from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
 GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*"), ("F[0-9].*.?",)
-TABLES = ("gpu_work/kernels", "calls/all")
+TABLES = ("gpu_work/kernels", "gpu_work/kernels_and_streams", "calls/all")
 LASTING_NS = 0, 100, 20_000
 #: So much is decoded of a file that is plain.
-ALL = 3 + 2 * len(GLOBS) + len(LASTING_NS)
+ALL = 4 + 2 * len(GLOBS) + len(LASTING_NS)
 
 
 @pytest.fixture(autouse=True)
@@ -258,7 +258,15 @@ def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
         assert np.mean(extents[:, 1] >= starts_ns[len(starts_ns) // 100]) > 0.5
 
 
-KERNEL_COLUMNS = ("start", "end", "deviceId", "globalPid", "correlationId", "demangledName")
+KERNEL_COLUMNS = (
+    "start",
+    "end",
+    "deviceId",
+    "streamId",
+    "globalPid",
+    "correlationId",
+    "demangledName",
+)
 NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId")
 
 numbers = st.one_of(
@@ -402,7 +410,7 @@ def _rebuilt(columns: str, suffix: str = "", table: str = KERNEL) -> tuple[str, 
     )
 
 
-_REST = "deviceId INT, globalPid INT, correlationId INT, demangledName INT"
+_REST = "deviceId INT, streamId INT, globalPid INT, correlationId INT, demangledName INT"
 ODD_TABLES = {
     "floats": _rebuilt(f'"start" REAL, "end" INT, {_REST}'),
     "values without a type": _rebuilt(f'"start", "end" INT, {_REST}'),
@@ -463,18 +471,18 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
     ),
     **{
         f"{count} more columns": (_rebuilt(f'{_many(count)}, "start" INT, "end" INT, {_REST}'), of)
-        for count, of in ((50, ALL), (58, ALL), (59, 0), (1900, 0))
+        for count, of in ((50, ALL), (57, ALL), (58, 0), (1900, 0))
     },
     "a text behind many columns": (
         _rebuilt(f"{_RANGES}, {_many(70)}, text TEXT", table="NVTX_EVENTS"),
-        2,
+        3,
     ),
     "a text with NUL": (
         ("UPDATE NVTX_EVENTS SET text = 'F' || CHAR(0) || 'x' WHERE rowid = 3",),
-        2,
+        3,
     ),
     # A key is stored as NULL, which is no kind, no registered text, no time and no thread.
-    **{f"a key, {key}": (statements, len(GLOBS) + 2) for key, statements in _KEYED.items()},
+    **{f"a key, {key}": (statements, len(GLOBS) + 3) for key, statements in _KEYED.items()},
     "a registered name of number -1": (
         (
             "INSERT INTO StringIds VALUES (-1, 'F0.0.0')",
@@ -495,7 +503,7 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
     # Dotless i is no i: a column of this type holds floating-point numbers.
     "letters that are not SQLite's": (
         _rebuilt(f'"start" "REAL \u0131NT", "end" INT, {_REST}'),
-        ALL - 1,
+        ALL - 2,
     ),
 }
 

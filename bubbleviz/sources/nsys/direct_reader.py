@@ -23,21 +23,20 @@ NAME_OF_CALL = 4
 _STRING_PAGES = 4096
 #: Stands for a NULL correlation id in calls/all.sql and calls/at.sql: the call launched nothing.
 _NO_CORRELATION = -(1 << 40)
+#: Columns of gpu_work/kernels.sql.
+_KERNEL_COLUMNS = (
+    PlainColumn("start"),
+    PlainColumn("end"),
+    PlainColumn("deviceId"),
+    PlainColumn("globalPid", NONE),
+    PlainColumn("correlationId", NONE),
+    PlainColumn("demangledName", NONE),
+)
 #: Queries that are answered from pages, with the columns of the table that they return.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
-    "gpu_work/kernels": PageQuery(
-        view="views/kernels/current",
-        columns=(
-            PlainColumn("start"),
-            PlainColumn("end"),
-            PlainColumn("deviceId"),
-            PlainColumn("globalPid", NONE),
-            PlainColumn("correlationId", NONE),
-            PlainColumn("demangledName", NONE),
-        ),
-    ),
-    "gpu_work/kernel_streams": PageQuery(
-        columns=(PlainColumn("start"), PlainColumn("end"), PlainColumn("streamId", NONE)),
+    "gpu_work/kernels": PageQuery(view="views/kernels/current", columns=_KERNEL_COLUMNS),
+    "gpu_work/kernels_and_streams": PageQuery(
+        view="views/kernels/current", columns=(*_KERNEL_COLUMNS, PlainColumn("streamId", NONE))
     ),
     "calls/all": PageQuery(
         columns=(

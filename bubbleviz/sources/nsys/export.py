@@ -42,7 +42,7 @@ _TYPES = {type(None): "no value", str: "text", float: "a fraction"}
 #: The queries for the first and last row of the large tables, by the queries that are streamed.
 BOUNDS = {
     "gpu_work/kernels": "gpu_work/kernel_bounds",
-    "gpu_work/kernel_streams": "gpu_work/kernel_bounds",
+    "gpu_work/kernels_and_streams": "gpu_work/kernel_bounds",
     "ranges/named": "ranges/bounds",
     "ranges/lasting": "ranges/bounds",
     "calls/all": "calls/bounds",
@@ -334,7 +334,7 @@ class Export(ABC):
         bounds = map(self.bounds, dict.fromkeys(BOUNDS.values()))
         self._all = sum(last - first + 1 for first, last in bounds)
         pool = self._pool = ThreadPoolExecutor(self.jobs, "bubbleviz-read")
-        self.begin("gpu_work/kernels")
+        self.begin("gpu_work/kernels_and_streams")
         return pool
 
     def begin(self, name: str, make: _Make | None = None) -> None:

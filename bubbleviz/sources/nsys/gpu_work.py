@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -14,7 +14,7 @@ from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES,
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model import profile
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked, narrowed
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.copies import Copies, Direction, Memory
 from bubbleviz.model.grouping import distinct, in_groups, places_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -187,25 +187,60 @@ def _graph_columns(export: Export) -> Ints:
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
 
 
-def activities_of(
-    export: Export, call_names: Mapping[int, str]
-) -> tuple[Activities, Codes | None, tuple[Limitation, ...]]:
-    """Return the work of the GPUs, in which order it is, and what is not known of it.
+@dataclass(frozen=True)
+class GpuWork:
+    """The work of the GPUs in an export.
+
+    Attributes:
+        activities: The work.
+        group: Groups by which the rows of the export were put in order, or None if they were not.
+        streams: Stream of each activity, -1 if unknown, or the error if streams are damaged.
+        limitations: What is not known of the work.
+    """
+
+    activities: Activities
+    group: Codes | None
+    streams: Codes | ProfileError
+    limitations: tuple[Limitation, ...]
+
+    def read_streams(self) -> Codes:
+        """Return the stream of each activity, or -1 if unknown.
+
+        Raises:
+            ProfileError: The streams are damaged.
+        """
+        if isinstance(self.streams, ProfileError):
+            raise self.streams
+        return self.streams
+
+
+def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
+    """Read the work of the GPUs. If streams are damaged, it is read without them.
 
     Args:
         export: the open export.
         call_names: those in ``StringIds`` that begin as ``WORK_CALLS`` do, by id.
 
     Raises:
-        ProfileError: the export is damaged.
+        ProfileError: The export is damaged.
     """
+    try:
+        return _read_gpu_work(export, call_names, has_streams=True)
+    except ProfileError as error:
+        work = _read_gpu_work(export, call_names, has_streams=False)
+        return replace(work, streams=error)
+
+
+def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
     graphs = _graph_columns(export)
     copies = export.columns("gpu_work/copies")
     is_migration = np.isin(copies[5], _KINDS_OF_MIGRATION)
     copies[5] = np.where(is_migration, _MIGRATION, NONE)
     # No call launches a migration; its correlation id is 0, which may be that of a call.
     copies[4, is_migration] = NONE
-    beside = {"copies": copies, "memsets": export.columns("gpu_work/memsets")}
+    memsets = export.columns("gpu_work/memsets")
+    memsets = np.vstack((memsets, np.full(memsets.shape[1], NONE)))
+    beside = {"copies": copies, "memsets": memsets}
     first, last = export.bounds("gpu_work/kernel_bounds")
     most = last - first + 1 if export.has("gpu_work/kernels") else 0
     room = min(most, export.most_rows()) + graphs.shape[1]
@@ -215,7 +250,7 @@ def activities_of(
     called = export.names_of_calls_begun(doubtful) if doubtful else None
     try:
         kernels = 0
-        for _, block in export.stream("gpu_work/kernels"):
+        for _, block in export.stream(f"gpu_work/kernels{'_and_streams' * has_streams}"):
             kernels += block.shape[1]
             builder.add_kernels(block)
         # SQLite ends a part of the rows without a word at a page whose row numbers are damaged;
@@ -227,9 +262,13 @@ def activities_of(
                 f"{export.path}: only {kernels:,} of its kernels can be read, so it is damaged; "
                 f"{EXPORT_AGAIN}"
             )
+        if has_streams:
+            graphs = _add_streams(export, "gpu_work/graph_streams", graphs)
+            copies = _add_streams(export, "gpu_work/copy_streams", copies)
+            memsets = _add_streams(export, "gpu_work/memset_streams", memsets)
         builder.add_kernels(graphs)
-        for table in beside.values():
-            builder.add_copies(table)
+        builder.add_copies(copies)
+        builder.add_copies(memsets)
     except ValueError as error:
         raise ProfileError(
             f"{export.path}: is damaged or was edited ({error}); {EXPORT_AGAIN}"
@@ -246,10 +285,11 @@ def activities_of(
     if called is not None:
         absent = {*doubtful} - {*called.result()}
         call_names = {i: name for i, name in call_names.items() if i not in absent}
-    return (
-        activities,
-        builder.group,
-        (
+    return GpuWork(
+        activities=activities,
+        group=builder.group,
+        streams=builder.streams,
+        limitations=(
             *_lost_work(export, call_names, recorded, ("kernels", "graphs")),
             *_lost_process(export, orphans, processes),
             *_unrecorded_graphs(export, activities, call_names),
@@ -258,6 +298,22 @@ def activities_of(
             *profile.impossible_times(export.path, builder.impossible),
         ),
     )
+
+
+def _add_streams(export: Export, query: str, work: Ints) -> Ints:
+    """Return columns of work with the stream as the last column.
+
+    Args:
+        export: The open export.
+        query: Name of the query for the start, end and stream of the work, in the same order.
+        work: The columns, shape (columns, rows).
+
+    Raises:
+        ProfileError: The export is damaged.
+    """
+    if work.shape[1] == 0 or not export.has(query):
+        return work
+    return np.vstack((work, export.columns(query)[2]))
 
 
 def processes_of(export: Export) -> tuple[int, ...]:
@@ -369,37 +425,6 @@ def read_synchronisation(
     for table in (waits, records):
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
     return Synchronisation(EventRecords(*records), Waits(*waits)), losses
-
-
-def read_streams(export: Export, group: Codes | None) -> Codes:
-    """Return the stream of each activity, or -1 if unknown.
-
-    Args:
-        export: The open export.
-        group: Groups by which its activities were put in order, or None if they were not.
-
-    Raises:
-        ProfileError: The export is damaged.
-    """
-    exported = _streams_as_exported(export)
-    # The compiled part orders no single bytes by group.
-    streams = narrowed(exported, int(exported.max(initial=np.iinfo(np.int16).max)))
-    if group is not None:
-        (streams,) = in_groups(group, (streams,))
-    return streams
-
-
-def _streams_as_exported(export: Export) -> Ints:
-    """Return the stream of each activity, or -1 if unknown, in the order of the export."""
-    parts = [np.empty(0, np.int64)]
-    for work in ("kernel", "graph", "copy", "memset"):
-        whole = f"gpu_work/{'copies' if work == 'copy' else f'{work}s'}"
-        known = export.has(f"gpu_work/{work}_streams")
-        name = f"gpu_work/{work}_streams" if known else whole
-        blocks = (b for _, b in export.stream(name)) if work == "kernel" else [export.columns(name)]
-        for block in blocks if export.has(whole) else ():
-            parts.append(np.where(known, block[2], NONE)[has_times(block[0], block[1])])
-    return np.concatenate(parts)
 
 
 # Copies: how much each moved, in which direction, and between which memory.

@@ -208,7 +208,8 @@ class NsysFile:
             # Threads that have read the kernels go on with these.
             export.begin("calls/all", calls.block)
         with step("read kernels") as rows:
-            activities, group, notes = gpu_work.activities_of(export, names.call_names)
+            work = gpu_work.read_gpu_work(export, names.call_names)
+            activities, notes = work.activities, work.limitations
             rows.count = len(activities)
         if not (len(activities) if partial else activities.kernels):
             raise _without_kernels(export, notes)
@@ -249,8 +250,8 @@ class NsysFile:
             payloads_described=export.has("ranges/payload_entries"),
             synchronisation=lambda: gpu_work.read_synchronisation(export),
             memory=lambda: gpu_work.read_memory(export),
-            streams=lambda: gpu_work.read_streams(export, group),
-            copies=lambda: gpu_work.read_copies(export, activities, group),
+            streams=work.read_streams,
+            copies=lambda: gpu_work.read_copies(export, activities, work.group),
         )
 
     def _ranges(

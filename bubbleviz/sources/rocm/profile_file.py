@@ -58,7 +58,7 @@ def _sound(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
 
 def _activities(
     recording: RocmRecording, zero_ns: int, thread: Ints
-) -> tuple[profile.Activities, list[Limitation], Ints, Copies]:
+) -> tuple[profile.Activities, list[Limitation], Codes, Copies]:
     """Build the activities of devices.
 
     Args:
@@ -76,9 +76,10 @@ def _activities(
     builder = in_memory.ActivitiesBuilder(_rows((*recording.kernels, *recording.copies)))
     try:
         for kernels in recording.kernels:
-            builder.add_kernels(_since_start(kernels[:_STREAM], zero_ns))
+            builder.add_kernels(_since_start(kernels[: _STREAM + 1], zero_ns))
         for copies in recording.copies:
-            builder.add_copies(_since_start(copies[:_COPY_STREAM], zero_ns))
+            *columns, stream = _since_start(copies[: _COPY_STREAM + 1], zero_ns)
+            builder.add_copies(np.stack((*columns, np.full(len(stream), NONE), stream)))
     except ValueError as error:
         raise ProfileError(
             f"{path}: is damaged or was edited ({error}); {_AGAIN[recording.format]}"
@@ -97,30 +98,8 @@ def _activities(
         reason = f"{path} does not record it"
         reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
         notes.append(Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS))
-    streams = _join_streams(recording, zero_ns, builder.group)
     copied = _join_copies(recording, zero_ns, activities, builder.group)
-    return activities, notes, streams, copied
-
-
-def _join_streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Ints:
-    """Return the stream of each activity, or -1 if unknown.
-
-    Args:
-        recording: The recording.
-        zero_ns: Time from which the activities count.
-        group: Group of each activity if they were sorted by groups, or None if not.
-    """
-    streams = [np.empty(0, np.int64)]
-    for block in recording.kernels:
-        times = _since_start(block[:2], zero_ns)
-        streams.append(block[_STREAM, in_memory.has_times(*times)])
-    for block in recording.copies:
-        times = _since_start(block[:2], zero_ns)
-        streams.append(block[_COPY_STREAM, in_memory.has_times(*times)])
-    column = np.concatenate(streams)
-    if group is not None:
-        (column,) = in_groups(group, (column,))
-    return column
+    return activities, notes, builder.streams, copied
 
 
 def _join_copies(

@@ -1,6 +1,6 @@
 -- Kernels.
 --
--- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, globalPid, demangledName)
+-- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, globalPid, demangledName, streamId)
 SELECT
     kernel._rowid_ AS row_number,  -- order of the rows
     kernel.start AS start_ns,  -- began on the device, ns since the session's start
@@ -8,5 +8,6 @@ SELECT
     kernel.deviceId AS device_id,  -- device number as the process sees it
     kernel.globalPid AS process,  -- host id and process id, above 24 bits of zeros
     kernel.correlationId AS correlation_id,  -- CUPTI's number of the launching call
-    kernel.demangledName AS name_id  -- StringIds.id of the full name
+    kernel.demangledName AS name_id,  -- StringIds.id of the full name
+    kernel.streamId AS stream_id  -- stream number as the process's device sees it
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel

@@ -1,0 +1,14 @@
+-- Every kernel with its stream; some rows, in the order the export holds them.
+--
+-- requires: kernels(row_number, start_ns, end_ns, device_id, process, correlation_id, name_id, stream_id)
+SELECT
+    kernel.start_ns AS start_ns,  -- when the kernel began on the device
+    kernel.end_ns AS end_ns,  -- when it finished
+    kernel.device_id AS device_id,  -- device number as the process sees it
+    COALESCE(kernel.process, -1) AS process,  -- host id and process id, above 24 bits
+    COALESCE(kernel.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
+    COALESCE(kernel.name_id, -1) AS name_id,  -- StringIds.id of the full name
+    COALESCE(kernel.stream_id, -1) AS stream_id  -- stream number as the process's device sees it
+FROM kernels AS kernel
+WHERE kernel.row_number BETWEEN $first AND $last
+ORDER BY kernel.row_number
