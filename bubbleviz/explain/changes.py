@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.idle import all_token_waits
+from bubbleviz.explain.causes.tokens import all_token_waits
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.path import Graph, build_work
 from bubbleviz.explain.recognition.recognition import Deviation

@@ -17,8 +17,9 @@ from bubbleviz.count.rank_iterations import indices_of, joined_ranks, stage_and_
 from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain import phase_times
 from bubbleviz.explain import stretch as stretches
+from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
+from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
 from bubbleviz.explain.changes import Change, replay_changes
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
 from bubbleviz.explain.diagnosis.findings import Diagnosis, diagnosis_of

@@ -26,8 +26,8 @@ import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
-from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.slack import compute_slack

@@ -19,8 +19,8 @@ from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.count.count import median, time_within
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
-from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, stretch_of

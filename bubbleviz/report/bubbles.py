@@ -176,7 +176,7 @@ def thread_state(call: str | None, range_name: str | None) -> str:
 def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
     """Return (CUDA call, range) that the host was in during a bubble; None for none."""
     names = report.operations.names
-    call, range_id = int(report.bubbles.host_call_id[row]), int(report.bubbles.host_range_id[row])
+    call, range_id = int(report.bubbles.host_call[row]), int(report.bubbles.host_range[row])
     return names[call] if call != NONE else None, names[range_id] if range_id != NONE else None
 
 

@@ -31,7 +31,7 @@ from bubbleviz.count.rank_iterations import (
     rank_column,
 )
 from bubbleviz.errors import UsageError
-from bubbleviz.explain.causes.cause_times import Bubbles
+from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE

@@ -64,7 +64,7 @@ def timeline_of(report: Report) -> Timeline:
     spans = operations.has_span == 1
     starts = (operations.start_ns[spans], loose.start_ns, bubbles.start_ns)
     base_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=0)
-    named = (operations.name_id, bubbles.host_call_id, bubbles.host_range_id)
+    named = (operations.name_id, bubbles.host_call, bubbles.host_range)
     used = distinct(*named)
     used = used[used >= 0]
     name, call, around = (

@@ -190,7 +190,7 @@ def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text:
         bubbles = report.bubbles.take(np.isin(report.bubbles.iteration, of))
         operations = report.operations
         numbers = [bubbles.rank, bubbles.interval, bubbles.start_ns, bubbles.end_ns, bubbles.cause]
-        numbers += [bubbles.iteration - of[0], bubbles.host_call_id, bubbles.host_range_id]
+        numbers += [bubbles.iteration - of[0], bubbles.host_call, bubbles.host_range]
         for row in (bubbles.before, bubbles.after, bubbles.peer_operation):
             held = np.isin(np.append(operations.iteration, -1)[row], of)
             numbers += [np.where(held, np.append(operations.host_start_ns, 0)[row], -1)]

@@ -145,6 +145,6 @@ def test_a_late_host_of_a_real_run_is_named(exports: Path, tmp_path: Path) -> No
     (tmp_path / "naming.toml").write_text(STEPS)
     path = exports / "nsightful_power_iteration.sqlite"
     report = bubbleviz.analyze(path, convention=tmp_path / "naming.toml")
-    around = {report.operations.names[i] for i in report.bubbles.host_range_id if i >= 0}
+    around = {report.operations.names[i] for i in report.bubbles.host_range if i >= 0}
 
     assert any(name.startswith("IO ") for name in around)

@@ -19,11 +19,12 @@ from bubbleviz.count.rank_iterations import (
     RankIterations,
 )
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes
-from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.phase_times import CommunicationTimes, PhaseTimes, Receives
 from bubbleviz.explain.slowdown.run_work import ExplainedRows
 from bubbleviz.model.limitations import Limitation

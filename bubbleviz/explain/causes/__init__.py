@@ -1,5 +1,6 @@
 """Causes: why ranks were idle.
 
-A cause is a line in ``cause.py`` and a rule in ``idle.py``, which cuts idle intervals by cause;
-``cause_times.py`` adds up causes in each window, and lists them as bubbles.
+A cause is a line in ``cause.py``. Its rule is in ``idle_ranks.py``, which cuts the idle time of
+ranks by cause, or in ``forward_waits.py`` for runs that only go forward. ``cause_times.py`` adds up
+the causes in each window, and ``bubbles.py`` lists them as a table.
 """

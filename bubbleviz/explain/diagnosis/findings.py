@@ -17,7 +17,7 @@ from bubbleviz.align.waits import NEVER
 from bubbleviz.count.count import spread
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
-from bubbleviz.explain.causes.idle import all_token_waits, usual_depth
+from bubbleviz.explain.causes.tokens import all_token_waits, usual_depth
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of

@@ -14,9 +14,9 @@ import numpy as np
 
 from bubbleviz.align.waits import NEVER, sends
 from bubbleviz.count.rank_iterations import stage_and_pipeline
-from bubbleviz.explain.causes.cause_times import Bubbles
-from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.phase_times import Receives
 from bubbleviz.explain.slowdown.work import (
     COMPUTING,

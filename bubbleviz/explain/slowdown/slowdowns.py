@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.explain.causes.idle import all_token_waits
+from bubbleviz.explain.causes.tokens import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import Replay, build_replay

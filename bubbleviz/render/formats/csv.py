@@ -62,8 +62,8 @@ def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     behind = {
         "peer_operation": labels.at(bubbles.peer_operation).listed(),
         "collective": _inert(bubbles.collective, bubbles.collectives),
-        "host_call": _inert(np.where(of_host, bubbles.host_call_id, NONE), names),
-        "host_range": _inert(np.where(of_host, bubbles.host_range_id, NONE), names),
+        "host_call": _inert(np.where(of_host, bubbles.host_call, NONE), names),
+        "host_range": _inert(np.where(of_host, bubbles.host_range, NONE), names),
         "global_rank": cells.pop("global_rank"),
         "peer_global_rank": cells.pop("peer_global_rank"),
     }

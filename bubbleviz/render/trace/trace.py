@@ -280,7 +280,7 @@ class Trace:
         of_host = table.cause == Cause.HOST
         call, around = (
             _texts(self.names, np.where(of_host, column, NONE))
-            for column in (table.host_call_id, table.host_range_id)
+            for column in (table.host_call, table.host_range)
         )
         before, after, peer_operation = (
             _texts(self.labels.texts, self.labels.at(rows).code)

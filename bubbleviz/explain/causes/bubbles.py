@@ -1,0 +1,176 @@
+"""Bubbles: the idle time in the windows of one ratio by cause, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.idle import IdleIntervals, merge_pieces
+from bubbleviz.model.arrow import ArrowTable, Column, column_of
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, found_in, groups_of
+from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.operations import HostActivities, Operations
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bubbles(IdleIntervals, ArrowTable):
+    """Idle intervals in the windows of one ratio, one row per cause.
+
+    In order of (rank, iteration, start). Rows of one idle interval have the same ``interval``.
+    Arrow's libraries (``polars.DataFrame(report.bubbles)``) get the same rows with the columns of
+    ``--bubbles``, but ``before``, ``after`` and ``peer_operation`` are row numbers of the
+    operations, from 0.
+
+    Attributes:
+        iteration: Iteration whose window it is.
+        peer_operation: Row of the operation on another rank whose result the next one takes; in a
+            collective, of the one before which the last rank entered; of a queued transfer, of the
+            one in front; or -1.
+        collective: Row of ``kinds``: the collective that runs, waiting or moving, or -1.
+        host_call: Row of the operations' ``names``: the CUDA call that the launching thread was in
+            if the host is the cause, else -1.
+        host_range: Row of the operations' ``names``: the innermost range likewise.
+        ratio: Name of the ratio.
+        operations: The table that rows and names refer to.
+        kinds: NCCL's names of collectives; "" for those without a name.
+    """
+
+    iteration: Ints
+    ratio: str = field(metadata={"shared": True})
+    operations: Operations = field(metadata={"shared": True})
+    kinds: tuple[str, ...] = field(default=(), metadata={"shared": True})
+
+    @classmethod
+    def of(
+        cls,
+        idle: IdleIntervals,
+        iteration: Ints,
+        *,
+        ratio: str,
+        operations: Operations,
+        kinds: tuple[str, ...] = (),
+    ) -> Bubbles:
+        """Return idle time in the windows of a ratio as bubbles.
+
+        Args:
+            idle: Idle time, cut at the windows.
+            iteration: Iteration of each piece.
+            ratio: Name of the ratio.
+            operations: The operations.
+            kinds: NCCL's names of collectives.
+        """
+        columns = {name: getattr(idle, name) for name in IdleIntervals.column_names()}
+        return cls(**columns, iteration=iteration, ratio=ratio, operations=operations, kinds=kinds)
+
+    @classmethod
+    def empty(cls, ratio: str, operations: Operations, kinds: tuple[str, ...] = ()) -> Bubbles:
+        """Return the table of a ratio without any rows."""
+        nothing = np.empty(0, np.int64)
+        idle = IdleIntervals.none()
+        return cls.of(idle, nothing, ratio=ratio, operations=operations, kinds=kinds)
+
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """The names of the kinds of collectives, for people."""
+        return tuple(kind or "other" for kind in self.kinds)
+
+    @property
+    def waits_in_collective(self) -> Bools:
+        """Which are a collective's time before its last member entered."""
+        within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
+        return np.asarray(within & (self.cause != Cause.COLLECTIVE), bool)
+
+    def shown_columns(self) -> dict[str, Ints | CodedTexts]:
+        """Return the columns of ``--bubbles`` by name, operations by their rows; -1 for none."""
+        operations = self.operations
+        peer = np.append(operations.rank, NONE)[self.peer_operation]
+        return {
+            "ratio": CodedTexts(np.zeros(len(self), np.int64), [self.ratio]),
+            "iteration": self.iteration,
+            "rank": self.rank,
+            "stage": operations.stage_of(self.rank),
+            "interval": self.interval,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "idle_ns": self.end_ns - self.start_ns,
+            "cause": CodedTexts(self.cause, [cause.label for cause in Cause]),
+            "before": self.before,
+            "after": self.after,
+            "peer_operation": self.peer_operation,
+            "peer_rank": peer,
+            "peer_stage": operations.stage_of(peer),
+            "collective": CodedTexts(self.collective, self.collectives),
+            "host_call": CodedTexts(self.host_call, operations.names),
+            "host_range": CodedTexts(self.host_range, operations.names),
+            "global_rank": operations.global_rank_of(self.rank),
+            "peer_global_rank": operations.global_rank_of(peer),
+        }
+
+    def arrow_columns(self) -> Mapping[str, Column]:
+        """Return the same columns for Arrow's libraries."""
+        return {name: column_of(name, column) for name, column in self.shown_columns().items()}
+
+
+def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
+    """Return bubbles with the call and the range that the host was in, where it is the cause.
+
+    A call is named where calls of its name take half of the bubble or more, a range where it is
+    the shortest that does.
+
+    Args:
+        bubbles: idle intervals, by cause.
+        hosts: what launching threads did, in order of the operation that was launched late.
+    """
+    hosts = hosts.take(hosts.operation != NONE)
+    late = np.flatnonzero(
+        (bubbles.cause == Cause.HOST) & (found_in(hosts.operation, bubbles.after) != NONE)
+    )
+    if not len(late):
+        return bubbles
+    # Pairs of a bubble and an activity of the host before the operation that ends it.
+    low = np.searchsorted(hosts.operation, bubbles.after[late])
+    high = np.searchsorted(hosts.operation, bubbles.after[late], side="right")
+    pair, row = expanded(low, high)
+    bubble, name_id, is_call = late[pair], hosts.name_id[row], hosts.call[row] == 1
+    start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
+    shared_ns = np.minimum(hosts.end_ns[row], end_ns) - np.maximum(hosts.start_ns[row], start_ns)
+    idle_ns, length_ns = end_ns - start_ns, hosts.end_ns[row] - hosts.start_ns[row]
+    call_id, range_id = bubbles.host_call.copy(), bubbles.host_range.copy()
+    call_id[late] = NONE
+    calls = np.flatnonzero(is_call & (shared_ns > 0))
+    names = groups_of(bubble[calls], name_id[calls])
+    total_ns = group_sum(names.of_row, len(names), shared_ns[calls])
+    first = calls[names.first]
+    most = first_of_each(bubble[first], -total_ns, name_id[first])
+    most = most[2 * total_ns[most] >= idle_ns[first[most]]]
+    call_id[bubble[first[most]]] = name_id[first[most]]
+    ranges = np.flatnonzero(~is_call & (2 * shared_ns >= idle_ns))
+    ranges = ranges[first_of_each(bubble[ranges], length_ns[ranges])]
+    range_id[bubble[ranges]] = name_id[ranges]
+    return replace(bubbles, host_call=call_id, host_range=range_id)
+
+
+def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
+    """Merge adjacent pieces with the same cause, and name the operation that each waits for.
+
+    Args:
+        pieces: Bubbles whose ``peer_operation`` is that of collectives and queued transfers alone.
+        producer: Producer of the input of each operation, or -1 if there is none.
+    """
+    if len(pieces) == 0:
+        return pieces
+    merged = merge_pieces(
+        pieces, *("rank", "iteration", "interval", "cause", "peer_operation", "collective")
+    )
+    # The operation after the drain is of the next iteration: nothing waited for it.
+    after = np.where(merged.cause == Cause.DRAIN, NONE, merged.after)
+    takes_input = (after != NONE) & (merged.collective == NONE)
+    peer = np.where(takes_input, np.append(producer, NONE)[after], NONE)
+    has_peer = (merged.peer_operation != NONE) & (merged.cause != Cause.PROFILER)
+    return merged.changed(
+        after=after, peer_operation=np.where(has_peer, merged.peer_operation, peer)
+    ).compacted()

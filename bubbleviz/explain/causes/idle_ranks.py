@@ -1,0 +1,336 @@
+"""Idle time of ranks: when they ran no operation, cut by cause, independent of any window.
+
+An idle interval before an operation is cut where the operation's input becomes ready, where the
+receive is launched, where what its transfer was queued behind ends, and where the receive ends::
+
+    last work ├──────────┬─────────┬────────┬───────────────┬──────┤ next operation
+               dependency    host    queued   communication   other
+                         ready     launched front ended   received
+
+If the stages are unknown, it is also unknown whether the input of an operation without a receive
+was ready. Time under the profiler's own work goes to the profiler first. Under a collective, a rank
+depends on the last member until that has entered; from then on the collective is the cause. If a
+receive was recorded, its launch and end are the cuts, and the operation's own launch counts after
+them.
+
+Ranks are packed on one line (:class:`~bubbleviz.model.intervals.Packing`), so that one pass serves
+all of them::
+
+    rank 0   ├ busy ┤   ├ busy ┤
+    rank 1     ├ busy ┤     ├ busy ┤
+    line     ├ busy ┤   ├ busy ┤ ├ busy ┤     ├ busy ┤
+             └──── rank 0 ─────┘ └───── rank 1 ──────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.align.waits import NEVER, Arrivals
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.idle import (
+    IdleIntervals,
+    Wait,
+    cut_at_waits,
+    cut_idle,
+    find_neighbours,
+    gaps_of,
+    lay_over,
+)
+from bubbleviz.explain.stretch import CollectiveWaits, Stretch
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints, Table, constant, is_constant, marked
+from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.intervals import Intervals, Packing
+from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import COMPUTE
+
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Computing(Table):
+    """Intervals in which compute operations keep ranks busy.
+
+    Attributes:
+        rank: Rank of the operation.
+        operation: Row of the operation.
+        start_ns: Start.
+        end_ns: End.
+    """
+
+    rank: Ints
+    operation: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
+    """Return the idle time of each rank between its earliest and its latest window.
+
+    Args:
+        stretch: Some pipelines of a run.
+        inputs: What their operations waited for on other ranks.
+        arrivals: When receives show that it was there.
+    """
+    operations = stretch.operations
+    busy = stretch.busy.take(among(operations.phase, COMPUTE)[stretch.busy.operation])
+    rank = operations.rank[busy.operation]
+    computing = _Computing(rank, busy.operation, busy.start_ns, busy.end_ns)
+    windows = _span_windows(stretch)
+    is_exposed = marked(len(stretch.ranks), stretch.exposed.rank)
+    collectives = stretch.collectives.take(is_exposed[stretch.collectives.rank])
+    evidence = stretch.unattributed, stretch.exposed, stretch.overheads, stretch.unrecorded
+    line = _pack(len(stretch.ranks), (computing, windows, collectives, *evidence))
+    gaps = _find_gaps(line, computing, windows, stretch.unattributed)
+    idle = cut_at_waits(gaps, list(_waits_before(operations, inputs, arrivals, gaps, line)))
+    idle = _mark_unknown_inputs(idle, inputs, arrivals)
+    idle = _cut_in_collectives(idle, _place(line, stretch.exposed), _on_line(line, collectives))
+    idle = lay_over(idle, _place(line, stretch.unrecorded), cause=Cause.UNKNOWN, unrecorded=1)
+    # The profiler's overhead takes precedence.
+    idle = lay_over(idle, _place(line, stretch.overheads), cause=Cause.PROFILER)
+    shift_ns = line.shift_ns[idle.rank]
+    idle = replace(idle, start_ns=idle.start_ns - shift_ns, end_ns=idle.end_ns - shift_ns)
+    return idle.compacted()
+
+
+def _span_windows(stretch: Stretch) -> RankIntervals:
+    """Return the time from the earliest start to the latest end of the windows of each rank."""
+    is_present = stretch.extents.present
+    since_ns = np.full(is_present.shape[1], _LATEST)
+    until_ns = np.full(is_present.shape[1], _EARLIEST)
+    for window in stretch.windows.values():
+        is_known = window.known[:, None] & is_present
+        start_ns = np.where(is_known, window.start_ns, _LATEST)
+        end_ns = np.where(is_known, window.end_ns, _EARLIEST)
+        since_ns = np.minimum(since_ns, start_ns.min(axis=0, initial=_LATEST))
+        until_ns = np.maximum(until_ns, end_ns.max(axis=0, initial=_EARLIEST))
+    rank = np.flatnonzero(since_ns <= until_ns)
+    return RankIntervals(rank, since_ns[rank], until_ns[rank])
+
+
+def _pack(n_ranks: int, tables: Iterable[RankIntervals | _Computing | CollectiveWaits]) -> Packing:
+    """Return a line with room for all times of each rank."""
+    low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
+    for table in tables:
+        low, high = intervals.group_extents(table.rank, n_ranks, table.start_ns, table.end_ns)
+        has_rows = marked(n_ranks, table.rank)
+        low_ns[has_rows] = np.minimum(low_ns[has_rows], low[has_rows])
+        high_ns[has_rows] = np.maximum(high_ns[has_rows], high[has_rows])
+    is_empty = low_ns > high_ns
+    low_ns[is_empty], high_ns[is_empty] = 0, 0
+    return Packing.of(low_ns, high_ns)
+
+
+def _place(line: Packing, table: RankIntervals) -> Intervals:
+    """Return the places of a table's intervals on the line."""
+    return line.place(table.rank, table.start_ns), line.place(table.rank, table.end_ns)
+
+
+def _on_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
+    """Return collectives with times on the line."""
+    rank = collectives.rank
+    return replace(
+        collectives,
+        start_ns=line.place(rank, collectives.start_ns),
+        moving_ns=line.place(rank, collectives.moving_ns),
+        end_ns=line.place(rank, collectives.end_ns),
+    )
+
+
+def _find_gaps(
+    line: Packing, computing: _Computing, windows: RankIntervals, unattributed: RankIntervals
+) -> IdleIntervals:
+    """Return the gaps in the windows in which ranks compute nothing, with times on the line.
+
+    Args:
+        line: The line of the ranks.
+        computing: When operations compute.
+        windows: The windows.
+        unattributed: Compute outside every operation, which counts as busy too.
+    """
+    rank, operation = computing.rank, computing.operation
+    start_ns, end_ns = line.place(rank, computing.start_ns), line.place(rank, computing.end_ns)
+    if (start_ns[1:] < start_ns[:-1]).any():
+        order = sorted_rows(start_ns)
+        rank, operation, start_ns, end_ns = (
+            column[order] for column in (rank, operation, start_ns, end_ns)
+        )
+    loose_start_ns, loose_end_ns = _place(line, unattributed)
+    busy = intervals.union(np.append(start_ns, loose_start_ns), np.append(end_ns, loose_end_ns))
+    gaps = intervals.difference(intervals.union(*_place(line, windows)), busy)
+    gap_rank = line.groups(gaps[0])
+    # The last place is that of no row.
+    rank, operation = np.append(rank, NONE), np.append(operation, NONE)
+    before, after = (
+        np.where(rank[row] == gap_rank, operation[row], NONE)
+        for row in find_neighbours(start_ns, end_ns, gaps)
+    )
+    return gaps_of(gap_rank, gaps, before, after)
+
+
+def _waits_before(
+    operations: Operations, inputs: Inputs, arrivals: Arrivals, gaps: IdleIntervals, line: Packing
+) -> Iterator[Wait]:
+    """Yield what the operation after each gap waited for, in order.
+
+    Args:
+        operations: Operations of all ranks.
+        inputs: What they waited for on other ranks.
+        arrivals: When receives show that it was there.
+        gaps: The gaps, with times on the line.
+        line: The line.
+    """
+    after, shift_ns = gaps.after, line.shift_ns[gaps.rank]
+
+    def wait(time_ns: Ints, cause: Cause, peer_operation: Ints | int = NONE) -> Wait:
+        is_never = is_constant(time_ns) and time_ns[0] == NEVER
+        until_ns = time_ns if is_never else np.where(time_ns == NEVER, NEVER, time_ns + shift_ns)
+        return Wait.of(until_ns, cause=cause, peer_operation=peer_operation)
+
+    received_ns = _time_of_next(arrivals.exact_ns, after)
+    # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
+    ready_ns = _time_of_next(inputs.ready_ns, after)
+    if not is_constant(received_ns):
+        ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
+    yield wait(ready_ns, Cause.DEPENDENCY)
+    if not is_constant(arrivals.receive):
+        receive_launched_ns = _receives_launched(operations, arrivals)
+        yield wait(_time_of_next(receive_launched_ns, after, none=NONE), Cause.HOST)
+        front = np.append(queued_behind(operations, inputs, arrivals), NONE)[after]
+        front_ended_ns = np.append(operations.end_ns, NEVER)[front]
+        yield wait(np.minimum(front_ended_ns, received_ns), Cause.QUEUED, front)
+    yield wait(received_ns, Cause.COMMUNICATION)
+    yield wait(_time_of_next(operations.launched_ns, after, none=NONE), Cause.HOST)
+    rest = np.where(ready_ns == NEVER, Cause.OTHER, Cause.COMMUNICATION)
+    yield Wait.of(constant(NEVER, len(after)), cause=rest)
+
+
+def _time_of_next(time_ns: Ints, after: Ints, none: int = NEVER) -> Ints:
+    """Return a time of the operation after each gap, or ``NEVER`` if it has none.
+
+    Args:
+        time_ns: Time of each operation.
+        after: Operation after each gap, or -1.
+        none: Value in ``time_ns`` of operations without this time.
+    """
+    if is_constant(time_ns) and time_ns[0] == none:
+        return constant(NEVER, len(after))
+    of_next = np.append(time_ns, none)[after]
+    return of_next if none == NEVER else np.where(of_next == none, NEVER, of_next)
+
+
+def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
+    """Return idle time whose cause is unknown before operations with an unknown input."""
+    if not inputs.unknown.any():
+        return idle
+    is_unknown = inputs.unknown & (arrivals.exact_ns == NEVER)
+    before_unknown = np.append(is_unknown, False)[idle.after]
+    return replace(idle, cause=np.where(before_unknown, Cause.UNKNOWN, idle.cause))
+
+
+def _cut_in_collectives(
+    idle: IdleIntervals, exposed: Intervals, collectives: CollectiveWaits
+) -> IdleIntervals:
+    """Cut idle time inside collectives into waiting for the last member and moving data.
+
+    If a rank waits in one collective while another one moves its data, data moves.
+
+    Args:
+        idle: Idle time. All times are on one line.
+        exposed: When collectives ran and no operation.
+        collectives: The collectives.
+    """
+    if len(exposed[0]) == 0 or len(idle) == 0:
+        return idle
+    start_ns, moving_ns, end_ns = collectives.start_ns, collectives.moving_ns, collectives.end_ns
+    pieces = cut_idle(idle, *exposed, start_ns, moving_ns, end_ns)
+    is_inside = intervals.covering(*exposed, pieces.start_ns) != NONE
+    moving = intervals.covering(moving_ns, end_ns, pieces.start_ns)
+    waiting = intervals.covering(start_ns, moving_ns, pieces.start_ns)
+    is_waiting = is_inside & (moving == NONE) & (waiting != NONE)
+    collective = np.where(moving != NONE, moving, waiting)
+    kind = np.append(collectives.kind, NONE)[collective]
+    last_operation = np.append(collectives.last_operation, NONE)[waiting]
+    cause = np.where(is_waiting, Cause.DEPENDENCY, Cause.COLLECTIVE)
+    peer_operation = np.where(is_inside, NONE, pieces.peer_operation)
+    return replace(
+        pieces,
+        cause=np.where(is_inside, cause, pieces.cause),
+        peer_operation=np.where(is_waiting, last_operation, peer_operation),
+        collective=np.where(is_inside, kind, NONE),
+    )
+
+
+def _receives_launched(operations: Operations, arrivals: Arrivals) -> Ints:
+    """Return the launch time of the last receive of each operation, or -1 if there is none."""
+    receive = arrivals.receive
+    has_inner = operations.received_ns != NONE
+    has_named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
+    named_end_ns = np.append(operations.end_ns, NONE)[receive]
+    is_named_last = has_named & (~has_inner | (named_end_ns > operations.received_ns))
+    named_launched_ns = np.append(operations.launched_ns, NONE)[receive]
+    inner_launched_ns = np.where(has_inner, operations.receive_launched_ns, NONE)
+    return np.where(is_named_last, named_launched_ns, inner_launched_ns)
+
+
+#: Maximum time from the end of a transfer to the start of the one that was queued behind it.
+_QUEUED_NS = 50_000
+
+
+def queued_behind(operations: Operations, inputs: Inputs, arrivals: Arrivals) -> Ints:
+    """Find the transfer that the transfer of each operation's input was queued behind.
+
+    Transfers of a stream run in the order in which they were posted. The one in front waited for
+    its data, or its peer. The one behind it, a receive here or a send on the producer's rank,
+    starts once it ends::
+
+        producer   ├ F1 ┤├─────── RECV_F0 waits ───────┤├ SEND_F1 ┤
+        consumer         ├──────────────── RECV_F1 ───────────────┤├ F1 ┤
+                         ├────────── queued ───────────┤
+
+    Args:
+        operations: Operations of all ranks.
+        inputs: What they took from other ranks.
+        arrivals: When receives show that it was there.
+
+    Returns:
+        Row of the transfer in front for each operation, or -1 if there is none.
+    """
+    front = np.full(len(operations), NONE, np.int64)
+    row = np.flatnonzero((arrivals.receive >= 0) & (inputs.producer >= 0))
+    if not len(row):
+        return front
+    # The last place is that of no operation.
+    rank, has_span, start_ns, end_ns, launched_ns = (
+        np.append(column, NONE)
+        for column in (
+            *(operations.rank, operations.has_span, operations.start_ns),
+            *(operations.end_ns, operations.launched_ns),
+        )
+    )
+    row = row[has_span[arrivals.receive[row]] == 1]
+    ready_ns = inputs.ready_ns[row]
+    receive, send = arrivals.receive[row], arrivals.send[inputs.producer[row]]
+    send = np.where(has_span[send] == 1, send, NONE)
+    sent_ns = np.where(send == NONE, ready_ns, np.maximum(start_ns[send], ready_ns))
+    receive_waits = sent_ns > start_ns[receive] + _QUEUED_NS
+    send_waits = (send != NONE) & (start_ns[receive] > start_ns[send] + _QUEUED_NS)
+    waiting = np.concatenate((receive[receive_waits], send[send_waits]))
+    until_ns = np.full(len(row), NEVER)
+    for transfer in (receive, send):
+        last = intervals.last_before(
+            rank[waiting], end_ns[waiting], rank[transfer], start_ns[transfer], or_at=True
+        )
+        before = np.append(waiting, NONE)[last]
+        is_queued = (transfer >= 0) & (before >= 0) & (launched_ns[transfer] < end_ns[before])
+        is_queued &= start_ns[transfer] <= end_ns[before] + _QUEUED_NS
+        is_queued &= end_ns[before] > np.maximum(until_ns, ready_ns)
+        front[row[is_queued]] = before[is_queued]
+        until_ns[is_queued] = end_ns[before[is_queued]]
+    return front

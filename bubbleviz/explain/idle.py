@@ -1,0 +1,278 @@
+"""Idle time in pieces with a cause each, and the functions that cut it at evidence.
+
+``analyze`` and ``idle`` mean different things by busy: ``analyze`` the compute operations of a
+rank, ``idle`` all work of a GPU. Both find the gaps between busy times, cut each gap where the
+waits before its next work ended, and then cut it again at evidence that takes precedence::
+
+    busy      ███│                   gap                   │███
+    waits        ├─ input ───┤├─ launch ─┤├──── rest ─────┤
+    evidence            ├ profiler ┤
+    pieces       ├──────┤├────────┤├─────┤├───────────────┤
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, is_constant
+from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.intervals import Intervals
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IdleIntervals(Table):
+    """Idle time in pieces, in order of (rank, start).
+
+    Pieces of one idle interval have the same ``interval``. Work is an operation in ``analyze``, and
+    a kernel or copy in ``idle``.
+
+    Attributes:
+        rank: Index of the idle rank.
+        start_ns: Start of the piece.
+        end_ns: End of the piece.
+        cause: Code of :class:`~bubbleviz.explain.causes.cause.Cause`, or -1 if the piece has an
+            activity instead.
+        interval: Number of the idle interval within the rank.
+        before: Row of the work that ended last before the idle interval, or -1 if there is none.
+        after: Row of the first work after the idle interval, or -1 if there is none.
+        peer_operation: Row of the operation before which the last member entered the collective
+            that the rank waits in, or of the transfer that the input is queued behind, or -1.
+        collective: Kind of the collective that the rank is in, or -1.
+        activity: Number of the activity of the host, or -1 if the piece has a cause instead.
+        host_call: The call that the host was in, or -1 if unknown: in ``analyze`` a row of the
+            operations' names, in ``idle`` a row of the host's events.
+        host_range: Row of the operations' names: the innermost range that the host was in, or -1 if
+            unknown.
+        unrecorded: 1 if the rank may have run work that was not recorded, else 0.
+    """
+
+    rank: Ints
+    start_ns: Ints
+    end_ns: Ints
+    cause: Ints
+    interval: Ints
+    before: Ints
+    after: Ints
+    peer_operation: Ints
+    collective: Ints
+    activity: Ints
+    host_call: Ints
+    host_range: Ints
+    unrecorded: Ints
+
+
+IdleT = TypeVar("IdleT", bound=IdleIntervals)
+
+
+def gaps_of(rank: Ints, gaps: Intervals, before: Ints, after: Ints) -> IdleIntervals:
+    """Return gaps as idle intervals of unknown cause.
+
+    Args:
+        rank: Rank of each gap, ascending.
+        gaps: The gaps, in order of (rank, start).
+        before: Row of the work that ended last before each gap, or -1.
+        after: Row of the first work after each gap, or -1.
+    """
+    start_ns, end_ns = gaps
+    count = len(rank)
+    first_of_rank = np.searchsorted(rank, rank)
+    none = constant(NONE, count)
+    return IdleIntervals(
+        rank=rank,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        cause=none,
+        interval=np.arange(count) - first_of_rank,
+        before=before,
+        after=after,
+        peer_operation=none,
+        collective=none,
+        activity=none,
+        host_call=none,
+        host_range=none,
+        unrecorded=constant(0, count),
+    )
+
+
+def find_neighbours(start_ns: Ints, end_ns: Ints, gaps: Intervals) -> tuple[Ints, Ints]:
+    """Find the work before and after each gap.
+
+    Args:
+        start_ns: Start of each work, ascending.
+        end_ns: End of each work.
+        gaps: Times in which no work runs.
+
+    Returns:
+        before: Row of the work that ended last before each gap, or -1 if there is none. If several
+            ended together, it is the last row.
+        after: Row of the work that starts first after each gap, or -1 if there is none. If several
+            start together, it is the first row.
+    """
+    gap_start_ns, gap_end_ns = gaps
+    by_end = sorted_rows(end_ns)
+    n_ended = np.searchsorted(end_ns[by_end], gap_start_ns, side="right")
+    before = np.append(by_end, NONE)[n_ended - 1]
+    n_started = np.searchsorted(start_ns, gap_end_ns)
+    after = np.where(n_started < len(start_ns), n_started, NONE)
+    return before, after
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What idle intervals wait for, one row per interval.
+
+    Attributes:
+        until_ns: End of the wait, or :data:`~bubbleviz.align.waits.NEVER` if there is none.
+        cause: Cause of the idle time until then, or -1.
+        activity: Activity of the host until then, or -1.
+        peer_operation: Operation of another rank that is waited for, or -1.
+    """
+
+    until_ns: Ints
+    cause: Ints
+    activity: Ints
+    peer_operation: Ints
+
+    @staticmethod
+    def of(
+        until_ns: Ints,
+        *,
+        cause: Ints | int = NONE,
+        activity: Ints | int = NONE,
+        peer_operation: Ints | int = NONE,
+    ) -> Wait:
+        """Return a wait. A single cause, activity or operation is that of all intervals."""
+        count = len(until_ns)
+        return Wait(until_ns, *(_filled(own, count) for own in (cause, activity, peer_operation)))
+
+
+def _filled(value: Ints | int, count: int) -> Ints:
+    return constant(value, count) if isinstance(value, int) else value
+
+
+def cut_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
+    """Cut idle intervals where the waits before their next work ended.
+
+    Each wait begins where the one before it ended. It takes no time if its own end is earlier, as
+    that of wait 2::
+
+        gap         ├──────────────────────────────────┤
+        until_ns            0     2    1
+        pieces      ├─ 0 ──┤├─── 1 ───┤├───── rest ────┤
+
+    Args:
+        gaps: Idle intervals, one row each.
+        waits: The waits in order of precedence. The last one takes the rest of each interval.
+
+    Returns:
+        The pieces, none of which is empty.
+    """
+    *limited, rest = waits
+    limited = [wait for wait in limited if not _is_absent(wait)]
+    parts = [*limited, rest]
+    bounds = [gaps.start_ns]
+    for wait in limited:
+        bounds.append(np.clip(wait.until_ns, bounds[-1], gaps.end_ns))
+    bounds_ns = np.stack((*bounds, gaps.end_ns), axis=1)
+    gap, part = np.nonzero(bounds_ns[:, 1:] > bounds_ns[:, :-1])
+    return replace(
+        gaps.take(gap),
+        start_ns=bounds_ns[gap, part],
+        end_ns=bounds_ns[gap, part + 1],
+        cause=_values_of([wait.cause for wait in parts], gap, part),
+        activity=_values_of([wait.activity for wait in parts], gap, part),
+        peer_operation=_values_of([wait.peer_operation for wait in parts], gap, part),
+    )
+
+
+def _is_absent(wait: Wait) -> bool:
+    """Tell whether a wait ends no later than any time."""
+    return bool((wait.until_ns == np.iinfo(np.int64).min).all())
+
+
+def _values_of(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
+    """Return the value of each piece.
+
+    Args:
+        columns: For each part, the value of each gap.
+        gap: Gap of each piece.
+        part: Part of each piece.
+    """
+    if all(is_constant(column) for column in columns):
+        values = np.array([column[0] for column in columns], np.int64)
+        is_single = (values == values[0]).all()
+        return constant(int(values[0]), len(part)) if is_single else values[part]
+    value = np.empty(len(part), np.int64)
+    for number, column in enumerate(columns):
+        is_part = part == number
+        value[is_part] = column[gap[is_part]]
+    return value
+
+
+def cut_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
+    """Cut idle time of one rank, or of ranks on one line, at the given times.
+
+    Args:
+        idle: Idle time, in order of time.
+        times_ns: The times, in any order.
+    """
+    row, start_ns, end_ns = intervals.cut(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
+    return replace(idle.take(row), start_ns=start_ns, end_ns=end_ns)
+
+
+def lay_over(
+    idle: IdleT,
+    evidence: Intervals,
+    *,
+    cause: int = NONE,
+    activity: int = NONE,
+    unrecorded: int = 0,
+) -> IdleT:
+    """Give the idle time inside the given intervals another cause or activity.
+
+    Args:
+        idle: Idle time of one rank, or of ranks on one line, in order of time.
+        evidence: The intervals, in any order.
+        cause: Cause of the idle time in them, or -1.
+        activity: Activity in them, or -1.
+        unrecorded: 1 if the rank may have run work in them that was not recorded, else 0.
+    """
+    if len(idle) == 0 or len(evidence[0]) == 0:
+        return idle
+    pieces = cut_idle(idle, *evidence)
+    is_inside = intervals.covering(*evidence, pieces.start_ns) != NONE
+    return replace(
+        pieces,
+        cause=_exchanged(pieces.cause, is_inside, cause),
+        activity=_exchanged(pieces.activity, is_inside, activity),
+        host_call=_exchanged(pieces.host_call, is_inside, NONE),
+        unrecorded=_exchanged(pieces.unrecorded, is_inside, unrecorded),
+    )
+
+
+def _exchanged(column: Ints, is_exchanged: Bools, value: int) -> Ints:
+    """Return a column with another value in the marked rows."""
+    if is_constant(column) and column[0] == value:
+        return column
+    return np.where(is_exchanged, value, column)
+
+
+def merge_pieces(idle: IdleT, *columns: str) -> IdleT:
+    """Merge adjacent pieces that agree in the given columns.
+
+    Args:
+        idle: Idle time, in order of (rank, start).
+        columns: Names of the columns. All other columns are those of the first merged piece.
+    """
+    continues = idle.start_ns[1:] == idle.end_ns[:-1]
+    for name in columns:
+        column = getattr(idle, name)
+        continues &= column[1:] == column[:-1]
+    is_first = np.append(True, ~continues)[: len(idle)]
+    is_last = np.append(~continues, True)[: len(idle)]
+    return replace(idle.take(is_first), end_ns=idle.end_ns[is_last])
