@@ -26,10 +26,10 @@ from bubbleviz.render.formats import renderer_named, renderers, suffixed
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
 from bubbleviz.report import report as measured
-from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import stages_of
+from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
 from bubbleviz.report.view import View
 
 #: A picture in a notebook has at most so many rows.
@@ -107,18 +107,18 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         return self.summary.bubble_ratio[self.headline].mean
 
     @property
-    def advice(self) -> tuple[Advice, ...]:
+    def advice(self) -> tuple[WrittenAdvice, ...]:
         """What a replay proves to shorten iterations, the largest saving first.
 
         Empty where nothing does; ``what_to_do_first`` may then name what is no change to the run's
         operations, such as more microbatches, or profiles that are missing.
         """
-        return advice_of(self)
+        return write_all_advice(self)
 
     @property
     def what_to_do_first(self) -> str | None:
         """What to do first, in sentences; None where nothing is advised."""
-        return first_thing(self)
+        return describe_first_steps(self)
 
     @property
     def stages(self) -> Records[Any]:

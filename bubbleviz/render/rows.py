@@ -26,7 +26,7 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.model.choices import ROWS, one_of, style_settings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.report.advice import culprits, shown_iteration
+from bubbleviz.report.advice import advise, shown_iteration
 from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -213,7 +213,7 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     """
     rows = rows_of(report, view, with_standouts=with_standouts)
     if not any(row.spread for row in rows):
-        rows = advised_pipeline(report, rows, culprits(report))
+        rows = advised_pipeline(report, rows, advise(report).marked_ranks)
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
     if not chosen:

@@ -23,6 +23,8 @@ from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import is_idle_elsewhere, measure_of
 from bubbleviz.report.report import Report
 
+#: Precedes the rows, and the advice, of ranks that the first advice is about.
+MARK = "►"
 #: Characters of a range's name in a sentence.
 _LONGEST_NAME = 60
 #: Maximum number of ranks that a sentence lists.

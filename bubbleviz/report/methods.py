@@ -121,24 +121,3 @@ def _caveats(report: Report) -> Iterator[str]:
     low = report.lower_bound(report.headline)
     if low is not None:
         yield f"; with compute outside every operation counted as work it is {percent(low)}"
-
-
-# Pipelines that lack ranks: how many there are, and whether the others can stand for the run.
-
-
-def few_lacking(report: Report) -> tuple[int, int] | None:
-    """Return how many pipelines lack ranks, of how many, where most lack none.
-
-    None where all pipelines hold the same stages: what is missing is then one of these, or
-    pipelines of which nothing is known.
-    """
-    stages: dict[int, set[int]] = {}
-    for rank in report.ranks:
-        if rank.stage is None or rank.pipeline is None:
-            return None
-        stages.setdefault(rank.pipeline, set()).add(rank.stage)
-    every = set().union(*stages.values())
-    lacking = sum(held != every for held in stages.values())
-    if not 0 < 2 * lacking < len(stages) or every != set(range(len(every))):
-        return None
-    return lacking, len(stages)

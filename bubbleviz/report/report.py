@@ -7,7 +7,7 @@ clock, which is the first profile's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
     from bubbleviz.report.memory import RunMemory
 
+
+DerivedT = TypeVar("DerivedT")
 
 #: Where unattributed compute can move a ratio by more than this, its lower bound is next to it.
 #: Launch gaps, or compute outside
@@ -263,6 +265,20 @@ class Report:
             for name in ("gap_ns", "compute_ns")
         )
         return KernelTime(window, running, bubble, gap, loose, work)
+
+    def derive(self, make: Callable[[Report], DerivedT]) -> DerivedT:
+        """Return what a function makes of this report; it is called once per report.
+
+        Modules that build on reports keep results here, because this module cannot import them.
+        """
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        result: DerivedT = self._derived[make]
+        return result
+
+    @cached_property
+    def _derived(self) -> dict[Callable[[Report], Any], Any]:
+        return {}
 
     @property
     def launch_gap(self) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from bubbleviz.explain.recognition import reasons
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
+from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import one_line
 
 
@@ -287,3 +288,25 @@ def _unknown(code: str, words: str | None) -> Restriction:
     """Return a restriction of a later version."""
     shown = one_line(words or code, _LONGEST)
     return Restriction(one_line(code, _LONGEST), shown, f"it is restricted ({shown})")
+
+
+def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
+    """Return the number of pipelines that lack ranks, and of all, if most pipelines lack none.
+
+    Args:
+        ranks: Ranks of a report.
+
+    Returns:
+        Both numbers, or None if no pipeline lacks a rank, at least half of them do, all lack the
+        same stage, or the stage or pipeline of a rank is unknown.
+    """
+    stages: dict[int, set[int]] = {}
+    for rank in ranks:
+        if rank.stage is None or rank.pipeline is None:
+            return None
+        stages.setdefault(rank.pipeline, set()).add(rank.stage)
+    all_stages = set().union(*stages.values())
+    n_incomplete = sum(present != all_stages for present in stages.values())
+    if not 0 < 2 * n_incomplete < len(stages) or all_stages != set(range(len(all_stages))):
+        return None
+    return n_incomplete, len(stages)

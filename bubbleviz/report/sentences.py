@@ -1,40 +1,477 @@
-"""Sentences of advice: what to do about each fault, what shows it, and what that saves.
+"""Sentences of advice: what to do first, what next, and what each change saves.
 
-A new kind of fault gets its sentence in ``_SENTENCES``.
+:mod:`bubbleviz.report.advice` decides what is advised. This module puts it into words, from the
+first step to the sentence on each fault. A new kind of fault gets its sentence in ``_FAULTS``, a
+new step in ``_STEPS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from bubbleviz.explain.alternatives import Alternative
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.report.advice import (
+    Advice,
+    Step,
+    StepCode,
+    advise,
+    count_unlinked_kernels,
+    find_replay,
+)
 from bubbleviz.report.bubbles import latest_host, thread_state
 from bubbleviz.report.labels import (
     in_ms,
     name_ranks,
     numbered_rank,
+    rank_numbers,
     shortened,
     subject,
 )
-from bubbleviz.report.promise import at_most, saved_share
+from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
 from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import count_incomplete_pipelines
 
 if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.faults import Fault
+    from bubbleviz.explain.diagnosis.findings import Finding
 
 #: Maximum number of names in a sentence.
 _NAMED = 3
 #: What to do where nothing is slow against its like, but transfers, or the profiler, take time.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
+
+
+@dataclass(frozen=True)
+class WrittenAdvice(SavedAdvice):
+    """A change that would shorten iterations, in words; see :class:`.Advice`.
+
+    Attributes:
+        ranks: Numbers of the ranks that it is about, in their job; empty for all ranks, or none.
+        indices: Places of these ranks in the report.
+        stage: Stage of these ranks, or None if there are none or several.
+        saving_ns: Mean saving over the averaged iterations, or None if it is unknown.
+        iterations: Number of iterations that it shortens.
+        example_iteration: Index of the typical one of the iterations in which alone its ranks are
+            slow, or None for all iterations.
+        action: What to do, and what shows it.
+        text: The same with what it saves.
+    """
+
+    ranks: tuple[int, ...] = ()
+    stage: int | None = None
+    saving_ns: int | None = 0
+    iterations: int = 0
+    example_iteration: int | None = None
+    text: str = ""
+
+    @property
+    def share(self) -> str:
+        """What it saves in percent, with the error."""
+        return saved_share(self.kind, self.place, self.saving_ratio, self.error_ratio)
+
+    @property
+    def short(self) -> str:
+        """What to do and what it saves, without what shows it."""
+        return f"{self.action.partition('. ')[0]} ({self.share})"
+
+
+def describe_first_steps(report: Report) -> str | None:
+    """Return what to do first, in sentences, or None if nothing is advised."""
+    texts = (_describe_step(report, step) for step in advise(report).first)
+    return ". ".join(texts) or None
+
+
+def describe_further_steps(report: Report) -> tuple[str, ...]:
+    """Return what to do next, a clause for each change with what it would save alone."""
+    return tuple(write_advice(report, advice).short for advice in advise(report).further)
+
+
+def write_all_advice(report: Report) -> tuple[WrittenAdvice, ...]:
+    """Return every change that would shorten iterations in words, the largest saving first."""
+    return tuple(write_advice(report, advice) for advice in advise(report).listed)
+
+
+def write_advice(report: Report, advice: Advice) -> WrittenAdvice:
+    """Return advice in words."""
+    action, saving, reasons = _describe_advice(report, advice)
+    if advice.missed_ratio is not None:
+        missed = percent(advice.missed_ratio)
+        saving = f" (saving unknown: the replay misses the measured iterations by {missed})"
+    ending = f". {reasons}" if reasons else ""
+    is_promised = advice.is_promised
+    return WrittenAdvice(
+        kind=advice.kind,
+        saving_ratio=advice.saving_ratio if is_promised else None,
+        action=f"{action}{ending}",
+        place=advice.place,
+        error_ratio=advice.error_ratio if is_promised else None,
+        stages=advice.stages,
+        measure=advice.measure,
+        indices=advice.ranks,
+        ranks=rank_numbers(report, advice.ranks),
+        stage=advice.stage,
+        saving_ns=round(advice.saving_ns) if is_promised else None,
+        iterations=advice.iterations,
+        example_iteration=advice.example_iteration,
+        text=f"{action}{saving}{ending}",
+    )
+
+
+# What to do first: a sentence for each step.
+
+
+def _describe_step(report: Report, step: Step) -> str:
+    if step.advice is not None:
+        return write_advice(report, step.advice).text
+    return _STEPS[step.code](report)
+
+
+def _record_again(report: Report) -> str:
+    """Return what to do about the first restriction, with the window that leaves its damage out."""
+    restriction = next(restriction for restriction in report.restrictions if restriction.advice)
+    windows = {note.window for note in report.limitations if note.kind is restriction.kind}
+    window = windows.pop() if len(windows) == 1 else ""
+    if not window:
+        return restriction.advice
+    return f"{restriction.advice}; or leave out the iterations with damage: --window {window}"
+
+
+def _record_launches(report: Report) -> str:
+    n_kernels, n_unlinked = count_unlinked_kernels(report)
+    low, mean = (
+        report.lower_bound(report.headline),
+        report.summary.bubble_ratio[report.headline].mean,
+    )
+    return (
+        f"Record again, from before the first iteration on: {n_unlinked:,} of {n_kernels:,} "
+        f"kernels ({percent(n_unlinked / n_kernels)}) lack their launching call, so the "
+        f"ratio lies between {percent(low)} and {percent(mean)}"
+    )
+
+
+def _check_for_missing(report: Report) -> str:
+    """Return the advice to check for missing profiles, with the first sign that some are missing.
+
+    The work of a missing stage would look like transfers between the others.
+    """
+    kind = LimitationKind.STAGES_MAY_BE_MISSING
+    reasons = [note.reason for note in report.limitations if note.kind is kind]
+    sign = f": {reasons[0].partition(';')[0]}" if reasons else ""
+    return (
+        f"Check for missing profiles{sign}. If none is missing, say so with --parallel tp=,pp=,dp="
+    )
+
+
+def _add_ranks(report: Report) -> str:
+    """Return what to do about missing ranks, with the first profile that cannot be read."""
+    unreadable = LimitationKind.PROFILE_UNREADABLE
+    reasons = [note.reason for note in report.limitations if note.kind is unreadable]
+    if not reasons:
+        return (
+            "Ranks of the run are missing, so its bubble is unknown: analyze the profiles of all "
+            "ranks together (-v coverage names what was left out)"
+        )
+    profiles = counted(len(reasons), "profile of the directory", "profiles of the directory")
+    more = " (-v coverage names the others)" if reasons[1:] else ""
+    return f"{profiles} cannot be read, so the run's bubble is unknown: {reasons[0]}{more}"
+
+
+def _add_ranks_of_few(report: Report) -> str:
+    n_incomplete, n_pipelines = count_incomplete_pipelines(report.ranks) or (0, 0)
+    return (
+        f"Ranks of {n_incomplete} of {counted(n_pipelines, 'pipeline')} are missing: analyze the "
+        "profiles of all ranks together"
+    )
+
+
+def _launch_gaps(report: Report) -> str:
+    """Return how much launch gaps take, and what to do unless other advice in the steps says so."""
+    time = report.kernel_time
+    if time.gaps_outweigh:
+        comparison = _more_than_idle(report)
+    else:
+        filled = percent(time.gap_ns / (time.work_ns or 1))
+        comparison = f"and {filled} of the time that counts as work"
+    share = percent(time.gap_ns / time.window_ns)
+    sentence = f"Launch gaps inside operations take {share} of the window, {comparison}"
+    advised = [step.advice for step in advise(report).first if step.advice is not None]
+    if any(advice.kind == "launch-gaps" for advice in advised):
+        return sentence
+    return (
+        f"{sentence}: launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle "
+        "shows what the host did in the gaps"
+    )
+
+
+def _name_compute(report: Report) -> str:
+    time = report.kernel_time
+    share = percent(time.unattributed_ns / time.window_ns)
+    return (
+        f"Compute outside every operation takes {share} of the window, {_more_than_idle(report)}: "
+        "name it in ranges, or with --convention, for a ratio that counts it; the largest kernels "
+        "are listed"
+    )
+
+
+def _more_than_idle(report: Report) -> str:
+    """Return a comparison with the idle time, which is less than the bubble if optimizers run."""
+    time = report.kernel_time
+    idle = percent(time.bubble_ns / (time.window_ns or 1))
+    return f"more than the idle time between operations ({idle})"
+
+
+def _skip_warm_up(report: Report) -> str:
+    diagnosis = report.explanation.diagnosis
+    times = 0.0 if diagnosis is None else diagnosis.warm_up
+    first = next(iteration for iteration in report.iterations if iteration.averaged)
+    return (
+        f"Iteration {shortened(first.name)} takes {times:.1f} times as long as the "
+        "others (warm-up): leave it out of averages with --skip 1; savings do"
+    )
+
+
+def _set_pipelines(report: Report) -> str:
+    return (
+        "Set the sizes of the run with --parallel tp=,pp=,dp=: which replicas form one "
+        f"pipeline is unknown, and {_unreplayed_reason(report)}"
+    )
+
+
+def _not_replayed(report: Report) -> str:
+    return (
+        f"What would shorten iterations is unknown, since {_unreplayed_reason(report)}; "
+        "-v coverage says what is missing"
+    )
+
+
+def _unreplayed_reason(report: Report) -> str:
+    source = report.explanation.slowdown_source
+    return "" if source is None else source.reason
+
+
+def _no_single_delay(report: Report) -> str:
+    measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
+    typical_one = report.typical_iteration()
+    if report.summary.iterations > 1 and typical_one is not None:
+        measure += f" of iteration {shortened(typical_one.name)}"
+    without_delay = find_replay(report, "no-delay")
+    remaining = None if without_delay is None else without_delay.bubble_ratio
+    return (
+        f"No single delay stands out; without any delay the {measure} would be "
+        f"{percent(remaining)} instead of {percent(_replayed_ratio(report))}"
+    )
+
+
+def _idle_between_iterations(report: Report) -> str:
+    return (
+        f"Iterations have almost no idle time, but {percent(_mean_ratio(report, 'period'))} of the "
+        "period between their starts is idle; bubbleviz idle shows what hosts did then"
+    )
+
+
+def _more_requests(report: Report) -> str:
+    ratio = percent(_mean_ratio(report, report.headline))
+    return (
+        f"No change to what ran removes the bubble ({ratio}, {report.headline}); more requests, or "
+        "more chunks in flight, would fill it"
+    )
+
+
+def _bubble_of_period(report: Report) -> str:
+    ratio = percent(_mean_ratio(report, report.headline))
+    return (
+        f"No single delay stands out; {ratio} of the time from one iteration to the next is bubble "
+        f"(period){_point_to_schedules(report)}"
+    )
+
+
+def _more_microbatches(report: Report) -> str:
+    """Return the advice to do twice the work with the same bubble.
+
+    The ratio is the mean of all iterations, unless pipelines that lack ranks change the mean.
+    """
+    mean = None
+    if count_incomplete_pipelines(report.ranks) is None:
+        mean = _mean_ratio(report, "schedule")
+    ratio = _replayed_ratio(report) if mean is None else mean
+    return (
+        f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES}, at the same "
+        f"time per token, would reduce the schedule ratio from {percent(ratio)} to about "
+        f"{percent(ratio / (2 - ratio))}{_point_to_schedules(report)}"
+    )
+
+
+def _point_to_schedules(report: Report) -> str:
+    """Return a clause on the option that compares other schedules, or "" if it was given."""
+    return "" if report.alternatives is not None else "; --what-if compares other schedules"
+
+
+def _replayed_ratio(report: Report) -> float:
+    """Return the bubble ratio of the replay of the typical iteration."""
+    measured = find_replay(report, "measured")
+    return 0.0 if measured is None else measured.bubble_ratio or 0.0
+
+
+def _mean_ratio(report: Report, name: str) -> float | None:
+    return report.summary.bubble_ratio[name].mean
+
+
+_STEPS: Mapping[StepCode, Callable[[Report], str]] = {
+    StepCode.RECORD_AGAIN: _record_again,
+    StepCode.RECORD_LAUNCHES: _record_launches,
+    StepCode.CHECK_FOR_MISSING: _check_for_missing,
+    StepCode.ADD_RANKS: _add_ranks,
+    StepCode.ADD_RANKS_OF_FEW: _add_ranks_of_few,
+    StepCode.REPAIR_CLOCKS: lambda _: (
+        "Repair the clocks and record again, or set the stages with --parallel tp=,pp=,dp= if they "
+        "are not as shown: clocks contradict each other, so times between ranks are wrong, and no "
+        "advice rests on them (-v coverage says by how much)"
+    ),
+    StepCode.ALIGN_CLOCKS: lambda _: (
+        "Put hosts on one clock with --align causal: by UTC their clocks contradict each other, so "
+        "times between them are wrong, and no advice rests on them (-v coverage says by how much)"
+    ),
+    StepCode.LAUNCH_GAPS: _launch_gaps,
+    StepCode.NAME_COMPUTE: _name_compute,
+    StepCode.SET_SIZES: lambda _: (
+        "Set the sizes of the run with --parallel tp=,pp=,dp=: whether its ranks are stages or "
+        "replicas is unknown, and so is what would shorten iterations"
+    ),
+    StepCode.SET_STAGE_ORDER: lambda _: (
+        "Set the order of stages with --order, or the sizes of the run with --parallel "
+        "tp=,pp=,dp=: the times of microbatches give no order, so what would shorten "
+        "iterations is unknown"
+    ),
+    StepCode.SET_PIPELINES: _set_pipelines,
+    StepCode.NOT_REPLAYED: _not_replayed,
+    StepCode.NO_SINGLE_DELAY: _no_single_delay,
+    StepCode.HOST_IDLE: lambda _: (
+        "A single stage is no pipeline, so no schedule causes its idle time; bubbleviz idle "
+        "shows what its host did"
+    ),
+    StepCode.IDLE_BETWEEN_ITERATIONS: _idle_between_iterations,
+    StepCode.NO_IDLE_TIME: lambda _: "There is almost no idle time in iterations to remove",
+    StepCode.NO_BUBBLE: lambda _: "There is almost no bubble to remove",
+    StepCode.MORE_REQUESTS: _more_requests,
+    StepCode.BUBBLE_OF_PERIOD: _bubble_of_period,
+    StepCode.MORE_MICROBATCHES: _more_microbatches,
+    StepCode.SKIP_WARM_UP: _skip_warm_up,
+}
+
+
+# Advice: what to do, what it saves, and what shows it.
+
+
+def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
+    """Return what to do, a clause on what it saves, and what shows it, which may be empty."""
+    evidence = advice.evidence
+    if isinstance(evidence, Alternative):
+        return _describe_schedule(report, evidence)
+    if isinstance(evidence, Recognition):
+        action, reasons = _describe_order(report, advice, evidence)
+        saving = _describe_saving(report, advice, is_of_period=False)
+    else:
+        action, reasons = _describe_finding(report, evidence)
+        saving = _describe_saving(report, advice, is_of_period=evidence.is_measured)
+    return action, f" ({saving})", reasons
+
+
+def _describe_schedule(report: Report, schedule: Alternative) -> tuple[str, str, str]:
+    """Return the advice to run a faster schedule."""
+    rows = () if report.alternatives is None else report.alternatives.rows
+    same_ms = next((row.makespan_ms for row in rows if row.name == "no-delay"), None) or 0.0
+    makespan_ms = schedule.makespan_ms or 0.0
+    return (
+        f"Run the schedule {schedule.name}, which fits in the same memory",
+        f": at the measured times without delays, {makespan_ms:,.3f} ms instead of "
+        f"{same_ms:,.3f} ms (-{percent((same_ms - makespan_ms) / same_ms)}) from first F "
+        "to last backward",
+        "",
+    )
+
+
+def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
+    """Return the advice to run in an order, and which operations are out of that order."""
+    first = order.deviations[0]
+    where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
+    if first.places:
+        where += f" by {counted(first.places, 'operation')}"
+    iteration = shortened(report.iterations[first.iteration].name)
+    n_iterations = len({deviation.iteration for deviation in order.deviations})
+    return (
+        f"Run {name_ranks(report, advice.ranks)} in the order of {order.name}",
+        f"{counted(order.deviation_count, 'operation')} in {counted(n_iterations, 'iteration')} "
+        f"are out of order ({where} in iteration {iteration})",
+    )
+
+
+def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
+    """Return the advice to remove the faults of a finding, and what shows them."""
+    diagnosis = report.explanation.diagnosis
+    n_iterations = 0 if diagnosis is None else diagnosis.iterations
+    seen = f"{finding.saved_iterations} of {counted(n_iterations, 'iteration')}"
+    texts = _describe_faults(report, finding.faults, seen)
+    actions, evidence, next_steps = zip(*texts, strict=True)
+    first, *others = actions
+    action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
+    return action, ". ".join(filter(None, (*evidence, *next_steps)))
+
+
+def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> str:
+    """Describe a saving: its share, the remaining length of iterations, and GPU-hours per day.
+
+    Args:
+        report: Report of the run.
+        advice: Advice that promises the saving.
+        is_of_period: Whether the measured time from one iteration to the next is saved.
+    """
+    length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
+    share = advice.saving_ns / length_ns if length_ns else 0.0
+    gpu_hours = f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
+    saved = saved_share(advice.kind, advice.place, share, advice.error_ratio)
+    if is_of_period:
+        left, before = in_ms(round(remaining_ns)), in_ms(round(length_ns))
+        return f"{saved}: {left} from one iteration to the next instead of {before}, {gpu_hours}"
+    at_least = "at least " if at_most(advice.kind, advice.place) else ""
+    left_ns = _measure_remaining(report, remaining_ns, share)
+    return f"{saved}: iterations of {at_least}{in_ms(round(left_ns))}, {gpu_hours}"
+
+
+def _measure_remaining(report: Report, replayed_ns: float, share: float) -> float:
+    """Return the length of iterations after a saving, which is at most the measured length.
+
+    The replay also contains collectives outside the window of ``step``, so it may take longer than
+    the measured iterations. The share is then applied to the measured length.
+
+    Args:
+        report: Report of the run.
+        replayed_ns: Length of an iteration in the replay, after the saving.
+        share: Share of the replayed length that is saved.
+    """
+    windows = report.summary.window_ns
+    means = [windows[name].mean for name in ("step", "period") if name in windows]
+    measured_ns = max((mean for mean in means if mean is not None), default=None)
+    if measured_ns is None or replayed_ns <= measured_ns:
+        return replayed_ns
+    return measured_ns * (1 - share)
+
+
+# Faults: what to do about each, what shows it, and what to look at.
+
+
 #: What to do, as the beginning of a sentence; what shows the fault, as one without its end, empty
 #: where the action tells; and what to look at, likewise.
 _Text: TypeAlias = "tuple[str, str, str]"
 
 
-def describe_faults(report: Report, faults: Sequence[Fault], seen: str) -> list[_Text]:
+def _describe_faults(report: Report, faults: Sequence[Fault], seen: str) -> list[_Text]:
     """Return for each fault what to do, what shows it, and what to look at next.
 
     Several slow ranks share one text.
@@ -46,7 +483,7 @@ def describe_faults(report: Report, faults: Sequence[Fault], seen: str) -> list[
     """
     if len(faults) > 1 and all(f.kind == "rank" and len(f.ranks) == 1 for f in faults):
         return [_several_ranks(report, faults, seen)]
-    return [_SENTENCES[fault.kind](report, fault, seen) for fault in faults]
+    return [_FAULTS[fault.kind](report, fault, seen) for fault in faults]
 
 
 def _rank(report: Report, fault: Fault, seen: str) -> _Text:
@@ -175,7 +612,7 @@ def _launch(report: Report, fault: Fault, seen: str) -> _Text:
     )
 
 
-def _launch_gaps(report: Report, fault: Fault, _: str) -> _Text:
+def _gaps_of_kernels(report: Report, fault: Fault, _: str) -> _Text:
     """Return what to do about gaps between kernels, and what shows them."""
     of_few = (
         f" of {name_ranks(report, fault.ranks)}" if len(fault.ranks) < len(report.ranks) else ""
@@ -192,7 +629,7 @@ def _launch_gaps(report: Report, fault: Fault, _: str) -> _Text:
     return action, f"K{running}", ""
 
 
-_SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
+_FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
     "rank": _rank,
     "host": lambda report, fault, seen: (
         f"Find out why host {report.ranks[fault.ranks[0]].host} is slow",
@@ -222,7 +659,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
         "Check clocks, temperature and other jobs there",
     ),
     "launch": _launch,
-    "launch-gaps": _launch_gaps,
+    "launch-gaps": _gaps_of_kernels,
     "queue": lambda report, fault, seen: (
         f"Post receives of {name_ranks(report, fault.ranks)} in the order in which data comes, or "
         "defer them",
@@ -251,53 +688,3 @@ def _who(report: Report, fault: Fault) -> str:
 def _phases(fault: Fault) -> str:
     """Return how much longer each phase takes: ``F 2.50x, BW 2.27x``."""
     return ", ".join(f"{phase} {ratio:.2f}x" for phase, ratio in fault.phases[:_NAMED])
-
-
-def describe_saving(
-    report: Report,
-    what: tuple[str, str],
-    length_ns: float,
-    saving_ns: float,
-    error: float | None,
-    *,
-    is_period: bool = False,
-) -> str:
-    """Describe a saving: its share, the remaining length of iterations, and GPU-hours per day.
-
-    Args:
-        report: Report of the run.
-        what: Kind and place of the advice.
-        length_ns: Length of an iteration in the replay.
-        saving_ns: Time saved per iteration in the replay.
-        error: Maximum error of the share, or None if unknown.
-        is_period: Whether the length is the measured time from one iteration to the next.
-    """
-    share = saving_ns / length_ns if length_ns else 0.0
-    gpu_hours = f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
-    saved = saved_share(*what, share, error)
-    if is_period:
-        left = in_ms(round(length_ns - saving_ns))
-        before = in_ms(round(length_ns))
-        return f"{saved}: {left} from one iteration to the next instead of {before}, {gpu_hours}"
-    at_least = "at least " if at_most(*what) else ""
-    left_ns = _measure_remaining(report, length_ns - saving_ns, share)
-    return f"{saved}: iterations of {at_least}{in_ms(round(left_ns))}, {gpu_hours}"
-
-
-def _measure_remaining(report: Report, replayed_ns: float, share: float) -> float:
-    """Return the length of iterations after a saving, which is at most the measured length.
-
-    The replay also contains collectives outside the window of ``step``, so it may take longer than
-    the measured iterations. The share is then applied to the measured length.
-
-    Args:
-        report: Report of the run.
-        replayed_ns: Length of an iteration in the replay, after the saving.
-        share: Share of the replayed length that is saved.
-    """
-    windows = report.summary.window_ns
-    means = [windows[name].mean for name in ("step", "period") if name in windows]
-    measured_ns = max((mean for mean in means if mean is not None), default=None)
-    if measured_ns is None or replayed_ns <= measured_ns:
-        return replayed_ns
-    return measured_ns * (1 - share)

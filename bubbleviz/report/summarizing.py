@@ -33,11 +33,11 @@ from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import bubbles, summary
-from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.bubbles import BubblePart
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import scores_of
 from bubbleviz.report.report import Report, even_chunks
+from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, timeline_of
 from bubbleviz.schedules.measured_times import MeasuredTimes
 
@@ -77,8 +77,8 @@ def summary_of(
         convention=report.convention,
         profiles=list(report.profiles),
         ranks=_ranks(report),
-        what_to_do_first=first_thing(report),
-        advice=[_advice(advice) for advice in advice_of(report)],
+        what_to_do_first=describe_first_steps(report),
+        advice=[_advice(advice) for advice in write_all_advice(report)],
         restriction=restrictions[0].text if restrictions else None,
         restrictions=restrictions,
         typical_iteration=None if typical is None else typical.index,
@@ -142,7 +142,7 @@ def _known(values: Floats) -> list[float | None]:
     return [None if isnan(value) else value for value in values.tolist()]
 
 
-def _advice(advice: Advice) -> summary.AdviceEntry:
+def _advice(advice: WrittenAdvice) -> summary.AdviceEntry:
     """Return the entry of an advice, whose ``ranks`` are indices like everywhere in a summary."""
     values = asdict(advice)
     values["ranks"] = values.pop("indices")

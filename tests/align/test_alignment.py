@@ -13,8 +13,8 @@ import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.operations import ProfileSummary
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
@@ -374,7 +374,7 @@ def test_without_transfers_a_missing_last_stage_is_told_and_no_host_blamed(
     report = bubbleviz.analyze(planted(planting, tmp_path / "run")[0])
 
     assert said(report, "stages that may be missing")
-    assert (first_thing(report) or "").startswith("Check for missing profiles")
+    assert (describe_first_steps(report) or "").startswith("Check for missing profiles")
     assert not any(advice.kind == "launch" for advice in report.advice)
 
 

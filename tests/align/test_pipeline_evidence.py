@@ -18,10 +18,10 @@ from bubbleviz.render.json_document import document, saved_of
 from bubbleviz.render.picture import legend
 from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import RANKS_MISSING
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.needs import real_file
@@ -114,7 +114,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
     assert saved_of(report).no_pipeline == UNKNOWN
     # The first advice is how to make the stages known; it never stands empty.
     first = "Set the sizes of the run with --parallel tp=,pp=,dp="
-    assert (first_thing(report) or "").startswith(first)
+    assert (describe_first_steps(report) or "").startswith(first)
     screen = plain_lines(first_screen(report, View(), Display()))
     assert f"First: {first}" in screen
 

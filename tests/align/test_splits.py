@@ -11,8 +11,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.stage_order import lack_many
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, Truth, plant
 from tests.support.planted_runs import analysed
 
@@ -74,7 +74,7 @@ def test_the_slow_rank_of_two_pipelines_is_what_to_look_at_first(tmp_path: Path)
 
     assert _is_right(report, truth)
     # Simulated device 10 is stage 2 of the second of two pipelines.
-    assert (first_thing(report) or "").startswith(
+    assert (describe_first_steps(report) or "").startswith(
         "Find out why node0 GPU 5 (pipeline order 10) is slow"
     )
 

@@ -15,8 +15,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.stage_gaps import describe_first_number
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import searched_plan
 from bubbleviz.schedules.plan import Memory
@@ -320,8 +320,8 @@ def test_stages_that_tables_skip_are_missing(tmp_path: Path) -> None:
 
 def test_advice_says_where_stages_may_be_missing(tmp_path: Path) -> None:
     gpipe = replace(SCHEDULES["gpipe"], communication=False)
-    without_first = first_thing(report_on(gpipe, (1, 2, 3), tmp_path / "first"))
-    without_last = first_thing(report_on(gpipe, (0, 1, 2), tmp_path / "last"))
+    without_first = describe_first_steps(report_on(gpipe, (1, 2, 3), tmp_path / "first"))
+    without_last = describe_first_steps(report_on(gpipe, (0, 1, 2), tmp_path / "last"))
 
     start = "Check for missing profiles: "
     assert str(without_first).startswith(

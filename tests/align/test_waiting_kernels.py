@@ -21,8 +21,8 @@ from bubbleviz.render import json_document
 from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
@@ -78,7 +78,7 @@ def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
     # The headline has a mark, and the advice is to name what communicates.
     assert [restriction.code for restriction in report.restrictions] == ["waiting-counted"]
     assert f"! uncertain: {WHAT}" in screen
-    assert (first_thing(report) or "").startswith("List kernels that communicate")
+    assert (describe_first_steps(report) or "").startswith("List kernels that communicate")
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -242,7 +242,7 @@ def test_receives_explain_why_clocks_contradict_each_other(
 
     assert report.contradicted("schedule") == (behaviour != "late" or set_by_us > 0)
     assert len(_found(report)) == is_waiting
-    first = (first_thing(report) or "").startswith("List kernels that communicate")
+    first = (describe_first_steps(report) or "").startswith("List kernels that communicate")
     assert first == is_waiting
 
 

@@ -13,7 +13,7 @@ from bubbleviz.analyses.layout.inputs import of_profiles
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, read_layers, table_text
 from bubbleviz.analyses.layout.report import layouts_of, sections
 from bubbleviz.errors import BubblevizError, MismatchError
-from bubbleviz.report.advice import advice_of
+from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.layout.layers import LayerKind
 from bubbleviz.schedules.plan import v_placement
 from tests.planting import Planting, plant
@@ -158,7 +158,7 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     assert row.best.makespan_ns == pytest.approx(again.ran_ns, rel=1e-4)
     assert row.best.makespan_ns < 0.96 * row.before_ns
     # The advice of analyze moves the same layers for the same saving.
-    first, *_ = advice_of(bubbleviz.analyze(tmp_path / "before"))
+    first, *_ = write_all_advice(bubbleviz.analyze(tmp_path / "before"))
     assert first.kind == "stage"
     assert re.search(r"Move layers\.\d from (virtual )?stage \d to \d", first.text)
     assert "at most" not in first.text

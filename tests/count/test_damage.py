@@ -16,8 +16,8 @@ from bubbleviz.analyses.idle.report import advice
 from bubbleviz.count.damage import _sum_until
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.window import parse_window
-from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
@@ -58,7 +58,7 @@ def test_lost_kernels_of_averaged_iterations_mark_the_ratio(tmp_path: Path) -> N
 
     assert "kernels-lost" in codes(report)
     assert "--window iteration:2-5" in reason_of(report, LOST)
-    assert (first_thing(report) or "").endswith("--window iteration:2-5")
+    assert (describe_first_steps(report) or "").endswith("--window iteration:2-5")
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -125,7 +125,7 @@ def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
     report = bubbleviz.analyze(path)
 
     assert "graphs-lost" in codes(report)
-    assert (first_thing(report) or "").endswith("--window iteration:2-5")
+    assert (describe_first_steps(report) or "").endswith("--window iteration:2-5")
     assert codes(bubbleviz.analyze(path, window=parse_window("iteration:2-5"))) == []
     assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0"))) == []
     assert codes(bubbleviz.analyze(path, skip=2)) == []
@@ -207,9 +207,11 @@ def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
 
     assert "kernels-overrun" in codes(report)
     assert "--window iteration:0-3" in reason_of(report, OVERRUN)
-    assert (first_thing(report) or "").startswith("Profile again: recorded ends of kernels")
-    assert (first_thing(report) or "").endswith("--window iteration:0-3")
-    assert advice_of(report) == ()
+    assert (describe_first_steps(report) or "").startswith(
+        "Profile again: recorded ends of kernels"
+    )
+    assert (describe_first_steps(report) or "").endswith("--window iteration:0-3")
+    assert write_all_advice(report) == ()
     assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
 
 
@@ -233,7 +235,7 @@ def test_idle_advises_first_to_record_again(end: str, sentence: str, tmp_path: P
     assert first.startswith(sentence)
     assert "-v coverage" not in first
     assert others == []
-    assert (first_thing(bubbleviz.analyze(path)) or "").startswith(sentence)
+    assert (describe_first_steps(bubbleviz.analyze(path)) or "").startswith(sentence)
 
 
 def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
 from bubbleviz.render.palette import CAUSES, CRITICAL, heat
 from bubbleviz.render.picture.legend import picture as render
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import searched_plan
@@ -110,7 +110,7 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
 
     assert len(report.bubbles) == 0
     # No training iteration is there to advise on.
-    assert first_thing(report) is None
+    assert describe_first_steps(report) is None
     assert longest_bubbles(report) == ()
     assert render_bubbles(report, View()).splitlines() == [",".join(bubble_columns(report))]
 
@@ -120,7 +120,7 @@ def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> Non
 
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(0.1273, abs=1e-4)
     assert report.headline == "period"
-    assert first_thing(report) == "There is almost no bubble to remove"
+    assert describe_first_steps(report) == "There is almost no bubble to remove"
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -156,7 +156,7 @@ def test_a_slow_link_is_communication(name: str) -> None:
     assert idle_of(report, Cause.COMMUNICATION) % (300 * US) == 0
     assert idle_of(report, Cause.COMMUNICATION) > 10 * 300 * US
     assert idle_of(report, Cause.HOST) == idle_of(report, Cause.OTHER) == 0
-    assert (first_thing(report) or "").startswith("Make transfers between stages faster")
+    assert (describe_first_steps(report) or "").startswith("Make transfers between stages faster")
     assert report.explanation.phase_times.transfer_ns == 300 * US
     changes = {change.name: change for change in report.explanation.changes}
     # Without transfers it is the textbook's (p - 1) / (m + p - 1).
@@ -168,7 +168,7 @@ def test_a_slow_stage_is_a_dependency_and_told_by_its_times() -> None:
 
     assert idle_of(report, Cause.HOST) == idle_of(report, Cause.COMMUNICATION) == 0
     assert dict(report.explanation.phase_times.imbalance)["F"] == pytest.approx(1 / 3)
-    assert (first_thing(report) or "").startswith("Move layers off stage 1 (up to -")
+    assert (describe_first_steps(report) or "").startswith("Move layers off stage 1 (up to -")
     waits = report.bubbles.take(report.bubbles.cause == Cause.DEPENDENCY)
     givers = set(report.operations.rank[waits.peer_operation[waits.rank == 0]].tolist())
     assert givers == {1}
@@ -242,7 +242,7 @@ def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
                 assert total == sum(own["cause_ns"][ratio][cause] for own in iteration["ranks"])
     for cause, total in document["summary"]["cause_ns"]["schedule"].items():
         assert total == sum(i["cause_ns"]["schedule"][cause] for i in averaged)
-    assert document["what_to_do_first"] == first_thing(report)
+    assert document["what_to_do_first"] == describe_first_steps(report)
     assert len(document["longest_bubbles"]) == 5
     assert np.isclose(document["what_if"][0]["bubble_ratio"], 0.3, atol=0.2)
 
@@ -311,7 +311,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
     assert "stages are unknown" in told["critical path, slack and what-if"]
     assert (report.explanation.path, report.explanation.changes) == (None, ())
     assert (document["critical_path"], document["what_if"]) == (None, [])
-    assert str(first_thing(report)).startswith("Set the order of stages with --order")
+    assert str(describe_first_steps(report)).startswith("Set the order of stages with --order")
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
     assert report.alternatives is not None
     assert report.alternatives.reason == told["critical path, slack and what-if"]
@@ -337,7 +337,9 @@ def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Pat
     assert "contradicts the data" in reasons["stages of ranks"]
     assert "contradicts the data" in reasons["critical path, slack and what-if"]
     assert (report.explanation.path, report.explanation.changes) == (None, ())
-    assert str(first_thing(report)).startswith("What would shorten iterations is unknown, since ")
+    assert str(describe_first_steps(report)).startswith(
+        "What would shorten iterations is unknown, since "
+    )
     assert "the given order of stages contradicts the data dependencies" in methods(report)
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
 

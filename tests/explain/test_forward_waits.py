@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from tests.support.forward_runs import UNIT_NS, Serving, idle_shares, served, table_of
 
 EVEN = (1.0,) * 24
@@ -46,7 +46,7 @@ def test_equal_chunks_on_equal_stages_only_fill_and_drain(tmp_path: Path) -> Non
         assert causes.get("drain", 0) == (3 - stage) * UNIT_NS
         assert set(causes) <= {"warmup", "drain"}
     # Forwards alone have no schedule that could be another one.
-    advice = first_thing(report)
+    advice = describe_first_steps(report)
     assert advice is not None
     assert "more requests, or more chunks in flight" in advice
     assert "--what-if" not in advice

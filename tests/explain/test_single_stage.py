@@ -9,8 +9,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
+from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import analysed
@@ -81,6 +81,6 @@ def test_idle_time_between_iterations_is_not_no_bubble(tmp_path: Path) -> None:
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
 
     assert report.summary.bubble_ratio["schedule"].mean == 0
-    advice = str(first_thing(report))
+    advice = str(describe_first_steps(report))
     assert advice.startswith("Begin iterations earlier on host GPU 0 (pipeline order 0) (-")
     assert "(-70.00 %: " in advice

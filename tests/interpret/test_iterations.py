@@ -15,9 +15,9 @@ from bubbleviz.interpret.iterations import host_order, number_iterations
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.csv import columns, written
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED, ITERATIONS_UNMARKED
+from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
 from tests.support.forward_runs import Chunk, Serving, served
 from tests.support.nsys_exports import C, K, R, profile
@@ -264,7 +264,7 @@ def test_constant_names_that_nothing_divides_give_no_stages(schedule: str, stage
     assert {rank.stage for rank in report.ranks} == {None}
     assert report.summary.bubble_ratio["schedule"].mean is None
     assert not any("without a profile" in note.what for note in report.limitations)
-    assert (first_thing(report) or "").startswith("Name iterations in ranges, or record")
+    assert (describe_first_steps(report) or "").startswith("Name iterations in ranges, or record")
     assert report.schedule is not None
     assert report.schedule.reason == "nothing tells iterations apart"
 

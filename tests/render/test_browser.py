@@ -20,8 +20,8 @@ from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.render.web import page as html
-from bubbleviz.report.advice import advice_of
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.drawn_reports import Op, named, report_of
@@ -455,7 +455,7 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> 
     assert [report.ranks[rank].pipeline for rank in drawn] == [1] * 3
     further = own.page.locator("#advice ~ p").all_inner_texts()
     assert [text.removeprefix("Then: ") for text in further] == [
-        own.text.split(". ")[0] for own in advice_of(report)[1:3]
+        own.text.split(". ")[0] for own in write_all_advice(report)[1:3]
     ]
     assert further
 

@@ -16,7 +16,8 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.rows import select
-from bubbleviz.report.advice import MARK, shown_iteration
+from bubbleviz.report.advice import shown_iteration
+from bubbleviz.report.labels import MARK
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting

@@ -13,9 +13,14 @@ from bubbleviz.explain.alternatives import Alternative
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
 from bubbleviz.report import advice
-from bubbleviz.report.advice import Advice, advice_of, culprits, first_thing, further_advice, ranked
-from bubbleviz.report.methods import few_lacking
+from bubbleviz.report.advice import Advice, advise, select_findings
 from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import count_incomplete_pipelines
+from bubbleviz.report.sentences import (
+    describe_first_steps,
+    describe_further_steps,
+    write_all_advice,
+)
 from tests.planting import Planting, plant
 from tests.planting.ranks.runs import Recipe
 from tests.planting.ranks.runs import plant as plant_ranks
@@ -35,14 +40,14 @@ def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, begin
 
     saved = {change.name: change.makespan_ns for change in report.explanation.changes}
     assert min(saved.values()) < 0.995 * saved["measured"]
-    assert str(first_thing(report)).startswith(beginning)
+    assert str(describe_first_steps(report)).startswith(beginning)
 
 
 def test_layers_move_off_no_stage_that_holds_less_than_the_mean() -> None:
     uneven = Planting(microbatches=8, jitter=0.002, slow_stage=2, slow_factor=1.4)
     report = analysed(replace(uneven, slow_rank=3, slow_rank_factor=1.04))
 
-    assert str(first_thing(report)).startswith("Move layers off stage 2 (")
+    assert str(describe_first_steps(report)).startswith("Move layers off stage 2 (")
 
 
 @pytest.mark.parametrize(("names", "advised"), [("numbered", True), ("constant", False)])
@@ -56,7 +61,7 @@ def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
 
     assert report.schedule is not None
     assert (report.schedule.name is None) is not advised
-    assert ("schedule" in {advice.kind for advice in advice_of(report)}) is advised
+    assert ("schedule" in {advice.kind for advice in write_all_advice(report)}) is advised
 
 
 @pytest.mark.parametrize(("saved", "advised"), [(0.019, False), (0.021, True)])
@@ -66,7 +71,7 @@ def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: b
     same = (Alternative(name, 100.0) for name in ("measured", "no-delay"))
     rows = (*same, Alternative("zb-h1", 100 * (1 - saved), fits=True))
     others = replace(report.alternatives, rows=rows)
-    found = advice_of(replace(report, alternatives=others))
+    found = write_all_advice(replace(report, alternatives=others))
 
     assert ("schedule" in {advice.kind for advice in found}) is advised
 
@@ -80,7 +85,7 @@ def test_a_little_idle_time_between_iterations_is_told(between: float, told: str
     ratios = {**report.summary.bubble_ratio, "period": period}
     report = replace(report, summary=replace(report.summary, bubble_ratio=ratios))
 
-    assert str(first_thing(report)).startswith(told)
+    assert str(describe_first_steps(report)).startswith(told)
 
 
 # The list of advice: which findings of one family stand for the others.
@@ -94,7 +99,7 @@ def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
 
 def names(*findings: Finding) -> list[str]:
     """Return the names of the faults that are worth a sentence."""
-    kept = ranked(Diagnosis(findings, 1, 1000.0, 0.0))
+    kept = select_findings(Diagnosis(findings, 1, 1000.0, 0.0))
     return [finding.faults[0].name for finding in kept]
 
 
@@ -144,9 +149,9 @@ def lacking(folder: Path, *servers: int) -> Report:
 
 def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Path) -> None:
     report = lacking(folder, 1)
-    advice = first_thing(report)
+    advice = describe_first_steps(report)
 
-    assert few_lacking(report) == (8, 64)
+    assert count_incomplete_pipelines(report.ranks) == (8, 64)
     assert advice is not None
     missing, _, other = advice.partition(". ")
     assert missing == (
@@ -154,21 +159,23 @@ def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Pat
     )
     whole = lacking(folder)
     replayed = whole.explanation.changes[0].bubble_ratio or 0.0
-    assert other.partition(" from ")[0] == str(first_thing(whole)).partition(" from ")[0]
+    assert other.partition(" from ")[0] == str(describe_first_steps(whole)).partition(" from ")[0]
     assert f"from {100 * replayed:.2f} % to" in other
 
 
 def test_no_other_advice_where_most_pipelines_lack_one(folder: Path) -> None:
     report = lacking(folder, *range(9, 13))
 
-    assert few_lacking(report) is None
-    assert (first_thing(report) or "").startswith("Ranks of the run are missing, so its bubble")
+    assert count_incomplete_pipelines(report.ranks) is None
+    assert (describe_first_steps(report) or "").startswith(
+        "Ranks of the run are missing, so its bubble"
+    )
 
 
 def test_a_stage_that_every_pipeline_lacks_is_none_of_few(folder: Path) -> None:
     report = lacking(folder, *range(8, 16))
 
-    assert few_lacking(report) is None
+    assert count_incomplete_pipelines(report.ranks) is None
 
 
 @pytest.mark.parametrize("server", [0, 9, 31])
@@ -183,11 +190,13 @@ def test_no_other_advice_where_the_bubble_is_unknown(tmp_path: Path) -> None:
     plant(Planting(files="rank", slow_rank=0, absent=(2,)), tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
-    assert (first_thing(report) or "").startswith("Ranks of the run are missing, so its bubble")
+    assert (describe_first_steps(report) or "").startswith(
+        "Ranks of the run are missing, so its bubble"
+    )
     assert report.explanation.diagnosis is not None
     assert report.explanation.diagnosis.findings
     assert report.advice == ()
-    assert further_advice(report) == ()
+    assert describe_further_steps(report) == ()
 
 
 # Clocks that contradict each other, so that times between hosts tell nothing.
@@ -210,17 +219,17 @@ def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed(
     assert diagnosis is not None
     found = {fault.kind for finding in diagnosis.findings for fault in finding.faults}
     assert {"link", "iteration"} <= found
-    assert str(first_thing(report)).startswith("Repair the clocks and record again")
+    assert str(describe_first_steps(report)).startswith("Repair the clocks and record again")
     assert report.advice == ()
-    assert further_advice(report) == ()
+    assert describe_further_steps(report) == ()
 
 
 def test_advice_that_rests_on_the_clock_of_a_rank_stands_beside() -> None:
     report = analysed(replace(CLOCK_SET, slow_rank=2))
 
-    assert str(first_thing(report)).startswith("Repair the clocks and record again")
+    assert str(describe_first_steps(report)).startswith("Repair the clocks and record again")
     assert {advice.kind for advice in report.advice} == {"stage"}
-    assert further_advice(report)[0].startswith("Move layers off stage 2 (up to -")
+    assert describe_further_steps(report)[0].startswith("Move layers off stage 2 (up to -")
 
 
 def test_missing_ranks_of_few_pipelines_are_named_before_clocks(tmp_path: Path) -> None:
@@ -228,7 +237,7 @@ def test_missing_ranks_of_few_pipelines_are_named_before_clocks(tmp_path: Path) 
         CLOCK_SET, slow_rank=-1, stages=4, replicas=5, servers=5, files="rank", absent=(2,)
     )
     plant(lacking, tmp_path)
-    missing, _, clocks = str(first_thing(bubbleviz.analyze(tmp_path))).partition(". ")
+    missing, _, clocks = str(describe_first_steps(bubbleviz.analyze(tmp_path))).partition(". ")
 
     assert missing.startswith("Ranks of 1 of 5 pipelines are missing")
     assert clocks.startswith("Repair the clocks and record again")
@@ -240,9 +249,11 @@ def test_clocks_that_contradict_by_utc_are_aligned(tmp_path: Path) -> None:
 
     trusted, aligned = (bubbleviz.analyze(tmp_path, align=align) for align in ("utc", "causal"))
 
-    assert str(first_thing(trusted)).startswith("Put hosts on one clock with --align causal")
+    assert str(describe_first_steps(trusted)).startswith(
+        "Put hosts on one clock with --align causal"
+    )
     assert trusted.advice == ()
-    assert str(first_thing(aligned)).startswith("The schedule itself")
+    assert str(describe_first_steps(aligned)).startswith("The schedule itself")
 
 
 # Reports of which no iteration is averaged.
@@ -268,7 +279,7 @@ def test_what_else_would_save_stands_below_what_to_do_first(
 ) -> None:
     table = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "operations.csv")
     report = bubbleviz.analyze(table)
-    further = further_advice(report)
+    further = describe_further_steps(report)
     screen = " ".join(cli.printed("analyze", str(table)).split())
 
     assert len(further) == 1
@@ -277,19 +288,20 @@ def test_what_else_would_save_stands_below_what_to_do_first(
     assert "First: Begin iterations earlier" in screen
 
 
+SLOW_LINK = Finding((Fault("link", "link"),), 0.0, 1.0, 1, None)
+
+
 @pytest.mark.parametrize(
     ("savings", "told"), [((0.5, 0.4, 0.3, 0.2), 2), ((0.5, 0.4, 0.009), 1), ((0.5, 0.011), 1)]
 )
 def test_two_more_things_are_told_that_save_something(
     savings: tuple[float, ...], told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = tuple(
-        Advice("rank", saving, f"Look at {number}", f"rank-{number}", text=f"Look at {number}")
-        for number, saving in enumerate(savings)
-    )
-    monkeypatch.setattr(advice, "advice_of", lambda *_: found)
+    listed = [Advice("link", "link", SLOW_LINK, 0.0, 1.0, saving, 1) for saving in savings]
+    monkeypatch.setattr(advice, "_list_advice", lambda *_: listed)
+    report = replace(analysed(Planting()))
 
-    assert further_advice(analysed(Planting())) == tuple(a.short for a in found[1 : 1 + told])
+    assert advise(report).further == tuple(listed[1 : 1 + told])
 
 
 def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path: Path) -> None:
@@ -300,7 +312,9 @@ def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path
     report = bubbleviz.analyze(tmp_path)
 
     assert report.headline == "period"
-    assert str(first_thing(report)).startswith("No single delay stands out; 2.39 % of the time")
+    assert str(describe_first_steps(report)).startswith(
+        "No single delay stands out; 2.39 % of the time"
+    )
 
 
 def test_what_only_ends_later_than_the_next_iteration_begins_costs_nothing(tmp_path: Path) -> None:
@@ -316,7 +330,7 @@ def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
     run = Planting(stages=4, microbatches=8, iterations=3)
     plant(replace(run, kernels=20, kernel_gap_ns=40_000), tmp_path)
     report = bubbleviz.analyze(tmp_path)
-    sentence = str(first_thing(report))
+    sentence = str(describe_first_steps(report))
     (told,) = report.advice
 
     # Receives that wait from the iteration before on are no part of one, and all are equal.
@@ -336,23 +350,23 @@ def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> N
     assert told.error_ratio is not None
     assert told.saving_ratio is not None
     assert told.error_ratio > told.saving_ratio
-    assert str(first_thing(report)).startswith("The schedule itself causes the bubble")
-    assert further_advice(report) == (told.short,)
-    assert culprits(report) == ()
+    assert str(describe_first_steps(report)).startswith("The schedule itself causes the bubble")
+    assert describe_further_steps(report) == (told.short,)
+    assert advise(report).marked_ranks == ()
 
 
 def test_what_slows_iterations_little_shows_in_its_number(tmp_path: Path) -> None:
     table = tmp_path / "operations.csv"
     simulated(Job(iteration={2: 1.04, 3: 1.04}, noise=0.001), 3).written(table)
     assert "Operations take 1.04x the usual time" in (
-        first_thing(bubbleviz.analyze(str(table))) or ""
+        describe_first_steps(bubbleviz.analyze(str(table))) or ""
     )
 
 
 def test_the_advice_on_the_schedule_speaks_of_the_ratio_of_the_headline() -> None:
     report = bubbleviz.analyze(FIXTURES / "zb-v")
 
-    first = str(first_thing(report))
+    first = str(describe_first_steps(report))
 
     assert (report.headline, f"{100 * (report.bubble_ratio or 0):.2f}") == ("schedule", "7.14")
     assert "reduce the schedule ratio from 7.14 % to about 3.70 %; --what-if compares" in first
@@ -362,4 +376,4 @@ def test_other_schedules_are_not_pointed_at_where_they_are_compared() -> None:
     for name in ("1f1b", "zb-v", "zb-h2"):
         compared = bubbleviz.analyze(FIXTURES / name, what_if=True)
 
-        assert "--what-if" not in str(first_thing(compared))
+        assert "--what-if" not in str(describe_first_steps(compared))

@@ -24,13 +24,13 @@ from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import causes, first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report import bubbles
-from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import KernelTime, Report
 from bubbleviz.report.saved import read_saved
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
 from tests.support.command_line import CommandLine
@@ -64,7 +64,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     assert time.gap_ns == spans - active > 0
     assert time.kernel_ns == active
     assert time.share == pytest.approx(active / time.window_ns)
-    sentence = first_thing(report) or ""
+    sentence = describe_first_steps(report) or ""
     assert sentence.startswith("Launch gaps inside operations take ")
     assert f"take {100 * time.gap_ns / time.window_ns:.2f} % of the window" in sentence
     assert "no bubble to remove" not in sentence
@@ -104,7 +104,7 @@ def test_without_a_pipeline_the_headline_says_what_its_ratio_leaves_out(tmp_path
 def test_missing_ranks_come_before_launch_gaps(tmp_path: Path) -> None:
     plant(Planting(**{**GAPPED, "communication": True}, stages=4, files="rank"), tmp_path)
 
-    advice = first_thing(bubbleviz.analyze(tmp_path / "rank3.sqlite")) or ""
+    advice = describe_first_steps(bubbleviz.analyze(tmp_path / "rank3.sqlite")) or ""
 
     assert advice.startswith("Ranks of the run are missing")
     assert "Launch gaps inside operations" in advice
@@ -119,11 +119,11 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
 
     time = report.kernel_time
     assert (time.unattributed_ns, time.bubble_ns, time.window_ns) == (178, 2, 200)
-    assert (first_thing(report) or "").startswith(
+    assert (describe_first_steps(report) or "").startswith(
         "Compute outside every operation takes 89.00 % of the window, more than the idle time "
     )
     assert "with compute outside every operation" in headline_lines(report)[1]
-    assert "Record again" not in (first_thing(report) or "")
+    assert "Record again" not in (describe_first_steps(report) or "")
     document = json.loads(json_document.render(report, View()))
     assert document["summary"]["kernel_time"]["unattributed_ns"] == 178
     assert document["iterations"][0]["ranks"][0]["kernel_ns"] == 198
@@ -154,7 +154,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
     assert told in headline_lines(report)[1]
     assert told in methods(report)
     assert told in svg(report, View())
-    sentence = first_thing(report) or ""
+    sentence = describe_first_steps(report) or ""
     assert sentence.startswith(
         f"Launch gaps inside operations take {100 * time.gap_ns / time.window_ns:.2f} % of the "
         "window"
@@ -186,7 +186,7 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
     report = _shortened(tmp_path, "1f1b", "deviceId = 2")
 
     assert report.kernel_time.sentence is None
-    assert (first_thing(report) or "").startswith(
+    assert (describe_first_steps(report) or "").startswith(
         f"Launch fewer, larger kernels inside operations of {report.ranks[2].label} "
     )
 
@@ -214,7 +214,7 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
     assert f"it is {100 * low:.2f} %" in methods(report)
     document = json.loads(json_document.render(report, View()))
     assert document["summary"]["bubble_low"][report.headline]["mean"] == low
-    sentence = first_thing(report) or ""
+    sentence = describe_first_steps(report) or ""
     assert sentence.startswith("Record again, from before")
     lost = sum(profile.kernels - profile.linked_kernels for profile in report.profiles)
     assert f"{lost:,} of " in sentence
@@ -231,7 +231,9 @@ def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> 
     assert report.lower_bound("no such ratio") is None
     assert (time.gaps_outweigh, time.unattributed_outweighs) == (False, False)
     assert not re.search("counted as work|any kernel", headline_lines(report)[1] + methods(report))
-    assert not re.match("Launch gaps|Compute outside|Record again", first_thing(report) or "")
+    assert not re.match(
+        "Launch gaps|Compute outside|Record again", describe_first_steps(report) or ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_of_what_outweighs_the_bubble_the_larger_is_told(gap: int, loose: int, t
     report = replace(analysed(Planting()))
     vars(report)["kernel_time"] = KernelTime(1000, 600, 100, gap, loose, 900)
 
-    assert str(first_thing(report)).startswith(told)
+    assert str(describe_first_steps(report)).startswith(told)
 
 
 # Bubble parts: they add up to the headline, whatever the lengths of iterations.
@@ -366,12 +368,14 @@ def test_communication_inside_operations_is_no_launch_gap(
         ranges.append(R(at - 9500, at - 5500, f"{'FB'[number % 2]}{number // 2}.0.0"))
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
 
-    savings = [advice.saving_ratio for advice in advice_of(report) if advice.kind == "launch-gaps"]
+    savings = [
+        advice.saving_ratio for advice in write_all_advice(report) if advice.kind == "launch-gaps"
+    ]
     assert savings == ([] if saving is None else [pytest.approx(saving, rel=0.01)])
 
     # A table of the operations does not contain kernels.
     table = str(tmp_path / "operations.csv")
     assert main(["analyze", str(tmp_path), "--csv", table]) == 0
-    (advice,) = [a for a in advice_of(bubbleviz.analyze(table)) if a.kind == "launch-gaps"]
+    (advice,) = [a for a in write_all_advice(bubbleviz.analyze(table)) if a.kind == "launch-gaps"]
     assert "or overlap communication" in advice.action
     assert "a table of operations does not tell launch gaps from communication" in advice.text

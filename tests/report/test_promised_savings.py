@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.report.advice import further_advice
+from bubbleviz.report.sentences import describe_further_steps
 from tests.support.command_line import CommandLine
 from tests.support.operation_tables import csv_of
 from tests.support.pipeline_jobs import Job, simulated
@@ -65,7 +65,7 @@ def test_nothing_is_promised_if_the_replay_misses_the_measurement(
     assert "iterations of" not in screen
     assert "misses their measured length by 42.86 %" in listed
     assert "unknown Make transfers" in listed
-    assert further_advice(report) == ()
+    assert describe_further_steps(report) == ()
 
 
 def test_unknown_savings_are_null_and_are_not_checked_later(

@@ -16,10 +16,10 @@ from bubbleviz.render.json_document import document
 from bubbleviz.render.picture import legend
 from bubbleviz.render.text.report import as_markdown, first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
@@ -66,7 +66,9 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     made = document(report)
     assert made["restriction"] == INCOMPLETE
     assert all(own["incomplete"] for own in made["iterations"])
-    assert not re.search("almost no|No single delay|The schedule itself", first_thing(report) or "")
+    assert not re.search(
+        "almost no|No single delay|The schedule itself", describe_first_steps(report) or ""
+    )
 
 
 @pytest.mark.parametrize("names", [["zb-v/rank0.sqlite"], ["zb-v/rank3.sqlite"]])
@@ -158,7 +160,7 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
     assert NO_PIPELINE in legend.picture(report, View())
     assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
     assert (INCOMPLETE in text_of(report)) == (world > 1)
-    assert world == 1 or "almost no bubble to remove" not in (first_thing(report) or "")
+    assert world == 1 or "almost no bubble to remove" not in (describe_first_steps(report) or "")
 
 
 def test_stages_that_may_be_missing_are_marked_and_come_first(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_stages_that_may_be_missing_are_marked_and_come_first(tmp_path: Path) ->
     assert not report.incomplete
     assert first_of(report) == "maybe incomplete: stages may be missing"
     assert f"! ({first_of(report)})" in text_of(report).splitlines()[0]
-    assert str(first_thing(report)).startswith("Check for missing profiles")
+    assert str(describe_first_steps(report)).startswith("Check for missing profiles")
     stated = bubbleviz.analyze(paths, parallel=Parallel(tp=1, pp=3, dp=1))
     assert first_of(stated) is None
 
@@ -207,7 +209,7 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
     head = " ".join(text_of(report).split("\n\n")[0].split())
     assert all(f"! ({text})" in head for text in words)
     assert "since the GPU work of some stages was not recorded" in methods(report)
-    assert str(first_thing(report)).startswith("Trace GPU work in every process")
+    assert str(describe_first_steps(report)).startswith("Trace GPU work in every process")
     notes = {note.what: note for note in report.limitations}
     assert notes["stages without GPU work"].count == 1
     assert "ranges without GPU work whose device is unknown" not in notes
@@ -288,6 +290,6 @@ def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None
     table = latex.render(report, View())
     assert "Idle time in iterations" in table
     assert "Bubble ratios" not in table
-    advice = first_thing(report) or ""
+    advice = describe_first_steps(report) or ""
     assert ": iterations of " in advice
     assert "schedule" not in advice

@@ -25,7 +25,7 @@ from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
-from bubbleviz.report.advice import first_thing
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.recordings.parts import FollowedFolder, PartReader
@@ -96,7 +96,7 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
     recording = bubbleviz.analyze([tmp_path / "run"])
     profile = bubbleviz.analyze([tmp_path / "planted"])
 
-    first, second = first_thing(profile), first_thing(recording)
+    first, second = describe_first_steps(profile), describe_first_steps(recording)
     assert first is not None
     # A recording knows the job's ranks, and no GPU.
     assert second == first.replace("node0 GPU 1 (pipeline order 1)", "Rank 1 (node0)")

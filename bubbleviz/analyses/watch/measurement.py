@@ -23,8 +23,8 @@ from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted, one_line, percent, suggestion
 from bubbleviz.report import bubbles, gate
-from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report, report_on
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.sources.recordings import parts as recorded
 from bubbleviz.sources.recordings.lines import Header
 from bubbleviz.sources.recordings.operations import RecordedSession, table_of
@@ -409,7 +409,7 @@ class Watcher:
                 for n in new
                 if str(n) in rows
             )
-            self._advice = first_thing(advised) or self._advice
+            self._advice = describe_first_steps(advised) or self._advice
         # What lies far enough before is needed no more.
         self._measured = until
         for rank in self.ranks.values():

@@ -20,7 +20,8 @@ from bubbleviz.render.picture.page import (
 )
 from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
-from bubbleviz.report.advice import MARK, culprits
+from bubbleviz.report.advice import advise
+from bubbleviz.report.labels import MARK
 from bubbleviz.report.rank_means import idle_of, measure_of
 from bubbleviz.report.report import Report
 
@@ -159,7 +160,7 @@ def labels_of(
 ) -> tuple[list[str], list[str], list[str]]:
     """Return stages, names and ratios of the rows, as a layout has them."""
     ranks = selection.ranks
-    marked = culprits(report) if style.notes else ()
+    marked = advise(report).marked_ranks if style.notes else ()
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
     # Rows of many copies have no pipeline.
     single = {own.rank.pipeline for own in selection.rows if not own.spread}

@@ -31,9 +31,10 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import Selection, select
-from bubbleviz.report.advice import MARK, culprits, marked_advice
-from bubbleviz.report.labels import figure_caption, limitation_lines, shortened
+from bubbleviz.report.advice import advise
+from bubbleviz.report.labels import MARK, figure_caption, limitation_lines, shortened
 from bubbleviz.report.report import Report, distinct_percents
+from bubbleviz.report.sentences import write_advice
 from bubbleviz.report.view import View
 
 _FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
@@ -190,9 +191,10 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     copies = any(len(row.replicas) > 1 for row in selection.rows)
     is_first = all(row.rank.index == row.replicas[0] for row in selection.rows)
     replica = "first replica" if is_first else "replica in the pipeline of the advice"
-    told = culprits(report)
-    marked = {*told} & {r for row in selection.rows for r in row.replicas}
-    advised = marked_advice(report) if marked else None
+    advised = advise(report).marked
+    drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
+    is_marked = not drawn_ranks.isdisjoint(advise(report).marked_ranks)
+    to_do = "" if advised is None or not is_marked else write_advice(report, advised).short
     sentences = (
         (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
         (
@@ -212,7 +214,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         ),
         (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
         (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
-        (advised is not None, f"{MARK} {advised and advised.short}."),
+        (to_do, f"{MARK} {to_do}."),
         (report.contradicted(headline), "! depends on clocks that contradict each other."),
         (bounds, f"Clock bounds{of_one}: {' to '.join(bounds)}."),
         (

@@ -18,8 +18,8 @@ from bubbleviz.render.picture.labels import headings, iteration_ratio
 from bubbleviz.render.picture.legend import draw_axis, draw_legend, notes_of, nothing_to_draw
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.rows import Selection, select
-from bubbleviz.report.advice import MARK
 from bubbleviz.report.ideal_run import report_of
+from bubbleviz.report.labels import MARK
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from bubbleviz.schedules.ideal import Ideal

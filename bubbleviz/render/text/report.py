@@ -23,11 +23,12 @@ from bubbleviz.render.text import sections as own
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.terminal import Display, paragraph, plain_text
 from bubbleviz.report import bubbles
-from bubbleviz.report.advice import culprits, first_thing, further_advice, shown_iteration
+from bubbleviz.report.advice import advise, shown_iteration
 from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, is_idle_elsewhere, many_ranks, measure_of
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 
 
@@ -175,8 +176,8 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         view: the iteration and the ranks to draw.
         display: where they are shown.
     """
-    iteration, first = shown_iteration(report, view.iterations), first_thing(report)
-    marked = culprits(report)
+    iteration, first = shown_iteration(report, view.iterations), describe_first_steps(report)
+    marked = advise(report).marked_ranks
     selection = (
         None if iteration is None else timeline.timeline_selection(report, view, iteration, marked)
     )
@@ -184,7 +185,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
     to_do = paragraph(sentence, display, lead="First:", most=4) if sentence else []
     if not marked:
         to_do = [*ranks.first_lines(report, display), *to_do]
-    for text in further_advice(report):
+    for text in describe_further_steps(report):
         to_do += paragraph(one_line(text, 200), display, lead="Then:", most=2)
     notes = f", -v coverage ({counted(len(report.limitations), 'note')})"
     more = f"-v (all tables), -v ranks{notes if report.limitations else ''}, -o bubbles.svg, --help"
@@ -425,10 +426,10 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
     value, *lines = headline_lines(report)
     yield "", [doc.Sentence("\n".join(lines), lead=capitalised(value))]
     yield "operations", own.orders(report)
-    first = first_thing(report)
+    first = describe_first_steps(report)
     if (advice := _advice_sentence(report, first)) is not None:
         yield "", [doc.Sentence(f"what to do first: {advice}")]
-        further = further_advice(report)
+        further = describe_further_steps(report)
         yield "", [doc.Sentence(f"then: {one_line(more, 200)}") for more in further]
     yield "ratios", [own.ratios(report)]
     yield "time", step_time(report)
@@ -465,12 +466,12 @@ def as_text(report: Report, view: View) -> str:
 def summary(report: Report) -> list[doc.Block]:
     """Return the headline, what to do first, the ratios and the causes."""
     value, bounds, run, why = headline_lines(report)
-    first = first_thing(report)
+    first = describe_first_steps(report)
     return [
         doc.Sentence(bounds, lead=capitalised(value)),
         doc.Sentence(f"{run}; {why}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
-        *(doc.Sentence(f"Then: {text}") for text in further_advice(report)),
+        *(doc.Sentence(f"Then: {text}") for text in describe_further_steps(report)),
         own.ratios(report),
         causes(report),
     ]

@@ -14,9 +14,9 @@ from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render import document as doc
-from bubbleviz.report.advice import Advice, advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words, even_chunks
+from bubbleviz.report.sentences import WrittenAdvice, write_all_advice
 
 _DEVIATIONS = 5
 
@@ -221,7 +221,7 @@ _SAME_BASE = 0.01
 
 def advice_table(report: Report) -> Iterator[doc.Block]:
     """Yield what saves most, then at most four more; savings overlap and do not add up."""
-    diagnosis, listed = report.explanation.diagnosis, advice_of(report)
+    diagnosis, listed = report.explanation.diagnosis, write_all_advice(report)
     if diagnosis is None or not listed:
         return
     replayed = counted(diagnosis.iterations, "iteration")
@@ -249,7 +249,7 @@ def advice_table(report: Report) -> Iterator[doc.Block]:
     yield doc.Table(title, rows, left=("what to do",), wrap=("what to do",))
 
 
-def _share_of_base(advice: Advice, titled_ns: float | None) -> str:
+def _share_of_base(advice: WrittenAdvice, titled_ns: float | None) -> str:
     """Return the share that advice saves, followed by its base if that is not in the title.
 
     Args:

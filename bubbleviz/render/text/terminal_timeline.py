@@ -37,8 +37,7 @@ from bubbleviz.render.rows import (
 )
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
-from bubbleviz.report.advice import MARK
-from bubbleviz.report.labels import numbered_rank
+from bubbleviz.report.labels import MARK, numbered_rank
 from bubbleviz.report.rank_means import idle_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -15,8 +15,8 @@ import pytest
 
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.diagnosis.findings import Diagnosis
-from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
 from tests.planting import Planting
 from tests.support.planted_runs import analysed
 
@@ -43,8 +43,8 @@ def _diagnosis(planting: Planting) -> Diagnosis:
     return diagnosis
 
 
-def _first(planting: Planting) -> Advice:
-    return advice_of(_report(planting))[0]
+def _first(planting: Planting) -> WrittenAdvice:
+    return write_all_advice(_report(planting))[0]
 
 
 #: A run, what is planted in it, and the kind of the first advice, with words of it.
@@ -118,7 +118,7 @@ def test_a_fault_is_named_first_and_its_saving_is_true(
 
     assert first.kind == kind
     assert words in first.text
-    assert first.text == first_thing(_report(planted))
+    assert first.text == describe_first_steps(_report(planted))
     truth_ns = _diagnosis(planted).length_ns - _diagnosis(without).length_ns
     length_ns = _diagnosis(planted).length_ns
     assert first.saving_ns is not None
@@ -128,16 +128,16 @@ def test_a_fault_is_named_first_and_its_saving_is_true(
 
 @pytest.mark.parametrize("planting", [BASE, LONG, replace(BASE, jitter=0.1, transfer_ns=0)])
 def test_without_a_fault_the_schedule_is_the_reason(planting: Planting) -> None:
-    assert str(first_thing(_report(planting))).startswith("The schedule itself")
+    assert str(describe_first_steps(_report(planting))).startswith("The schedule itself")
 
 
 def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
     slow = Planting(schedule="zb-h1", tensor=2, replicas=3, stages=4, slow_rank=5, kernels=1)
     report = analysed(slow, parallel=Parallel(2, 4, 3))
 
-    first = str(first_thing(report))
+    first = str(describe_first_steps(report))
 
-    assert advice_of(report)[0].kind == "rank+rank"
+    assert write_all_advice(report)[0].kind == "rank+rank"
     assert re.match(r"Find out why node0 GPU 8 \(.*\) and node0 GPU 9 \(.*\) are slow \(-", first)
     assert first.count("the other ranks of stage 1, in 2 of 2 iterations") == 1
     assert first.endswith("Check their clocks, temperatures and other jobs")
@@ -149,8 +149,8 @@ def test_ranks_that_are_all_as_slow_in_all_iterations_are_usual(iterations: int)
     even = Planting(stages=24, microbatches=24, kernels=1, jitter=0.1, iterations=iterations)
     report = analysed(even)
 
-    assert "iteration" not in {advice.kind for advice in advice_of(report)}
-    assert str(first_thing(report)).startswith("The schedule itself")
+    assert "iteration" not in {advice.kind for advice in write_all_advice(report)}
+    assert str(describe_first_steps(report)).startswith("The schedule itself")
 
 
 @pytest.mark.parametrize(("device", "place"), [(3, 1), (7, 3), (0, 5)])
@@ -159,7 +159,7 @@ def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves
 ) -> None:
     swapped = replace(PAIR, swapped_device=device, swapped_at=place)
     report = _report(swapped)
-    first = advice_of(report)[0]
+    first = write_all_advice(report)[0]
     (out_of_order,) = {
         rank.index
         for rank in report.ranks
@@ -170,7 +170,7 @@ def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves
     assert first.ranks == (out_of_order,)
     assert first.stage == device % PAIR.stages
     assert first.iterations == PAIR.iterations
-    assert first.text == first_thing(report)
+    assert first.text == describe_first_steps(report)
     assert "in the order of 1f1b (-" in first.text
     assert "4 operations in 4 iterations are out of order" in first.text
     truth_ns = _diagnosis(swapped).length_ns - _diagnosis(PAIR).length_ns
@@ -191,7 +191,7 @@ def test_a_rank_that_receives_in_another_order_than_is_sent_is_replayed() -> Non
 
 def test_all_advice_saves_of_the_same_length() -> None:
     swapped = replace(PAIR, swapped_device=3, swapped_at=1, late_stage=1, late_ns=400_000)
-    advice = advice_of(_report(swapped))
+    advice = write_all_advice(_report(swapped))
     length_ns = _diagnosis(swapped).length_ns
 
     assert {"order", "launch"} <= {one.kind for one in advice}
@@ -211,7 +211,7 @@ def test_an_order_that_costs_nothing_is_no_advice() -> None:
 
     assert report.schedule is not None
     assert report.schedule.deviation_count == PAIR.iterations
-    assert "order" not in {advice.kind for advice in advice_of(report)}
+    assert "order" not in {advice.kind for advice in write_all_advice(report)}
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
@@ -224,13 +224,13 @@ def test_launch_gaps_are_advice_with_what_is_saved_without_them(ranks: int) -> N
         name: getattr(even, name) - 4 * gap_ns
         for name in ("forward_ns", "backward_ns", "optimizer_ns")
     }
-    (advice,) = [a for a in advice_of(_report(gaps)) if a.kind == "launch-gaps"]
+    (advice,) = [a for a in write_all_advice(_report(gaps)) if a.kind == "launch-gaps"]
 
     truth_ns = _diagnosis(gaps).length_ns - _diagnosis(replace(even, **shorter)).length_ns
     assert advice.saving_ns == pytest.approx(truth_ns, rel=0.02)
     assert advice.ranks == tuple(range(ranks))
     assert advice.text.startswith("Launch fewer, larger kernels inside operations (fused")
-    assert not [a for a in advice_of(_report(even)) if a.kind == "launch-gaps"]
+    assert not [a for a in write_all_advice(_report(even)) if a.kind == "launch-gaps"]
 
 
 def test_two_faults_are_told_apart() -> None:
@@ -252,7 +252,7 @@ def test_the_json_lists_what_saves_most_first() -> None:
 
     report = _report(replace(BASE, slow_rank=6))
     written = json.loads(json.dumps(document(report)))
-    assert written["what_to_do_first"] == first_thing(report)
+    assert written["what_to_do_first"] == describe_first_steps(report)
     savings = [advice["saving_ns"] for advice in written["advice"]]
     assert savings
     assert savings == sorted(savings, reverse=True)
@@ -265,12 +265,12 @@ def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
     slow = replace(LONG, schedule="zb-v", iterations=8, slow_iteration=0)
     normed = replace(slow, norm_ns=2_000_000)
     report = _report(normed)
-    advice = advice_of(report)
+    advice = write_all_advice(report)
 
     assert [own.kind for own in advice] == ["collective", "iteration"]
     savings_ns = [own.saving_ns for own in advice if own.saving_ns is not None]
     assert savings_ns[0] > savings_ns[1]
-    assert advice[0].text == first_thing(report)
+    assert advice[0].text == describe_first_steps(report)
     truth_ns = _diagnosis(normed).length_ns - _diagnosis(slow).length_ns
     assert advice[0].saving_ns == pytest.approx(truth_ns, rel=0.02)
 
@@ -278,7 +278,7 @@ def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
 def test_a_slow_iteration_hides_no_drift() -> None:
     drifting = replace(LONG, iterations=8, jitter=0.0, drift=0.2)
     both = replace(drifting, slow_iteration=3)
-    advice = {own.kind: own for own in advice_of(_report(both))}
+    advice = {own.kind: own for own in write_all_advice(_report(both))}
 
     assert set(advice) == {"drift", "iteration"}
     assert "in 1 iteration (3)" in advice["iteration"].text
@@ -294,8 +294,10 @@ def test_the_profiler_delays_what_does_not_wait_for_its_input() -> None:
     base = replace(APART, jitter=0.0)
     late = replace(base, late_optimizer=0, late_optimizer_ns=9_000_000)
 
-    assert first_thing(_report(replace(base, overhead=True))) == first_thing(_report(base))
-    profiler, launch = advice_of(_report(replace(late, overhead=True)))
+    assert describe_first_steps(_report(replace(base, overhead=True))) == describe_first_steps(
+        _report(base)
+    )
+    profiler, launch = write_all_advice(_report(replace(late, overhead=True)))
     assert profiler.text.startswith("Record less")
     assert profiler.saving_ns == pytest.approx(late.late_optimizer_ns / 2, rel=0.01)
     assert launch.saving_ns == pytest.approx(late.late_optimizer_ns / 2, rel=0.01)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.report.advice import Advice, advice_of, first_thing
+from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
 from tests.support.pipeline_jobs import Job, SimulatedJob, simulated
 
 pytestmark = pytest.mark.thorough
@@ -33,8 +33,8 @@ UNEVEN: dict[str, tuple[int, int, dict[str, dict[int, float]], float]] = {
 EVEN = {"even_stages": True, "even_microbatches": True}
 
 
-def _advice(folder: Path, job: SimulatedJob) -> tuple[Advice, ...]:
-    return advice_of(bubbleviz.analyze(job.written(folder / "operations.csv")))
+def _advice(folder: Path, job: SimulatedJob) -> tuple[WrittenAdvice, ...]:
+    return write_all_advice(bubbleviz.analyze(job.written(folder / "operations.csv")))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
@@ -240,13 +240,13 @@ def test_an_iteration_that_warms_up_decides_nothing(tmp_path: Path) -> None:
     job = replace(BASE, iteration={0: 4.0}, rank={6: 1.4})
     before, after = simulated(job), simulated(replace(job, rank={}))
     report = bubbleviz.analyze(before.written(tmp_path / "operations.csv"))
-    first, *others = advice_of(report)
+    first, *others = write_all_advice(report)
     length_ns, fixed_ns = (sum(own.lengths_ns[1:]) / 5 for own in (before, after))
 
     assert first.kind == "rank"
     assert first.saving_ratio == pytest.approx(1 - fixed_ns / length_ns, abs=0.02)
     assert not [advice for advice in others if advice.kind == "iteration"]
-    text = first_thing(report)
+    text = describe_first_steps(report)
     assert text is not None
     assert "Iteration 0 takes 3.9 times as long as the others" in text
     assert "--skip 1" in text

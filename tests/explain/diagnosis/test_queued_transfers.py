@@ -18,8 +18,8 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.advice import advice_of
 from bubbleviz.report.bubbles import longest_bubbles
+from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.known import schedule_named
 from tests.support.operation_tables import csv_of
@@ -156,7 +156,7 @@ def test_another_order_of_transfers_saves_what_is_promised(
     table["chunk"] = [PLAN.chunk_of(virtual) for virtual in table["virtual_stage"]]
     table |= {"stage": table["rank"], "iteration": [0] * len(rows)}
     report = bubbleviz.analyze(csv_of(tmp_path / "operations.csv", table))
-    advice = {one.kind: one for one in advice_of(report)}
+    advice = {one.kind: one for one in write_all_advice(report)}
 
     assert ("queue" in advice) == (saved > 0)
     if saved:

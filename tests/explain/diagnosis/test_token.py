@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.explain.diagnosis.findings import Finding
-from bubbleviz.report.advice import advice_of
+from bubbleviz.report.sentences import write_all_advice
 from tests.support.forward_runs import Serving, served, table_of
 
 LENGTHS = (1.0,) * 48
@@ -66,7 +66,7 @@ def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_p
 
 def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:
     report = bubbleviz.analyze(table_of(tmp_path, Serving(LENGTHS, depth=2)))
-    both = advice_of(report)[:2]
+    both = write_all_advice(report)[:2]
 
     assert [advice.kind for advice in both] == ["token", "token"]
     assert sorted(advice.action.partition(".")[0] for advice in both) == [

@@ -13,8 +13,8 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.slowdown.start_up import without_start_up
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from tests.planting import Planting
 from tests.support.pipeline_jobs import MS, Job, Row, SimulatedJob, simulated
 from tests.support.planted_runs import analysed
@@ -55,7 +55,7 @@ def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path)
     plain = report_of(simulated(job), tmp_path)
     report = report_of(with_broadcasts(job, lengths_ms), tmp_path)
 
-    (expected, *_), (first, *_) = advice_of(plain), advice_of(report)
+    (expected, *_), (first, *_) = write_all_advice(plain), write_all_advice(report)
     assert (first.kind, first.place) == (expected.kind, expected.place) == ("rank", "rank-6")
     assert first.saving_ns == pytest.approx(expected.saving_ns, rel=0.02)
     assert first.saving_ratio == pytest.approx(expected.saving_ratio, rel=0.02)
@@ -65,7 +65,7 @@ def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path)
 def test_what_runs_before_the_first_forward_of_every_iteration_is_replayed(tmp_path: Path) -> None:
     report = report_of(with_broadcasts(SLOW, (40.0, 41.0, 39.0)), tmp_path)
 
-    broadcast = next(own for own in advice_of(report) if own.kind == "collective")
+    broadcast = next(own for own in write_all_advice(report) if own.kind == "collective")
     assert broadcast.saving_ns == pytest.approx(0.6 * 40 * MS, rel=0.05)
 
 
@@ -77,18 +77,18 @@ def test_no_saving_makes_iterations_longer_than_they_are(
     windows = report.summary.window_ns
     measured_ns = max(windows[name].mean or 0.0 for name in ("step", "period"))
 
-    texts = [advice.text for advice in advice_of(report)]
+    texts = [advice.text for advice in write_all_advice(report)]
     promised = re.findall(r"iterations of (?:at least )?([\d,.]+) ms", " ".join(texts))
     assert promised
     assert all(float(own.replace(",", "")) * MS < measured_ns for own in promised)
-    assert promised[0] in (first_thing(report) or "")
+    assert promised[0] in (describe_first_steps(report) or "")
 
 
 def test_collectives_far_longer_than_iterations_promise_no_saving(tmp_path: Path) -> None:
     report = report_of(with_broadcasts(SLOW, (400.0, 410.0, 390.0)), tmp_path)
 
-    assert [advice.kind for advice in advice_of(report)] == ["collective", "rank"]
-    assert [advice.saving_ratio for advice in advice_of(report)] == [None, None]
+    assert [advice.kind for advice in write_all_advice(report)] == ["collective", "rank"]
+    assert [advice.saving_ratio for advice in write_all_advice(report)] == [None, None]
 
 
 # The cut itself
