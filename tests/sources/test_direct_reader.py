@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.model.intervals import union
 from bubbleviz.native import library as native
-from bubbleviz.sources.nsys.direct_reader import DirectReader
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, STRINGS, Selection
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
-from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
+from bubbleviz.sources.nsys.sqlite_export import DirectReader, SqliteExport, opened
 from bubbleviz.sources.sqlite.queries import EVERY_ROW
 from tests.planting import Planting, plant
 from tests.sources.test_contract import old_exports

@@ -13,7 +13,7 @@ import pytest
 
 from bubbleviz.conventions.globs import binds_of
 from bubbleviz.native import library as native
-from bubbleviz.sources.nsys import direct_reader
+from bubbleviz.sources.nsys import sqlite_export
 from bubbleviz.sources.nsys.export import KINDS, Selection
 from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.rocm import database_parts
@@ -27,7 +27,7 @@ from tests.support.compiled import compiled_library, texts_of
 from tests.support.edited_databases import columns_of
 
 MAKERS = {
-    "nsys": (QUERIES, direct_reader.PAGE_QUERIES),
+    "nsys": (QUERIES, sqlite_export.PAGE_QUERIES),
     "rocpd": (ROCPD, database_parts.PAGE_QUERIES),
 }
 N_ROWS = 12
@@ -112,7 +112,7 @@ def read_pages(path: Path, maker: str, name: str) -> Rows | None:
         assert isinstance(pages, Pages)
         stored = [row for row in sqlite.stored_columns(database) if row[4] is not None]
         if declared[name].text:
-            direct = direct_reader.DirectReader(pages, stored, queries.views_of(schema))
+            direct = sqlite_export.DirectReader(pages, stored, queries.views_of(schema))
             named = direct.named(name, Selection((KIND,) * 4, GLOBS), [EVERY_ROW])
             return named and [*zip(*named[0].tolist(), texts_of(named), strict=True)]
         (table,) = schema

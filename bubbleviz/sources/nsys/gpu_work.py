@@ -21,9 +21,8 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
 from bubbleviz.sources.in_memory import ActivitiesBuilder, has_times
-from bubbleviz.sources.nsys.direct_reader import NAME_OF_CALL
 from bubbleviz.sources.nsys.export import Export
-from bubbleviz.sources.nsys.queries import table_of
+from bubbleviz.sources.nsys.queries import NAME_OF_CALL, table_of
 from bubbleviz.timing import step
 
 # CUDA API calls of an nsys export, read block by block.

@@ -9,3 +9,6 @@ QUERIES = Queries("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
 
 query = QUERIES.query
 table_of = QUERIES.table_of
+
+#: Index of the name among the columns of calls/at.sql.
+NAME_OF_CALL = 4

@@ -1,35 +1,210 @@
-"""SQLite exports: opened read-only, their schema checked, their columns read by SQLite.
+"""SQLite exports: opened read-only, their schema checked, their columns read.
 
-Where the compiled part is there and the file is plain, it decodes the pages of the large tables
-(:mod:`bubbleviz.sources.nsys.direct_reader`); SQLite, which is slower, is the reference.
+The compiled part decodes large tables from the pages of the file. SQLite, which is slower, reads
+everything else, and the rest of a file with an unusual page. Both return the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from threading import local
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.native.library import cores
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export
-from bubbleviz.sources.nsys.direct_reader import DirectReader
-from bubbleviz.sources.nsys.queries import QUERIES, query
+from bubbleviz.sources.nsys.queries import NAME_OF_CALL, QUERIES, query, table_of
 from bubbleviz.sources.sqlite import database as sqlite
-from bubbleviz.sources.sqlite.pages import opened_pages
-from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
+from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, opened_pages, unpacked
+from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn, Query
 
-#: What queries call the number of a row; a column of this name would stand for it.
+#: Name of the row number in queries. A column of this name would hide it.
 _ROW_NUMBER = "_rowid_"
-#: Rows of a part: some 10 ms of reading, and columns that stay in the cache.
+#: Rows of a part. Reading them takes about 10 ms, and their columns fit into the cache.
 ROWS = 1 << 16
-#: Rows of a part with names: each looks up the wanted strings anew.
+#: Rows of a part with names. Each part looks up the selected strings again.
 _NAMED_ROWS = 1 << 18
+#: Maximum number of pages of strings that one call searches. It takes about 20 ms, and only then is
+#: Ctrl-C noticed.
+_STRING_PAGES = 4096
+#: Value for a NULL correlation id in calls/all.sql and calls/at.sql: the call launched nothing.
+_NO_CORRELATION = -(1 << 40)
+#: Columns of gpu_work/kernels.sql.
+_KERNEL_COLUMNS = (
+    PlainColumn("start"),
+    PlainColumn("end"),
+    PlainColumn("deviceId"),
+    PlainColumn("globalPid", NONE),
+    PlainColumn("correlationId", NONE),
+    PlainColumn("demangledName", NONE),
+)
+#: Queries that are answered from pages, with the columns of the table that each returns.
+PAGE_QUERIES: Mapping[str, PageQuery] = {
+    "gpu_work/kernels": PageQuery(view="views/kernels/current", columns=_KERNEL_COLUMNS),
+    "gpu_work/kernels_and_streams": PageQuery(
+        view="views/kernels/current", columns=(*_KERNEL_COLUMNS, PlainColumn("streamId", NONE))
+    ),
+    "calls/all": PageQuery(
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("globalTid", NONE),
+            PlainColumn("correlationId", _NO_CORRELATION),
+        ),
+    ),
+    "calls/at": PageQuery(
+        view="views/calls/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("globalTid", NONE),
+            PlainColumn("correlationId", _NO_CORRELATION),
+            PlainColumn("nameId", NONE),
+            PlainColumn("returnValue", 0),
+        ),
+    ),
+    "ranges/named": PageQuery(
+        view="views/ranges/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end", ABSENT),
+            PlainColumn("eventType"),
+            PlainColumn("globalTid", NONE),
+            PlainColumn("endGlobalTid", NONE),
+            PlainColumn("textId", ABSENT),
+        ),
+        text="text",
+        # Rows are selected by the stored values of these columns.
+        selected=("start", "end", "eventType", "globalTid", "endGlobalTid", "textId"),
+    ),
+    "strings/matching": PageQuery(
+        view="views/strings/current", columns=(PlainColumn("id"),), text="value", key="id"
+    ),
+}
+
+
+class DirectReader:
+    """Decodes large tables from the pages of an open file.
+
+    Every method returns None once a page is unusual, and SQLite reads the rest of the file. Threads
+    may use the reader at the same time.
+
+    Args:
+        pages: The open file.
+        stored: Columns of its tables, rows of schema.sql.
+        views: Variant of each view that queries read.
+    """
+
+    def __init__(
+        self, pages: Pages, stored: sqlite.StoredColumns, views: Mapping[str, Query]
+    ) -> None:
+        self._tables: dict[str, PageTable] = {}
+        self._left_to_sqlite: list[str] = []
+        # Table with an unusual page, or "" as long as there is none.
+        self._unusual_table = ""
+        variants = {view.name for view in views.values()}
+        for name, page_query in PAGE_QUERIES.items():
+            rows = [row for row in stored if row[0] == table_of(name)]
+            if not rows:
+                continue
+            readable = not page_query.view or page_query.view in variants
+            table = pages.table(rows, page_query) if readable else None
+            if table is not None:
+                self._tables[name] = table
+            elif name != "calls/at":  # reads few rows
+                self._left_to_sqlite.append(table_of(name))
+
+    def account(self) -> str:
+        """Describe what has read the file so far, with the reason if that is SQLite."""
+        if self._unusual_table:
+            reason = f"a page of {self._unusual_table} cannot be read directly, or memory was short"
+            return f"compiled reader, then SQLite ({reason})"
+        if not self._tables:
+            return "SQLite (no large table of the file can be read directly)"
+        tables = ", ".join(self._left_to_sqlite)
+        left = f", and SQLite ({tables})" if tables else ""
+        return f"compiled reader{left}"
+
+    def _leave(self, name: str) -> None:
+        """Leave the file to SQLite because the table of a query has an unusual page."""
+        self._unusual_table = self._unusual_table or table_of(name)
+
+    def columns(self, name: str, first: int, last: int) -> Ints | None:
+        """Return the int64 columns of a query from one row number to another.
+
+        Returns:
+            The columns, shape (columns, rows).
+        """
+        return self._read(name, lambda table: table.rows(first, last))
+
+    def chosen(self, name: str, rows: Ints) -> Ints | None:
+        """Return the int64 columns of a query in selected rows.
+
+        Args:
+            name: Name of the query.
+            rows: Row numbers, distinct and ascending.
+        """
+        return self._read(name, lambda table: table.chosen(rows))
+
+    def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int] | None:
+        """Return the given name ids that any call has, ascending."""
+        if self._unusual_table or "calls/at" not in self._tables:
+            return None
+        table, used = self._tables["calls/at"], set[int]()
+        table = replace(table, integers=table.integers[[NAME_OF_CALL]])
+        for piece in table.pieces():
+            names = table.rows(*piece)
+            if names is None:
+                return None
+            used.update(number for number in numbers if (names == number).any())
+        return sorted(used)
+
+    def _read(self, name: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
+        if self._unusual_table or name not in self._tables:
+            return None
+        columns = read(self._tables[name])
+        if columns is None:
+            self._leave(name)
+        return columns
+
+    def named(
+        self, name: str, selection: export.Selection, stretches: Iterable[tuple[int, int]]
+    ) -> export.Named | None:
+        """Return the selected rows of a query; see :meth:`Export.named`."""
+        by_time, sampled = name == "ranges/lasting", name == "ranges/sample"
+        name = "ranges/named" if by_time or sampled else name
+        if self._unusual_table or name not in self._tables:
+            return None
+        table, place = self._tables[name], self._tables[name].places
+        options: dict[str, Any] = {}
+        if name == "strings/matching":
+            stretches = table.pieces(_STRING_PAGES)
+        else:
+            options = {"kind": place["eventType"], "kinds": selection.kinds}
+            options |= {"id": place["textId"], "ids": None if sampled else selection.text_ids}
+            if not sampled:
+                options |= {"start": place["start"], "end": place["end"]}
+        if by_time:
+            options |= {"thread": place["globalTid"]}
+            options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
+            options |= {"times": (selection.since_ns, selection.until_ns, selection.bounds)}
+        if sampled:
+            # Only the kind and the id of the text are read: other columns may be damaged.
+            table = replace(table, integers=table.integers[[2, 5]])
+        text = place["text" if "text" in place else "value"]
+        globs = ("*",) if by_time or sampled else selection.globs
+        rows = table.named(text, globs, stretches, **options)
+        if rows is None:
+            self._leave(name)
+            return None
+        return unpacked(rows)
 
 
 class SqliteExport(export.Export):

@@ -281,7 +281,14 @@ class Pages:
 
 @contextmanager
 def opened_pages(path: str) -> Iterator[Pages | str]:
-    """Open a file, which nothing is writing; the reason where it, or the machine, forbids it."""
+    """Open a file to read its pages directly; the file is closed on exit.
+
+    Args:
+        path: Path of a file that no other program is writing.
+
+    Yields:
+        The open file, or the reason why its pages cannot be read directly.
+    """
     if not native.is_available():
         yield absence()
         return
