@@ -41,7 +41,7 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.profile import ToldClock
-from bubbleviz.sources.tables.operations import number_of_iteration
+from bubbleviz.sources.operations.table import number_of_iteration
 
 #: NCCL's names of operations, by their letters alone: ``all-reduce`` is AllReduce.
 _KINDS = {

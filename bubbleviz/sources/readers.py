@@ -20,7 +20,7 @@ from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
-from bubbleviz.sources.recordings import refuse_binary
+from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.sqlite.queries import SQLITE
 from bubbleviz.sources.xla import FOLDER
 
@@ -217,7 +217,7 @@ def _columns(head: bytes) -> list[str]:
     line = head.split(b"\n", 1)[0]
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []
-    from bubbleviz.sources.tables.files import header_in
+    from bubbleviz.sources.operations.csv import header_in
 
     return header_in(head)
 
@@ -226,9 +226,9 @@ def _names_operations(head: bytes) -> bool:
     """Tell whether the first line names the columns that operations need."""
     if not (columns := _columns(head)):
         return False
-    from bubbleviz.sources.tables.cells import lacking
+    from bubbleviz.sources.operations.schema import list_missing
 
-    return not lacking(columns)
+    return not list_missing(columns)
 
 
 def _is_of_tracer(head: bytes) -> bool:
@@ -244,7 +244,7 @@ READERS = (
     Reader(
         name="arrow",
         recognises=lambda head: head.startswith(_ARROW) and len(head) >= _SHORTEST_ARROW,
-        open_file=opened_by("tables.operations:open_table", "arrow"),
+        open_file=opened_by("operations.open_table:open_table", "arrow"),
         table_suffixes=(".arrow", ".feather", ".ipc", ".arrows"),
         operations="a table of operations",
     ),
@@ -252,7 +252,7 @@ READERS = (
         name="csv",
         recognises=_names_operations,
         is_possible=lambda head: len(columns := _columns(head)) > 1 and all(columns),
-        open_file=opened_by("tables.operations:open_table", "csv"),
+        open_file=opened_by("operations.open_table:open_table", "csv"),
         table_suffixes=(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
         operations="a table of operations",
     ),
@@ -283,7 +283,7 @@ READERS = (
     Reader(
         name="parquet",
         recognises=lambda head: head.startswith(b"PAR1") and len(head) >= _SHORTEST_PARQUET,
-        open_file=opened_by("tables.operations:open_table", "parquet"),
+        open_file=opened_by("operations.open_table:open_table", "parquet"),
         table_suffixes=(".parquet", ".pq"),
         operations="a table of operations",
     ),
@@ -291,9 +291,9 @@ READERS = (
         name="recording",
         suffixes=(SUFFIX,),
         recognises=lambda head: _RECORDING.match(head) is not None,
-        open_file=opened_by("recordings.operations:open_recording"),
+        open_file=opened_by("operations.jsonl.recording:open_recording"),
         operations="a recording of bubbleviz.annotate",
-        sessions="bubbleviz.sources.recordings.operations",
+        sessions="bubbleviz.sources.operations.jsonl.sessions",
     ),
     Reader(
         name="rocpd",
@@ -315,7 +315,7 @@ READERS = (
         name="traced",
         possible_suffixes=(".json",),
         recognises=_is_of_tracer,
-        open_file=opened_by("tables.operations:open_table", "traced"),
+        open_file=opened_by("operations.open_table:open_table", "traced"),
         operations="a trace of operations",
     ),
     # As jax.profiler writes it, it holds at most a million events, and no UTC.

@@ -19,7 +19,7 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.progress import unwatched
-from bubbleviz.sources.recordings.operations import read_session
+from bubbleviz.sources.operations.jsonl.sessions import read_session
 from scripts.frameworks.cases import Case
 
 #: Points of the ratio ``schedule`` between truth and report, and between report and profiler.

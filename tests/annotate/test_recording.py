@@ -27,8 +27,8 @@ from bubbleviz.annotate.part_files import PARTS
 from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 from bubbleviz.model.grouping import Numbering
-from bubbleviz.sources.recordings.operations import RecordedSession, read_session
-from bubbleviz.sources.recordings.parts import PartReader
+from bubbleviz.sources.operations.jsonl.parts import PartReader
+from bubbleviz.sources.operations.jsonl.sessions import RecordedSession, read_session
 from tests.support.places import CHECKOUT
 from tests.support.recorded_runs import Clock
 

@@ -15,8 +15,8 @@ import pytest
 import bubbleviz
 from bubbleviz.annotate import recorder as recorder_module
 from bubbleviz.annotate.recorder import Recorder, TimingEvents
-from bubbleviz.sources.recordings.operations import RecordedSession, read_session
-from bubbleviz.sources.recordings.parts import RecordedOperations
+from bubbleviz.sources.operations.jsonl.parts import RecordedOperations
+from bubbleviz.sources.operations.jsonl.sessions import RecordedSession, read_session
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.fake_gpu import LATENCY_NS, FakeGpu, Stream

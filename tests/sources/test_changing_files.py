@@ -21,7 +21,7 @@ _PROGRAM = """
 import sys
 from pathlib import Path
 from bubbleviz.sources.nsys import columnar_export
-from bubbleviz.sources.tables import files
+from bubbleviz.sources.operations import arrow
 from bubbleviz.cli.app import main
 
 moment, damage, folder, command, path = sys.argv[1:]
@@ -47,8 +47,8 @@ class Reader:
             damage_files()
         return table
 
-open_ipc = files.opened_ipc
-for module in (files, columnar_export):
+open_ipc = arrow.opened_ipc
+for module in (arrow, columnar_export):
     module.opened_ipc = lambda *given: Reader(open_ipc(*given))
 sys.exit(main([command, path]))
 """

@@ -17,9 +17,9 @@ import bubbleviz
 from bubbleviz.annotate.part_files import Block, Clocks, PartFiles
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.recording_layout import LONGEST_TEXT, NONE, SUFFIX
-from bubbleviz.sources.recordings import parts
-from bubbleviz.sources.recordings.operations import read_session
-from bubbleviz.sources.recordings.parts import PartReader, Stretch
+from bubbleviz.sources.operations.jsonl import parts
+from bubbleviz.sources.operations.jsonl.parts import PartReader, Stretch
+from bubbleviz.sources.operations.jsonl.sessions import read_session
 from tests.support.places import CHECKOUT
 
 TIMES = st.integers(0, 2**61)

@@ -27,8 +27,8 @@ from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
+from bubbleviz.sources.operations.jsonl.parts import FollowedFolder, PartReader
 from bubbleviz.sources.paths import find_profiles
-from bubbleviz.sources.recordings.parts import FollowedFolder, PartReader
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth

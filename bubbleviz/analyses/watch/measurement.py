@@ -25,9 +25,10 @@ from bubbleviz.model.texts import counted, one_line, percent, suggestion
 from bubbleviz.report import bubbles, gate
 from bubbleviz.report.report import Report, report_on
 from bubbleviz.report.sentences import describe_first_steps
-from bubbleviz.sources.recordings import parts as recorded
-from bubbleviz.sources.recordings.lines import Header
-from bubbleviz.sources.recordings.operations import RecordedSession, table_of
+from bubbleviz.sources.operations.jsonl import parts as recorded
+from bubbleviz.sources.operations.jsonl.lines import Header
+from bubbleviz.sources.operations.jsonl.recording import table_of
+from bubbleviz.sources.operations.jsonl.sessions import RecordedSession
 
 # Recorded rank: the newest iterations of one process, as they are written.
 

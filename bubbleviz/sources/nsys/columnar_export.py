@@ -35,9 +35,9 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.files import files_of
 from bubbleviz.sources.nsys.queries import QUERIES, query
+from bubbleviz.sources.operations.arrow import check_installed, opened_ipc
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
-from bubbleviz.sources.tables.files import check_installed, opened_ipc
 
 if TYPE_CHECKING:
     import pyarrow as pa

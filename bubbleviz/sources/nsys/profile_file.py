@@ -334,7 +334,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     Raises:
         ProfileError: it is damaged, or no export.
     """
-    from bubbleviz.sources.tables.files import check_installed
+    from bubbleviz.sources.operations.arrow import check_installed
 
     what = "an export of Parquet or Arrow tables"
     check_installed(path, what, "duckdb", otherwise="export it as SQLite")

@@ -24,7 +24,7 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import Numbering, places_in
 from bubbleviz.model.texts import natural_key
-from bubbleviz.sources.recordings.lines import (
+from bubbleviz.sources.operations.jsonl.lines import (
     Header,
     Iteration,
     OperationColumns,

@@ -1,12 +1,9 @@
-"""Operations: the rows of a table as operations, or why they cannot be; and an open table."""
+"""Operations from the rows of a table, or an error that says why a row is none."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,10 +14,8 @@ from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.profile import Contents, Profile, Source, ToldClock
-from bubbleviz.progress import Watch
-from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
-from bubbleviz.sources.tables.files import read_columns, read_delimited
+from bubbleviz.model.profile import Source, ToldClock
+from bubbleviz.sources.operations.cells import Cells, refused, shown, stripped
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: A number, or two of an operation that names two things.
@@ -29,10 +24,6 @@ _NUMBERS = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
 #: Iterations that no range names, beside one that some range does; reports write these.
 _BESIDE = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
-#: More ranks, and so stages and pipelines, than any run has.
-_MOST_RANKS = 1_000_000
-#: Nothing takes longer.
-_FARTHEST_NS = 1 << 62
 #: What an operation is, its times apart.
 _WHAT = (
     *("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch"),
@@ -63,20 +54,20 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     iteration, iteration_names = _iterations(cells)
     start_ns, end_ns, spanned = span = cells.spans()
     keys = _keys(cells, place, iteration, span)
-    virtual_stage = cells.whole("virtual_stage", least=NONE)[0]
+    virtual_stage = cells.whole("virtual_stage")[0]
     rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (virtual_stage != NONE))
     chunk = grouping.groups_of(place[rows], keys.chunk[rows]).of_row
     _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
     _refuse_twice(cells, keys, span)
     length_ns = end_ns - start_ns
-    active_ns, known = cells.whole("active_ns", below=_FARTHEST_NS)
+    active_ns, known = cells.whole("active_ns")
     # As far as is told, kernels kept the GPU busy throughout.
     operations = model.Operations.from_keys(
         keys,
         start_ns=start_ns,
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
-        kernels=cells.whole("kernels", 0)[0],
+        kernels=cells.whole("kernels")[0],
         active_ns=np.where(known, active_ns, length_ns),
         busy_ns=length_ns,
         received_ns=cells.times("received_ns"),
@@ -110,7 +101,7 @@ def _places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
     Raises:
         ProfileError: a row has no rank, or two rows contradict each other.
     """
-    number, known = cells.whole("rank", below=_MOST_RANKS)
+    number, known = cells.whole("rank")
     cells.refuse(~known, "rank is empty; fill it")
     values, place = np.unique(number, return_inverse=True)
     place = place.reshape(-1).astype(np.int64)
@@ -150,8 +141,7 @@ def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[Any]:
         column = cells.texts[name]
         values, value = column.code, column.texts.__getitem__
     else:
-        below = _FARTHEST_NS if name == "clock_uncertainty_ns" else _MOST_RANKS
-        values, _ = cells.whole(name, least=NONE, below=below)
+        values, _ = cells.whole(name)
     rows = np.flatnonzero(values != NONE)
     told = str if value is int else lambda code: shown(value(code))
     _refuse_two(cells, name, place[rows], rows, values[rows], told)
@@ -235,7 +225,7 @@ def _keys(
     numbers: dict[str, Ints] = {}
     for name in ("microbatch", "chunk"):
         first, second = _looked_up(cells.text(name), cells, _numbers_of, no_number, 2)
-        told, known = cells.whole(f"second_{name}", least=NONE)
+        told, known = cells.whole(f"second_{name}")
         numbers |= {name: first, f"second_{name}": np.where(known, told, second)}
     # An operation without a name goes by its phase.
     names = cells.text("name")
@@ -252,11 +242,11 @@ def _keys(
         iteration=iteration,
         phase=phase,
         **numbers,
-        sequence=cells.whole("sequence", least=NONE)[0],
+        sequence=cells.whole("sequence")[0],
         occurrence=cells.whole("occurrence")[0],
         host_start_ns=host_start_ns,
         host_end_ns=np.maximum(host_start_ns, host_end_ns),
-        cut=cells.whole("cut", 0)[0],
+        cut=cells.whole("cut")[0],
         tokens=cells.whole("tokens")[0],
         prefix=cells.whole("prefix")[0],
         name_id=name_id,
@@ -338,113 +328,3 @@ def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Int
         row,
         f"it holds the {what} that row {first + 1} holds, too; give each operation once",
     )
-
-
-# An open table of operations.
-
-#: Columns of which most tables should have some, and what to say without them.
-_UNTOLD = (
-    (
-        "iteration",
-        "no column iteration: iterations are inferred from repeated microbatches and steps",
-    ),
-    ("stage", "no column stage: stages are inferred from waiting times"),
-    ("microbatch", "no column microbatch: microbatches are counted by order"),
-    ("launched_ns", "no column launched_ns: late launches are unknown"),
-)
-
-
-@dataclass
-class OpenTable:
-    """A file of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
-
-    Attributes:
-        path: of the file.
-        read_table: reads it.
-        untold: columns of which most should have some, and what to say without them.
-        facts: returns what else there is to say of the file, as words and what they are of.
-    """
-
-    path: str
-    read_table: Callable[[], OperationTable]
-    untold: Sequence[tuple[str, str]] = _UNTOLD
-    facts: Callable[[], Sequence[tuple[str, str]]] = tuple
-
-    @cached_property
-    def _table(self) -> OperationTable:
-        return self.read_table()
-
-    def operations(self) -> OperationTable:
-        """Return the table.
-
-        Raises:
-            ProfileError: it cannot be read, or holds no operations.
-        """
-        return self._table
-
-    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Return no names: a table says what its operations are."""
-        del globs
-        return {}
-
-    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Refuse: a table holds no kernels.
-
-        Raises:
-            ProfileError: always; it says what is wrong with a table that is none of operations.
-        """
-        del globs, partial
-        table = self.operations()
-        raise NothingToAnalyseError(
-            f"{self.path}: a {table.noun}, without kernels, calls or ranges; bubbleviz analyze "
-            f"{texts.shell_word(self.path)} gives its bubbles"
-        )
-
-    def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return how many operations of each phase the table holds."""
-        del globs
-        table = self._table
-        operations = table.operations
-        counts = np.bincount(operations.phase, minlength=len(Phase)).tolist()
-        return Contents(
-            source=table.source,
-            tables={
-                "operations": len(operations),
-                "ranks": len(table.places),
-                "iterations": len(table.iterations) or None,
-            },
-            processes=tuple(place.number for place in table.places),
-            devices=(),
-            candidates={phase.label: counts[phase] for phase in Phase if counts[phase]},
-            ranges=len(operations),
-            missing=tuple(sentence for name, sentence in self.untold if name not in table.told),
-            readable=True,
-            facts=tuple(self.facts()),
-            noun=table.noun,
-        )
-
-
-@contextmanager
-def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTable]:  # noqa: ARG001 - pyarrow has threads of its own
-    """Open a table of a format; it is read when it is first asked for anything."""
-    source = Source(
-        path=path,
-        # What stands for the host of ranks that a table names none for: any number is one run.
-        host="table",
-        host_known=False,
-        format=kind,
-        session_clock_ns=0,
-        device="rank",
-        # Tables share one clock, whatever hosts they name, unless their column clock says so.
-        clock=ToldClock("tables"),
-    )
-
-    def cells() -> Cells:
-        if kind == "traced":
-            # It is read as traces are, which tables need nothing of.
-            from bubbleviz.sources.tables.traced import read_traced
-
-            return read_traced(path, watch)
-        return read_delimited(path, watch) if kind == "csv" else read_columns(path, watch, kind)
-
-    yield OpenTable(path, lambda: operation_table(cells(), source))

@@ -10,7 +10,7 @@ import msgspec
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import ProfileError
 from bubbleviz.recording_layout import NONE
-from bubbleviz.sources.recordings import refuse_binary
+from bubbleviz.sources.operations.jsonl import refuse_binary
 
 #: Numbers of which the sum of two fits into a column of 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]

@@ -24,7 +24,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import CodedTexts, Numbering, groups_of, sorted_rows
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
-from bubbleviz.sources.tables.cells import Cells, NumberColumn, stripped
+from bubbleviz.sources.operations.cells import Cells, NumberColumn, stripped
 from bubbleviz.sources.trace_events import MISSING, TraceFile
 
 #: Upper bound of the numbers in ``args``.

@@ -1,0 +1,319 @@
+"""Cells: the columns of a table of operations as arrays, and the checks of single cells.
+
+Whatever unit and type a table has, times become whole nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.errors import ProfileError
+from bubbleviz.model.collectives import ToldCollectives
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import CodedTexts, Numbering, expanded
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import BusyIntervals
+from bubbleviz.model.texts import one_line
+from bubbleviz.sources.operations.schema import (
+    COLUMNS,
+    MAX_TIME_NS,
+    UNITS_NS,
+    find_end_column,
+    find_start_column,
+)
+
+#: Whole numbers stay whole; all others are floats.
+Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
+
+#: Maximum length of a cell in a message, in characters.
+_MAX_CELL_LENGTH = 40
+_INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
+#: A collective has texts (iteration, kind and group) followed by whole numbers.
+_N_TEXTS, _N_NUMBERS = 3, 7
+#: Upper bound of these numbers.
+_NUMBER_BOUND = 1 << 62
+
+
+def refused(path: str, row: int, reason: str) -> ProfileError:
+    """Return the error for a row of a table.
+
+    Args:
+        path: Path of the table.
+        row: Index of the row; the message counts from 1.
+        reason: What is wrong.
+    """
+    return ProfileError(f"{path}: row {row + 1}: {reason}")
+
+
+def shown(cell: object) -> str:
+    """Return a cell for a message, quoted and shortened."""
+    return repr(one_line(str(cell), _MAX_CELL_LENGTH))
+
+
+def stripped(code: Ints, texts: Sequence[str]) -> CodedTexts:
+    """Return coded texts without surrounding whitespace; blank texts become missing.
+
+    Args:
+        code: Index of the text of each cell, or -1 if the cell is empty.
+        texts: The texts.
+    """
+    numbering: Numbering[str] = Numbering()
+    code_of_text = [numbering.number(text) if (text := raw.strip()) else NONE for raw in texts]
+    # The last entry stands for empty cells.
+    code_of_text.append(NONE)
+    return CodedTexts(np.array(code_of_text, np.int64)[code], numbering.values)
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers.
+
+    Attributes:
+        values: One number per row, with any value in empty cells.
+        filled: Whether each cell contains a number.
+        in_ns: Whether the type of the column says that times are nanoseconds; the unit in the
+            column's name is then ignored.
+    """
+
+    values: Numbers
+    filled: Bools
+    in_ns: bool = False
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The columns of a table that belong to the schema.
+
+    Attributes:
+        path: Path of the file.
+        rows: Number of rows.
+        numbers: Columns of numbers, keyed by name.
+        texts: All other columns, keyed by name; empty cells have code -1.
+        notes: Limitations found while reading the file.
+    """
+
+    path: str
+    rows: int
+    numbers: Mapping[str, NumberColumn]
+    texts: Mapping[str, CodedTexts]
+    notes: tuple[Limitation, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the columns."""
+        return frozenset((*self.numbers, *self.texts))
+
+    def refuse(self, bad: Bools, reason: str | Callable[[int], str]) -> None:
+        """Raise an error for the first bad row, if there is one.
+
+        Args:
+            bad: Whether each row is bad.
+            reason: What is wrong, or a function that returns it for the index of the row.
+
+        Raises:
+            ProfileError: A row is bad.
+        """
+        if bad.any():
+            row = int(bad.argmax())
+            raise refused(self.path, row, reason if isinstance(reason, str) else reason(row))
+
+    def text(self, name: str) -> CodedTexts:
+        """Return a column of texts; if the table lacks it, all cells are empty."""
+        column = self.texts.get(name)
+        return CodedTexts(np.full(self.rows, NONE, np.int64), ()) if column is None else column
+
+    def whole(self, name: str) -> tuple[Ints, Bools]:
+        """Return a column of whole numbers.
+
+        Args:
+            name: Name of the column. If the table lacks it, all cells are empty.
+
+        Returns:
+            values: The numbers, with the number of the schema for empty cells.
+            filled: Whether each cell contains a number.
+
+        Raises:
+            ProfileError: A cell contains a fraction, or a number outside the range of the schema.
+        """
+        schema = COLUMNS[name]
+        column = self.numbers.get(name)
+        if column is None:
+            return np.full(self.rows, schema.empty, np.int64), np.zeros(self.rows, bool)
+        filled = column.filled & ~np.isnan(column.values)
+        values = np.where(filled, column.values, 0)
+        bad = (values < schema.minimum) | (values > schema.maximum)
+        if values.dtype.kind == "f":
+            bad |= values != np.rint(values)
+        self.refuse(
+            bad,
+            lambda row: (
+                f"{name} is {values[row]}, and should be a whole number from {schema.minimum} to "
+                f"{schema.maximum:,}"
+            ),
+        )
+        return np.where(filled, values.astype(np.int64), schema.empty), filled
+
+    def times(self, name: str) -> Ints:
+        """Return a column of times in ns, or -1 for empty cells and if the table lacks it.
+
+        Raises:
+            ProfileError: A time does not fit into 64 bits.
+        """
+        column = self.numbers.get(name)
+        if column is None:
+            return np.full(self.rows, NONE, np.int64)
+        filled = column.filled & ~np.isnan(column.values)
+        return np.where(filled, self._nanoseconds(name), NONE)
+
+    def spans(self) -> tuple[Ints, Ints, Bools]:
+        """Return the start and end of each operation on its device, in ns.
+
+        A row with neither is an operation that ran nothing on its device. Starts and durations are
+        added before they are rounded, so that adjacent operations stay adjacent.
+
+        Returns:
+            start_ns: Start, or -1 if the operation has none.
+            end_ns: End, or -1 if the operation has none.
+            has_span: Whether the operation has both.
+
+        Raises:
+            ProfileError: A row has only one of them, NaN, or an end before its start.
+        """
+        # Tables without these columns are refused when they are read.
+        start_name = find_start_column(self.numbers) or ""
+        end_name = find_end_column(self.numbers) or ""
+        start, end = self.numbers[start_name], self.numbers[end_name]
+        for name, column in ((start_name, start), (end_name, end)):
+            nan = column.filled & np.isnan(column.values)
+            self.refuse(nan, f"{name} is NaN, which is not a time")
+        self.refuse(
+            start.filled != end.filled,
+            lambda row: (
+                f"{end_name if start.filled[row] else start_name} is empty; fill it, or leave the "
+                "row out"
+            ),
+        )
+        is_duration = end_name.startswith("duration")
+        start_ns = self._nanoseconds(start_name)
+        end_ns = self._nanoseconds(*((start_name, end_name) if is_duration else (end_name,)))
+        filled = start.filled & end.filled
+
+        def reason(row: int) -> str:
+            times = f"{end_name} is {end.values[row]}"
+            if not is_duration:
+                times += f", before {start_name}, which is {start.values[row]}"
+            return f"{times}; an operation cannot end before it starts"
+
+        self.refuse(filled & (end_ns < start_ns), reason)
+        return np.where(filled, start_ns, NONE), np.where(filled, end_ns, NONE), filled
+
+    def _nanoseconds(self, *names: str) -> Ints:
+        """Return the sum of columns of times, in ns.
+
+        Raises:
+            ProfileError: A sum does not fit into 64 bits.
+        """
+        columns = [self.numbers[name] for name in names]
+        is_whole = columns[0].values.dtype.kind == "i"
+        if is_whole and len(columns) > 1:
+            # Times since 1970 in nanoseconds have more digits than floats.
+            first, second = map(self._nanoseconds, names)
+            return np.asarray(first + second, np.int64)
+        units_ns = [
+            1 if column.in_ns else UNITS_NS.get(name.rpartition("_")[2], 1)
+            for name, column in zip(names, columns, strict=True)
+        ]
+        finest = min(units_ns)
+        if is_whole:
+            (values,) = (column.values for column in columns)
+            far = (values > MAX_TIME_NS // finest) | (values < -(MAX_TIME_NS // finest))
+            total_ns: Numbers = values * finest
+        else:
+            pairs = zip(columns, units_ns, strict=True)
+            parts = [column.values * float(unit_ns // finest) for column, unit_ns in pairs]
+            total_ns = np.rint(np.nan_to_num(sum(parts[1:], parts[0])) * float(finest))
+            far = np.abs(total_ns) >= MAX_TIME_NS
+        for column in columns:
+            far = far & column.filled
+
+        def reason(row: int) -> str:
+            pairs = zip(names, columns, strict=True)
+            times = " and ".join(f"{name} is {column.values[row]}" for name, column in pairs)
+            return f"{times}, centuries away; check the unit in the column's name"
+
+        self.refuse(np.asarray(far, bool), reason)
+        return np.asarray(total_ns, np.int64)
+
+    def intervals(self, name: str) -> BusyIntervals:
+        """Return the intervals in the cells of a column, such as ``12..15 20..31``.
+
+        If the table lacks the column, there are none. They belong to the row of their cell.
+
+        Raises:
+            ProfileError: A cell contains something else.
+        """
+        column = self.text(name).occurring()
+        ends: list[list[str]] = []
+        first = [0]
+        for place, text in enumerate(column.texts):
+            if _INTERVALS.fullmatch(text) is None:
+                reason = f"{name} is {shown(text)}, and should be times such as 12..15 20..31"
+                self.refuse(column.code == place, reason)
+            ends += [word.split("..") for word in text.split(" ")]
+            first.append(len(ends))
+        rows = np.flatnonzero(column.known)
+        code, bounds = column.code[rows], np.array(first, np.int64)
+        row, at = expanded(bounds[code], bounds[code + 1])
+        start_ns, end_ns = np.array(ends, np.int64).reshape(-1, 2)[at].T.copy()
+        return BusyIntervals(rows[row], start_ns, end_ns)
+
+    def collectives(self) -> ToldCollectives:
+        """Return the collectives in the cells of their column, or none if the table lacks it.
+
+        Raises:
+            ProfileError: A cell contains something else.
+        """
+        column = self.texts.get("collectives")
+        if column is None:
+            return ToldCollectives.none()
+        names: tuple[Numbering[str], ...] = (Numbering(), Numbering(), Numbering())
+        rows = []
+        for row in np.flatnonzero(column.known).tolist():
+            text = column.texts[int(column.code[row])]
+            try:
+                entries = json.loads(text)
+            except (ValueError, RecursionError):
+                entries = None
+            if not isinstance(entries, list) or not all(map(_is_collective, entries)):
+                reason = f"collectives is {shown(text)}, which is not a list as bubbleviz writes it"
+                raise refused(self.path, row, reason)
+            for entry in entries:
+                numbers = (
+                    number.number(name) if name else NONE
+                    for number, name in zip(names, entry[:_N_TEXTS], strict=True)
+                )
+                rows.append((row, *numbers, *entry[_N_TEXTS:]))
+        # These are the columns of ToldCollectives, in the same order.
+        table = np.array(rows, np.int64).reshape(-1, 1 + _N_TEXTS + _N_NUMBERS)
+        columns = (of_value.copy() for of_value in table.T)
+        values = dict(zip(ToldCollectives.column_names(), columns, strict=True))
+        iterations, kinds, groups = (number.values for number in names)
+        return ToldCollectives(**values, iterations=iterations, kinds=kinds, groups=groups)
+
+
+def _is_collective(entry: object) -> bool:
+    return (
+        isinstance(entry, list)
+        and len(entry) == _N_TEXTS + _N_NUMBERS
+        and all(isinstance(text, str) for text in entry[:_N_TEXTS])
+        and all(type(number) is int and abs(number) < _NUMBER_BOUND for number in entry[_N_TEXTS:])
+        and all(number >= NONE for number in entry[_N_TEXTS:-2])
+        and bool(entry[-2] <= entry[-1])
+    )

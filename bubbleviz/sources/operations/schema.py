@@ -1,0 +1,177 @@
+"""The schema of operations: the columns that a table may have, and what their cells contain.
+
+All formats have these columns. CSV, Parquet, Arrow and traces are read as them, recordings are
+turned into them, and reports write them. ``bubbleviz guide tables`` describes them to users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from bubbleviz.errors import SchemaError
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.texts import listed, one_line
+
+
+class CellKind(Enum):
+    """What a cell contains."""
+
+    WHOLE = "a whole number"
+    TIME = "a time or a duration"
+    TEXT = "a text"
+    PAIR = "one or two whole numbers, such as 7;3"
+    INTERVALS = "any number of time intervals, such as 12..15 20..31"
+    COLLECTIVES = "a JSON list of collectives"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether cells are numbers rather than texts."""
+        return self in (CellKind.WHOLE, CellKind.TIME)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of operations.
+
+    Attributes:
+        kind: What its cells contain.
+        meaning: What they mean.
+        unit: Unit of times, or "".
+        minimum: Smallest valid whole number.
+        maximum: Largest valid whole number.
+        empty: Number that an empty cell stands for.
+    """
+
+    kind: CellKind
+    meaning: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = 2**31 - 1
+    empty: int = NONE
+
+
+#: Units of times, in nanoseconds. If a table has a time in several units, the finest counts.
+UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+#: Largest absolute value of times: 2^62, so that the difference of two times fits into 64 bits.
+MAX_TIME_NS = 1 << 62
+#: Largest number of a rank, and so of a stage or pipeline.
+_MAX_RANK = 999_999
+#: Names of the columns of starts and ends, without their unit.
+_START_NAMES, _END_NAMES = ("start",), ("end", "duration")
+#: Column names in a message; the rest is counted.
+_MAX_NAMES, _MAX_NAME_LENGTH = 20, 40
+
+
+def _whole(meaning: str, minimum: int = 0, maximum: int = 2**31 - 1, empty: int = NONE) -> Column:
+    return Column(CellKind.WHOLE, meaning, minimum=minimum, maximum=maximum, empty=empty)
+
+
+def _time(meaning: str, unit: str = "ns") -> Column:
+    return Column(CellKind.TIME, meaning, unit)
+
+
+#: All columns, keyed by name. -1 means unknown in columns that allow it.
+COLUMNS: Mapping[str, Column] = {
+    "rank": _whole("number of the rank", maximum=_MAX_RANK),
+    "phase": Column(CellKind.TEXT, "phase label, in any case"),
+    **{
+        f"{name}_{unit}": _time(meaning, unit)
+        for name, meaning in (
+            ("start", "start on the device"),
+            ("end", "end on the device"),
+            ("duration", "time between start and end"),
+        )
+        for unit in UNITS_NS
+    },
+    "iteration": Column(CellKind.TEXT, "number of the training step, or a place next to one"),
+    "stage": _whole("stage of the rank", NONE, _MAX_RANK),
+    "microbatch": Column(CellKind.PAIR, "microbatch, or both microbatches of a fused operation"),
+    "chunk": Column(CellKind.PAIR, "model chunk of the rank, or both of a fused operation"),
+    "second_microbatch": _whole("microbatch of the backward of a fused operation", NONE),
+    "second_chunk": _whole("chunk of the backward of a fused operation", NONE),
+    "virtual_stage": _whole("virtual stage", NONE),
+    "pipeline": _whole("pipeline of the rank", NONE, _MAX_RANK),
+    "global_rank": _whole("number of the rank in its job", NONE, _MAX_RANK),
+    "tokens": _whole("number of processed tokens"),
+    "prefix": _whole("number of tokens of the same prompts that are read from earlier operations"),
+    "sequence": _whole("split of the microbatch", NONE),
+    "occurrence": _whole("number of the repetition of an operation"),
+    "name": Column(CellKind.TEXT, "name of the operation"),
+    "host": Column(CellKind.TEXT, "hostname of the rank"),
+    "clock": Column(CellKind.TEXT, "name of the clock that the rank's times are from"),
+    "clock_uncertainty_ns": Column(
+        CellKind.WHOLE, "uncertainty of that clock", "ns", NONE, MAX_TIME_NS - 1
+    ),
+    "kind": Column(CellKind.TEXT, "kind of a collective"),
+    "group": Column(CellKind.TEXT, "ranks that take part in a collective"),
+    "launched_ns": _time("launch of the first kernel on the host"),
+    "host_start_ns": _time("start of the range on the host"),
+    "host_end_ns": _time("end of the range on the host"),
+    "kernels": _whole("number of compute kernels", empty=0),
+    "active_ns": Column(
+        CellKind.WHOLE, "length of the union of the compute kernels", "ns", 0, MAX_TIME_NS - 1
+    ),
+    "received_ns": _time("end of the last receive"),
+    "receive_start_ns": _time("start of the last receive on the device"),
+    "receive_launched_ns": _time("launch of the last receive on the host"),
+    "cut": _whole("1 if a range, 2 if work was unfinished when the capture ended", empty=0),
+    "paired": _whole("0 if equal iteration names of ranks do not mean the same iteration"),
+    "waits": Column(CellKind.INTERVALS, "times when receives kept the operation waiting", "ns"),
+    "unattributed": Column(CellKind.INTERVALS, "compute of the rank outside operations", "ns"),
+    "exposed": Column(CellKind.INTERVALS, "times when only collectives ran on the rank", "ns"),
+    "profiler": Column(CellKind.INTERVALS, "overhead of the profiler on the rank", "ns"),
+    "pauses": Column(CellKind.INTERVALS, "times when the rank was not recorded", "ns"),
+    "collectives": Column(CellKind.COLLECTIVES, "collectives that began in the operation", "ns"),
+}
+
+
+def find_start_column(names: Collection[str]) -> str | None:
+    """Return the column of starts with the finest unit, or None if there is none."""
+    return _find_time_column(names, _START_NAMES)
+
+
+def find_end_column(names: Collection[str]) -> str | None:
+    """Return the column of ends, else of durations, with the finest unit, or None."""
+    return _find_time_column(names, _END_NAMES)
+
+
+def _find_time_column(names: Collection[str], prefixes: Sequence[str]) -> str | None:
+    candidates = (f"{prefix}_{unit}" for prefix in prefixes for unit in UNITS_NS)
+    return next((name for name in candidates if name in names), None)
+
+
+def list_missing(names: Collection[str]) -> list[str]:
+    """Return the columns that a table needs and lacks, in words."""
+    missing = [name for name in ("rank", "phase") if name not in names]
+    if find_start_column(names) is None:
+        missing.append("start_ns (or start_us, start_ms, start_s)")
+    if find_end_column(names) is None:
+        missing.append("end_ns (or another unit, or duration_ns)")
+    return missing
+
+
+def select_columns(path: str, names: Iterable[str]) -> list[str]:
+    """Return the columns of a table that belong to the schema, in the order of the table.
+
+    Args:
+        path: Path of the table, for messages.
+        names: Names of its columns.
+
+    Raises:
+        SchemaError: A required column is missing, or two columns have the same name.
+    """
+    names = list(names)
+    if missing := list_missing(names):
+        quoted = (repr(one_line(name, _MAX_NAME_LENGTH)) for name in names)
+        present = listed(quoted, _MAX_NAMES) or "none"
+        raise SchemaError(
+            f"{path}: no table of operations, since it lacks {', '.join(missing)}; its columns are "
+            f"{present}; rename those that hold them (bubbleviz guide tables)"
+        )
+    selected = [name for name in dict.fromkeys(names) if name in COLUMNS]
+    duplicate = next((name for name in selected if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise SchemaError(f"{path}: two columns are named {duplicate}; leave one out")
+    return selected

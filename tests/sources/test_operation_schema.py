@@ -1,0 +1,44 @@
+"""The schema of operations covers the columns that users are told about and that reports write."""
+
+from __future__ import annotations
+
+import re
+
+import polars
+
+from bubbleviz import api
+from bubbleviz.render.formats.csv import columns
+from bubbleviz.report.bubbles import written_operations
+from bubbleviz.sources.operations.schema import COLUMNS, UNITS_NS, CellKind
+from tests.support.places import CHECKOUT, FIXTURES
+
+GUIDES = CHECKOUT / "bubbleviz" / "guides"
+#: A column that follows from others: it is written for people, and not read.
+DERIVED = {"busy_ns"}
+
+
+def test_the_guide_names_every_column_and_no_other() -> None:
+    text = (GUIDES / "tables.md").read_text(encoding="utf-8")
+    sections = text.partition("## Columns")[2].partition("## Events of a tracer")[0]
+    table = re.findall(r"^\| (`.+?) \|", sections, re.MULTILINE)
+    listed = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
+    named = set(re.findall(r"`(\w+)`", sections))
+
+    assert listed <= set(COLUMNS)
+    assert sorted(set(COLUMNS) - named) == []
+
+
+def test_all_columns_that_reports_write_can_be_read() -> None:
+    report = api.analyze(FIXTURES / "1f1b")
+
+    assert set(columns(report)) - set(COLUMNS) == DERIVED
+    assert {*polars.DataFrame(written_operations(report)).columns} - set(COLUMNS) == DERIVED
+
+
+def test_names_of_times_end_in_their_unit() -> None:
+    for name, column in COLUMNS.items():
+        suffix = name.rpartition("_")[2]
+        assert (column.unit == suffix) == (suffix in UNITS_NS)
+        assert column.meaning
+        if column.kind is CellKind.TIME:
+            assert column.unit
