@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation_of_range
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRanges
-from bubbleviz.interpret.spans import RankWork, owned_by
+from bubbleviz.interpret.spans import DeviceWork, is_owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group, Payloads
 from bubbleviz.model.columns import (
@@ -231,7 +231,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
 
 def collective_intervals(
     keys: OperationKeys,
-    ran: RankWork,
+    work: DeviceWork,
     rows: Ints,
     launched_ns: Ints,
     exposed: intervals.Intervals,
@@ -244,7 +244,7 @@ def collective_intervals(
 
     Args:
         keys: of the ranks' operations.
-        ran: all that ran on them, side by side.
+        work: All work of the ranks.
         rows: of this work that are communication, and not between two ranks.
         launched_ns: when the host launched these; the end of time where that is unknown.
         exposed: when only they ran.
@@ -256,9 +256,8 @@ def collective_intervals(
     if len(rows) == 0:
         nothing = replace(CollectiveIntervals.none(), kinds=texts, groups=recorded.groups)
         return nothing, rows
-    work = ran.work
     # Kernels are an operation each where nothing else is recorded.
-    at = found_in(recorded.kernel, ran.rows[rows])
+    at = found_in(recorded.kernel, work.activity[rows])
     operation = np.append(recorded.operation, NONE)[at]
     alone = np.where(operation == NONE, np.arange(len(rows)), NONE)
     whole = groups_of(work.rank[rows], operation, alone)
@@ -266,9 +265,9 @@ def collective_intervals(
         whole.of_row, len(whole), work.start_ns[rows], work.end_ns[rows]
     )
     rows, launched_ns, at = rows[whole.first], launched_ns[whole.first], at[whole.first]
-    owner = ran.owner[rows].astype(np.int64)
+    owner = work.operation[rows].astype(np.int64)
     group = np.append(recorded.group, NONE)[at]
-    kind = kind_of_name[ran.name_id[rows]]
+    kind = kind_of_name[work.name_id[rows]]
     # A kernel starts after its launch, so that its start stands for it well enough.
     launched_ns = np.where(launched_ns == NEVER, start_ns, launched_ns)
     rank = work.rank[rows].astype(np.int64)
@@ -312,7 +311,7 @@ def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
 
 def _kept(keys: OperationKeys, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:
     """Return which collectives are kept; see :class:`CollectiveIntervals`."""
-    owned = owned_by(keys, table.operation, WORK)
+    owned = is_owned_by(keys, table.operation, WORK)
     alike = groups_of(table.rank, table.kind, table.group).of_row
     iterations = np.bincount(distinct_rows(keys.rank, keys.iteration)[0], minlength=1)
     of_rank = np.append(iterations, np.zeros(table.rank.max(), np.int64))[table.rank]

@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.interpret.linking import NEVER, CompactTimes, LinkedProfile, LinkRule, Links
-from bubbleviz.interpret.spans import RankWork
+from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, groups_of, rows_by_value, without
 from bubbleviz.model.intervals import group_sum
@@ -51,28 +51,29 @@ def rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
 
 
 def unattributed_kernels(
-    ran: RankWork, unattributed: Bools, names: Sequence[str]
+    work: DeviceWork, unattributed: Bools
 ) -> Iterator[tuple[UnattributedKernels, int]]:
-    """Yield each rank's unattributed kernels by name, those with the most time first.
-
-    With the longest of them, whose launch stands for all; where that was is not told yet.
+    """Yield the unattributed kernels of each rank by name, those with the most time first.
 
     Args:
-        ran: all that ran on the ranks.
-        unattributed: which are compute kernels outside every compute operation.
-        names: of kernels.
+        work: All work of the ranks.
+        unattributed: Mask of the compute kernels outside every compute operation.
+
+    Yields:
+        The kernels of a name, without the place of their launch, and the activity of the longest of
+        them, whose launch stands for all.
     """
     loose = np.flatnonzero(unattributed)
-    for rank, of_rank in rows_by_value(ran.work.rank[loose]):
+    for rank, of_rank in rows_by_value(work.rank[loose]):
         at = loose[of_rank]
-        duration_ns, name = (ran.work.end_ns - ran.work.start_ns)[at], ran.name_id[at]
-        total_ns = group_sum(name, len(names), duration_ns)
+        duration_ns, name = (work.end_ns - work.start_ns)[at], work.name_id[at]
+        total_ns = group_sum(name, len(work.names), duration_ns)
         for i in np.argsort(-total_ns, kind="stable")[:LISTED].tolist():
             rows = np.flatnonzero(name == i)
             if len(rows):
-                longest = int(ran.rows[at[rows[np.argmax(duration_ns[rows])]]])
+                longest = int(work.activity[at[rows[np.argmax(duration_ns[rows])]]])
                 gpu_ns = int(total_ns[i])
-                yield UnattributedKernels(rank, names[i], len(rows), gpu_ns, ""), longest
+                yield UnattributedKernels(rank, work.names[i], len(rows), gpu_ns, ""), longest
 
 
 def measure_coverage(

@@ -34,9 +34,9 @@ from bubbleviz.interpret.linking import LinkedProfile, LinkRule, Links, enclosin
 from bubbleviz.interpret.memory import limitations_of_memory, memory_use
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_ranges import OperationRanges, keys_of, operation_ranges_of
-from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
+from bubbleviz.interpret.per_rank import record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
-from bubbleviz.interpret.spans import work_of
+from bubbleviz.interpret.spans import classify_work
 from bubbleviz.interpret.start_skew import find_recorded_devices
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
@@ -293,23 +293,14 @@ def interpret(
         profile, named, links = linked.profile, linked.named, linked.links
         activities = named_as_told(linked)
         phase = names.phase[named.name_id]
-        work, receives = work_of(activities, links, named, names, kinds)
+        work, receives = classify_work(activities, links, named, names, kinds)
         placed, homeless = operation_ranges_of(profile, named, names, work)
         keys, hints = keys_of(named, names, placed)
         around = enclosing_ranges(receives, links, profile.calls, named, phase)
         collectives = recorded_collectives(linked, activities, work.communication, kinds)
-        if not profile.launches_known:
-            links = replace(links, rule=np.full(len(links), LinkRule.UNLINKED, np.int8))
-        every = ProfileWork(
-            activities=activities,
-            work=work,
-            links=links,
-            ranges=len(named),
-            placed=placed,
-            receives=around,
-            collectives=collectives,
+        tables, coverage, unattributed = record_ranks(
+            linked, work, placed, around, collectives, keys, kinds
         )
-        tables, coverage, unattributed = record_ranks(every, keys, kinds)
         operations = tables["operations"]
         refuse_merged_runs(profile.source.path, operations, hints.iteration >= 0)
         operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])

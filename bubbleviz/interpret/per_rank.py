@@ -1,12 +1,12 @@
-"""What ranks did: their operations' spans, what they leave unexplained, their collectives.
+"""What ranks did: the spans of their operations, unexplained time, and collectives.
 
-Ranks are worked out one after another, so that memory is that of one rank's kernels; a few that
-ran little, side by side.
+One rank is handled at a time, so that its work fits into the cache. Ranks with little work are
+handled together, next to each other on one line of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -14,17 +14,25 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
-from bubbleviz.interpret import spans as spanned
 from bubbleviz.interpret.collectives import RecordedCollectives, collective_intervals
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
-from bubbleviz.interpret.linking import NEVER, LinkRule, Links
+from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
+from bubbleviz.interpret.spans import (
+    DeviceWork,
+    active_time,
+    busy_times,
+    find_spans,
+    is_owned_by,
+    measure_times,
+    with_communication_spans,
+)
 from bubbleviz.model import intervals
 from bubbleviz.model import operations as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined, stretch_of
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joined, stretch_of
+from bubbleviz.model.grouping import looked_up
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
-from bubbleviz.model.profile import Activities
 
 #: Kernels and copies of ranks that are worked out together, and room for their ranges, rank by
 #: rank: as much as stays in the cache.
@@ -126,76 +134,108 @@ def together(kernels: Ints, ranges: int) -> Iterator[range]:
         first = end
 
 
-@dataclass(frozen=True)
-class ProfileWork:
-    """All that ran in a profile, not yet divided into ranks.
-
-    Attributes:
-        activities: kernels, then copies.
-        work: what each of them is, and its range.
-        links: the call and range of each.
-        ranges: how many ranges name operations.
-        placed: these ranges on ranks.
-        receives: receives, and the compute ranges around their launch, one row a pair.
-        collectives: what is recorded of kernels of communication.
-    """
-
-    activities: Activities
-    work: spanned.DeviceWork
-    links: Links
-    ranges: int
-    placed: OperationRanges
-    receives: tuple[Ints, Ints]
-    collectives: RecordedCollectives
-
-
-#: What kernels are by their names, whose last place is that of no name (-1): whether it is
-#: communication between two ranks; what communication among more does, as row of NCCL's names of
-#: collectives, the last one "" for none.
+#: Kinds of kernels by name, with a last row for no name (-1): whether the kernel communicates
+#: between two ranks; and which collective it carries out, as a row of the names that follow. The
+#: last of these names is "" for no collective.
 _KernelKinds: TypeAlias = tuple[Bools, tuple[Ints, tuple[str, ...]]]
-#: What ranks did: tables by the names that recordings have for them, and ``late`` launches; how
-#: much of the GPU time of each rank operations explain; the unattributed kernels of each with the
-#: most time, by name, and the longest kernel of each.
+#: What ranks did: tables by their names in recordings, and ``late`` launches; how much of the GPU
+#: time of each rank operations explain; the unattributed kernels with the most time, by name, and
+#: the activity of the longest kernel of each name.
 RanksWork: TypeAlias = tuple[
     dict[str, Any], list[model.RankCoverage], list[tuple[model.UnattributedKernels, int]]
 ]
 
 
-def record_ranks(profile: ProfileWork, keys: model.OperationKeys, kinds: Kinds) -> RanksWork:
-    """Return what ranks did, in their order; tables count the operations of the whole profile.
+@dataclass(frozen=True, eq=False, repr=False)
+class _Receives(Table):
+    """Receives that were launched inside operations, one row per pair.
+
+    Attributes:
+        activity: Row of the receive among the activities of the profile.
+        operation: Operation that it was launched inside of.
+        start_ns: Start of the receive.
+        end_ns: End of the receive.
+    """
+
+    activity: Ints
+    operation: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+def record_ranks(
+    linked: LinkedProfile,
+    work: DeviceWork,
+    placed: OperationRanges,
+    receives: tuple[Ints, Ints],
+    collectives: RecordedCollectives,
+    keys: model.OperationKeys,
+    kinds: Kinds,
+) -> RanksWork:
+    """Return what the ranks of a profile did.
 
     Args:
-        profile: all that ran.
-        keys: of the profile's operations, in order of rank.
-        kinds: lists of what kernels are.
+        linked: The profile, linked to its calls.
+        work: All work of the profile.
+        placed: Ranges that name operations, by rank.
+        receives: Activity of each receive, and a compute range around its launch, one pair for each
+            such range.
+        collectives: What is recorded of communication kernels.
+        keys: Operations of the profile, in order of rank.
+        kinds: Kinds of kernels, by name.
+
+    Returns:
+        What the ranks did, in their order. Tables refer to operations of the whole profile.
     """
-    kernels = _kernel_kinds(profile.activities.names, kinds)
-    count = len(profile.activities.ranks)
-    rank_of_receive = profile.work.rank[profile.receives[0]]
-    bounds = np.searchsorted(keys.rank, np.arange(count + 1)).tolist()
-    ran, rows_of = profile.activities.counts_by_rank(), profile.activities.rows_by_rank()
+    activities, links = linked.profile.activities, linked.links
+    if not linked.profile.launches_known:
+        # These calls stand for the work itself, and do not show when the host launched it.
+        links = links.changed(rule=np.full(len(links), LinkRule.UNLINKED, np.int8))
+    received = _find_operations(work, placed, receives)
+    kernel_kinds = _kernel_kinds(work.names, kinds)
+    every_rank = np.arange(len(activities.ranks) + 1)
+    first_operation = np.searchsorted(keys.rank, every_rank).tolist()
+    first_range = np.searchsorted(placed.rank, every_rank).tolist()
+    rows_of = activities.rows_by_rank()
     parts = []
-    for ranks in together(ran, profile.ranges):
-        first, end = bounds[ranks.start], bounds[ranks.stop]
-        at = np.flatnonzero(_among(rank_of_receive, ranks))
-        # No variable keeps the work of ranks while that of the next ones is taken.
-        part = _record_ranks(
-            _work_of(ranks, profile, rows_of, at, first),
-            profile,
-            keys.take(slice(first, end)),
-            kernels,
+    for ranks in together(activities.counts_by_rank(), len(linked.named)):
+        first, stop = first_operation[ranks.start], first_operation[ranks.stop]
+        of_ranks = placed.take(slice(first_range[ranks.start], first_range[ranks.stop]))
+        of_ranks = of_ranks.changed(operation=of_ranks.operation - first)
+        rows = np.concatenate([rows_of(rank) for rank in ranks])
+        inside = received.take((received.operation >= first) & (received.operation < stop))
+        part = _record_together(
+            ranks,
+            _take_work(ranks, work, rows, of_ranks, len(linked.named)),
+            keys.take(slice(first, stop)),
+            inside.changed(operation=inside.operation - first),
+            links,
+            collectives,
+            kernel_kinds,
         )
+        tables = part[0]
         for name in ("busy", "collectives", "late"):
-            table = part[0][name]
-            moved = np.where(table.operation == NONE, NONE, table.operation + first)
-            part[0][name] = table.changed(operation=moved)
+            operation = tables[name].operation
+            moved = np.where(operation == NONE, NONE, operation + first)
+            tables[name] = tables[name].changed(operation=moved)
         parts.append(part)
-    tables, coverage, unattributed = zip(*parts, strict=True)
+    tables_of_parts, coverage, unattributed = zip(*parts, strict=True)
     return (
-        {name: joined([table[name] for table in tables]) for name in tables[0]},
+        {name: joined([tables[name] for tables in tables_of_parts]) for name in tables_of_parts[0]},
         list(chain.from_iterable(coverage)),
         list(chain.from_iterable(unattributed)),
     )
+
+
+def _find_operations(
+    work: DeviceWork, placed: OperationRanges, receives: tuple[Ints, Ints]
+) -> _Receives:
+    """Return the receives that were launched inside a range that is an operation of their rank."""
+    activity, of_range = receives
+    rank = work.rank[activity].astype(np.int64)
+    operation = looked_up((placed.range, placed.rank), placed.operation, (of_range, rank))
+    received = _Receives(activity, operation, work.start_ns[activity], work.end_ns[activity])
+    return received.take(operation != NONE)
 
 
 def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
@@ -209,101 +249,79 @@ def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
     return point_to_point, (collective, texts)
 
 
-def _among(rank: Codes, ranks: range) -> Bools:
-    """Tell which of some numbers are those of ranks."""
-    if len(ranks) == 1:
-        return np.asarray(rank == ranks.start)
-    return np.asarray((rank >= ranks.start) & (rank < ranks.stop))
-
-
-def _work_of(
-    ranks: range,
-    profile: ProfileWork,
-    rows_of: Callable[[int], Codes],
-    receives: Ints,
-    first: int,
-) -> spanned.RankWork:
-    """Return the work of ranks, whose operations are numbered from ``first`` in the profile.
+def _take_work(
+    ranks: range, work: DeviceWork, rows: Codes, placed: OperationRanges, n_ranges: int
+) -> DeviceWork:
+    """Take the work of ranks, with the operations that own it.
 
     Args:
-        ranks: of the profile.
-        profile: all that ran.
-        rows_of: gives the rows of a rank's activities.
-        receives: rows of its receives that are of these ranks.
-        first: number of the ranks' first operation.
+        ranks: The ranks.
+        work: All work of the profile.
+        rows: Rows of the work of these ranks, in order of (rank, row).
+        placed: Ranges of these ranks.
+        n_ranges: Number of ranges that name operations.
     """
-    rows = np.concatenate([rows_of(rank) for rank in ranks])
-    activity, of_range = (column[receives] for column in profile.receives)
-    # Those of a rank ascend, and mostly follow each other.
-    taken = stretch_of(rows) if len(ranks) == 1 else rows
-    if isinstance(taken, slice):
-        received = activity - taken.start
-    else:
-        order = np.argsort(rows, kind="stable")
-        received = order[np.searchsorted(rows, activity, sorter=order)]
-    work = profile.work.take(taken)
-    # Operation of each range on each rank, of no range (-1) in the last place; -1 for ranges that
-    # launched nothing there.
-    placed = profile.placed.take(_among(profile.placed.rank, ranks))
-    operation_of = np.full((len(ranks), profile.ranges + 1), NONE, np.int32)
-    operation_of[placed.rank - ranks.start, placed.range] = placed.operation - first
+    # The last column stands for no range (-1).
+    operation_of = np.full((len(ranks), n_ranges + 1), NONE, np.int32)
+    operation_of[placed.rank - ranks.start, placed.range] = placed.operation
     if len(ranks) == 1:
-        owner, around = operation_of[0].take(work.range), operation_of[0][of_range]
-    else:
-        of_rank = work.rank - ranks.start
-        owner = operation_of[of_rank, work.range]
-        around = operation_of[of_rank[received], of_range]
-    return spanned.RankWork(
-        ranks=ranks,
-        rows=rows,
-        work=work,
-        name_id=profile.activities.name_id[taken],
-        owner=owner,
-        received=received,
-        around=around,
-    )
+        # The rows of a rank mostly follow each other, so they need not be copied.
+        work = work.take(stretch_of(rows))
+        return work.changed(operation=operation_of[0].take(work.range))
+    work = work.take(rows)
+    return work.changed(operation=operation_of[work.rank - ranks.start, work.range])
 
 
-def _record_ranks(
-    ran: spanned.RankWork, profile: ProfileWork, keys: model.OperationKeys, kernels: _KernelKinds
+def _record_together(
+    ranks: range,
+    work: DeviceWork,
+    keys: model.OperationKeys,
+    receives: _Receives,
+    links: Links,
+    recorded: RecordedCollectives,
+    kernel_kinds: _KernelKinds,
 ) -> RanksWork:
-    """Return what ranks did; tables count their own operations."""
-    point_to_point, kinds = kernels
-    links, time_ns = profile.links, ran.work.start_ns
-    line = _line_of(ran, links, keys)
-    ran = replace(ran, work=line.placed(ran.work, ran.work.rank, *_TIMES))
-    work, placed = ran.work, line.placed(keys, keys.rank, *_HOST_TIMES)
-    times = spanned.times_of(placed, ran)
-    times, only_communicates = spanned.with_communication_spans(placed, ran, times)
-    spans, busy = spanned.spans_of(placed, ran, times, only_communicates)
-    operating = spanned.busy_times(keys, busy, COMPUTE)
+    """Return what some ranks did. Tables refer to operations of these ranks only."""
+    point_to_point, kinds = kernel_kinds
+    line = _line_of(ranks, work, links, keys)
+    work = line.placed(work, work.rank, *_TIMES)
+    placed = line.placed(keys, keys.rank, *_HOST_TIMES)
+    waits = line.placed(receives, keys.rank[receives.operation], *_TIMES)
+    times = measure_times(placed, work, ranks)
+    times, only_communicates = with_communication_spans(placed, work, times)
+    spans, busy = find_spans(
+        work,
+        model.BusyIntervals(waits.operation, waits.start_ns, waits.end_ns),
+        times,
+        only_communicates,
+    )
+    operating = busy_times(keys, busy, COMPUTE)
     both = zip(operating, times.unattributed, strict=True)
     start_ns, end_ns = map(np.concatenate, both)
     computed = intervals.union(start_ns, end_ns)
     rows = np.flatnonzero(work.communication)
-    transfer = point_to_point[ran.name_id[rows]]
-    collectives = rows[~(transfer | spanned.owned_by(keys, ran.owner[rows], TRANSFERS))]
-    receive = _last_received(spans["received_ns"], ran)
-    launched, thread = _launched_by(ran.rows, times.first, links)
-    receive_start_ns = np.append(time_ns, NONE)[receive]
+    transfer = point_to_point[work.name_id[rows]]
+    collectives = rows[~(transfer | is_owned_by(keys, work.operation[rows], TRANSFERS))]
+    first_activity = np.append(work.activity, NONE).take(times.first)
+    launched, thread = _find_launches(first_activity, links)
+    last = _find_last_receive(spans["received_ns"], waits)
     operations = model.Operations.from_keys(
         placed,
         **spans,
         launched_ns=launched,
-        receive_launched_ns=_launched_by(ran.rows, receive, links)[0],
-        receive_start_ns=receive_start_ns,
+        receive_launched_ns=_find_launches(np.append(receives.activity, NONE)[last], links)[0],
+        receive_start_ns=np.append(receives.start_ns, NONE)[last],
     )
     operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
     collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
-    active, running = spanned.active_time(operations, times, busy, operating, collecting)
+    active, running = active_time(operations, times, busy, operating, collecting)
     exposed = intervals.difference(collecting, computed)
-    launched = line.place(
-        work.rank[collectives], links.launch_times_ns(ran.rows[collectives]), NEVER
-    )
+    launched = links.launch_times_ns(work.activity[collectives])
+    launched = line.place(work.rank[collectives], launched, NEVER)
     kept, first_kernel = collective_intervals(
-        placed, ran, collectives, launched, exposed, kinds, profile.collectives
+        placed, work, collectives, launched, exposed, kinds, recorded
     )
-    launched, by_thread = _launched_by(ran.rows, first_kernel, links)
+    launched, by_thread = _find_launches(work.activity[first_kernel], links)
     launched = line.place(kept.rank, launched, NONE)
     kept, late_collectives = late_launched(
         kept, launched, by_thread, (computed, exposed), line.begins(kept.rank)
@@ -325,56 +343,57 @@ def _record_ranks(
     }
     return (
         tables,
-        rank_coverages(ran.ranks, times.spent_ns),
-        list(unattributed_kernels(ran, times.loose, profile.activities.names)),
+        rank_coverages(ranks, times.spent_ns),
+        list(unattributed_kernels(work, times.loose)),
     )
 
 
-def _line_of(ran: spanned.RankWork, links: Links, keys: model.OperationKeys) -> Line:
+def _line_of(ranks: range, work: DeviceWork, links: Links, keys: model.OperationKeys) -> Line:
     """Return the line of ranks, with room for all that they and their hosts did."""
-    if len(ran.ranks) == 1:
-        return Line.of(ran.ranks)
-    work = ran.work
-    launched = np.flatnonzero(links.rule[ran.rows] != LinkRule.UNLINKED)
-    launched_ns = links.launched_ns[ran.rows[launched]]
+    if len(ranks) == 1:
+        return Line.of(ranks)
+    launched = np.flatnonzero(links.rule[work.activity] != LinkRule.UNLINKED)
+    launched_ns = links.launched_ns[work.activity[launched]]
     return Line.of(
-        ran.ranks,
+        ranks,
         (work.rank, work.start_ns, work.end_ns),
         (work.rank[launched], launched_ns, launched_ns),
         (keys.rank, keys.host_start_ns, keys.host_end_ns),
     )
 
 
-def _launched_by(rows: Codes, which: Codes, links: Links) -> tuple[Ints, Ints]:
-    """Return when some activities were launched, and by which thread; -1 unknown.
+def _find_launches(activity: Codes, links: Links) -> tuple[Ints, Ints]:
+    """Return when the host launched activities, and by which thread.
 
     Args:
-        rows: activities of a profile.
-        which: of these; -1 none.
-        links: of all activities.
+        activity: Rows of the activities, or -1 for none.
+        links: Links of all activities.
+
+    Returns:
+        launched_ns: Start of each launching call, or -1 if unknown.
+        thread: Thread that made it, or -1 if unknown.
     """
-    launched_ns = np.full(len(which), NONE, np.int64)
+    launched_ns = np.full(len(activity), NONE, np.int64)
     thread = launched_ns.copy()
-    known = np.flatnonzero(which != NONE)
-    activity = rows[which[known]]
-    called = links.rule[activity] != LinkRule.UNLINKED
-    known, activity = known[called], activity[called]
-    launched_ns[known] = links.launched_ns[activity]
-    thread[known] = links.threads[links.thread[activity]]
+    known = np.flatnonzero(activity != NONE)
+    known = known[links.rule[activity[known]] != LinkRule.UNLINKED]
+    launched_ns[known] = links.launched_ns[activity[known]]
+    thread[known] = links.threads[links.thread[activity[known]]]
     return launched_ns, thread
 
 
-def _last_received(received_ns: Ints, ran: spanned.RankWork) -> Codes:
-    """Return for each operation the receive inside it that ended last; -1 none.
+def _find_last_receive(received_ns: Ints, receives: _Receives) -> Ints:
+    """Return the receive inside each operation that ended last, or -1 if there is none.
+
+    If several receives end at the same time, the first of them is returned.
 
     Args:
-        received_ns: when that was, of each operation.
-        ran: all that ran on their ranks.
+        received_ns: End of the last receive inside each operation.
+        receives: The receives, with times on the same line.
     """
-    last = np.full(len(received_ns), NONE, np.int32)
-    inside = np.flatnonzero(ran.around >= 0)
-    ended = ran.work.end_ns[ran.received[inside]] == received_ns[ran.around[inside]]
-    # The first of several that end together is the last to be set.
-    inside = inside[ended][::-1]
-    last[ran.around[inside]] = ran.received[inside]
+    last = np.full(len(received_ns), NONE, np.int64)
+    is_last = receives.end_ns == received_ns[receives.operation]
+    # With several rows of an operation, the smallest index is assigned last.
+    rows = np.flatnonzero(is_last)[::-1]
+    last[receives.operation[rows]] = rows
     return last

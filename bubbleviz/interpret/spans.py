@@ -1,12 +1,12 @@
-"""Spans: when operations kept their device busy, by the kernels and copies they own.
+"""Spans: the work of devices, and when it kept them busy, by the operations that own it.
 
-All is worked out rank by rank, or for a few side by side: what they ran stays in the cache, and
-little memory is used.
+Most functions handle the work of one rank at a time, or of a few ranks next to each other on one
+line of time: it fits into the cache, and little memory is used.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, flags_of, marked
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, flags_of, marked
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import BusyIntervals, OperationKeys, Operations, RunningTimes
 from bubbleviz.model.phase_masks import among
@@ -22,48 +22,56 @@ from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
 from bubbleviz.native import functions as native
 
-# Device work: what ran on devices, each kernel and copy with its rank and its range.
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DeviceWork(Table):
-    """Kernels, then copies: when and where they ran, and the range they belong to."""
+    """Kernels, then copies: when and where they ran, and the operation that owns them.
 
+    The table first contains all work of a profile. The work of a rank, or of several ranks that are
+    handled together, is taken from it, and only then are its operations known.
+
+    Attributes:
+        activity: Row of the activities of the profile.
+        start_ns: Start on the device.
+        end_ns: End on the device.
+        rank: Rank that it ran on.
+        name_id: Row of ``names``, or -1 for a copy without a name.
+        range: Range whose operation it belongs to, or -1 if none.
+        operation: Operation that owns it, or -1 if none.
+        compute: Whether it is a compute kernel.
+        communication: Whether it is a communication kernel.
+        names: Names of kernels.
+    """
+
+    activity: Codes
     start_ns: Ints
     end_ns: Ints
     rank: Codes
+    name_id: Codes
     range: Codes
+    operation: Codes
     compute: Bools
     communication: Bools
+    names: tuple[str, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True)
-class RankWork:
-    """What ran on a rank, or on several side by side, and the operations that own it.
-
-    Attributes:
-        ranks: indices of the ranks in their profile.
-        rows: their activities among those of the profile, in order of (rank, row).
-        work: these activities.
-        name_id: kernel name of each; -1 none.
-        owner: operation of its rank that each belongs to; -1 none.
-        received: rows of ``work`` that are receives, one for each operation around their launch.
-        around: operation that each of ``received`` was launched inside of; -1 none.
-    """
-
-    ranks: range
-    rows: Codes
-    work: DeviceWork
-    name_id: Codes
-    owner: Codes
-    received: Ints
-    around: Ints
-
-
-def work_of(
+def classify_work(
     activities: Activities, links: Links, named: Ranges, names: NameMeanings, kinds: Kinds
 ) -> tuple[DeviceWork, Ints]:
-    """Return kernels, then copies, with what each is and the range it belongs to; and receives."""
+    """Find out which kernels compute, communicate and receive.
+
+    Args:
+        activities: Kernels, then copies. Kernels have the names of the operations that they carry
+            out.
+        links: Calls and ranges of the activities.
+        named: Ranges that the activities are linked to.
+        names: Meanings of the names of ranges.
+        kinds: Kinds of kernels, by name.
+
+    Returns:
+        work: The work, whose operations are not known yet.
+        receives: Rows of the kernels that receive from another rank.
+    """
     by_name, kernels = matching(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
     communication[kernels] = flags_of(activities.name_id[kernels], by_name)
@@ -77,8 +85,19 @@ def work_of(
     name_id = named.name_id[of_range[inside]]
     communicates = among(names.phase[name_id], COMMUNICATION)
     receives[inside[communicates]] = names.receives[name_id[communicates]]
-    columns = activities.start_ns, activities.end_ns, activities.rank, links.range
-    return DeviceWork(*columns, compute, communication), rows[receives]
+    work = DeviceWork(
+        activity=np.arange(len(activities), dtype=np.int32),
+        start_ns=activities.start_ns,
+        end_ns=activities.end_ns,
+        rank=activities.rank,
+        name_id=activities.name_id,
+        range=links.range,
+        operation=constant(NONE, len(activities)),
+        compute=compute,
+        communication=communication,
+        names=activities.names,
+    )
+    return work, rows[receives]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,11 +122,17 @@ class ActiveTime(Table):
     collective_gap_ns: Ints
 
 
-def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
-    """Tell for each activity whether an operation of one of these phases owns it."""
-    # The last place is that of no operation (-1).
-    of_phase: Bools = np.append(among(operations.phase, phases), False)
-    return of_phase.take(owner)
+def is_owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
+    """Return a mask of the work that an operation of one of some phases owns.
+
+    Args:
+        operations: The operations.
+        owner: Operation of each piece of work, or -1 if none.
+        phases: Phases of the operations.
+    """
+    # The last row stands for no operation (-1).
+    is_of_phase: Bools = np.append(among(operations.phase, phases), False)
+    return is_of_phase.take(owner)
 
 
 @dataclass(frozen=True)
@@ -144,26 +169,28 @@ class WorkTimes:
     unattributed: intervals.Intervals
 
 
-def times_of(keys: OperationKeys, ran: RankWork) -> WorkTimes:
-    """Return when and how long the work of ranks ran.
+def measure_times(keys: OperationKeys, work: DeviceWork, ranks: range) -> WorkTimes:
+    """Measure when and how long the work of ranks ran.
 
-    What work is worth to the span of its operation, of which the best alone counts::
+    Only work of the first kind that an operation has makes its span::
 
         communication operation   communication, compute, copies
-        others                    compute, copies
+        other operation           compute, copies
 
     Args:
-        keys: of their operations.
-        ran: all that ran on them.
+        keys: Operations of the ranks.
+        work: All work of the ranks.
+        ranks: The ranks.
     """
-    count, work, communicates = len(keys), ran.work, among(keys.phase, COMMUNICATION)
+    count, communicates = len(keys), among(keys.phase, COMMUNICATION)
     of = np.flatnonzero(among(keys.phase, WORK))
     iterations = groups_of(keys.rank[of], keys.iteration[of])
     group = np.full(count, NONE, np.int32)
     group[of] = iterations.of_row
     is_sorted = bool((work.start_ns[1:] >= work.start_ns[:-1]).all())
-    owner, of_range = (c.astype(np.int32, copy=False) for c in (ran.owner, work.range))
-    rank = (work.rank - ran.ranks.start).astype(np.int32) if len(ran.ranks) > 1 else None
+    owner = work.operation.astype(np.int32, copy=False)
+    of_range = work.range.astype(np.int32, copy=False)
+    rank = (work.rank - ranks.start).astype(np.int32) if len(ranks) > 1 else None
     kinds = work.compute, work.communication
     measured = native.measure_work(
         work=(owner, of_range, rank, *kinds, work.start_ns, work.end_ns),
@@ -172,10 +199,10 @@ def times_of(keys: OperationKeys, ran: RankWork) -> WorkTimes:
         communicates=communicates,
         group=group,
         n_groups=len(iterations),
-        n_ranks=len(ran.ranks),
+        n_ranks=len(ranks),
     )
     if measured is None:
-        return _chosen_times(ran, communicates, group, len(iterations))
+        return _measure_without_library(work, ranks, communicates, group, len(iterations))
     return WorkTimes(
         measured.start_ns,
         measured.end_ns,
@@ -189,9 +216,19 @@ def times_of(keys: OperationKeys, ran: RankWork) -> WorkTimes:
     )
 
 
-def _chosen_times(ran: RankWork, communicates: Bools, group: Codes, groups: int) -> WorkTimes:
-    """Return what ``times_of`` does, choice by choice; ``group`` numbers work by iteration."""
-    work, owner, count = ran.work, ran.owner, len(communicates)
+def _measure_without_library(
+    work: DeviceWork, ranks: range, communicates: Bools, group: Codes, groups: int
+) -> WorkTimes:
+    """Measure the times of work without the compiled part.
+
+    Args:
+        work: All work of the ranks.
+        ranks: The ranks.
+        communicates: Mask of the operations that are communication.
+        group: Number of the rank and iteration of each operation, or -1 if it is no work.
+        groups: Number of these numbers.
+    """
+    owner, count = work.operation, len(communicates)
     owned, is_communication = owner >= 0, np.append(communicates, False)[owner]
     of_communication = np.where(work.communication, np.where(is_communication, 0, 3), 2)
     choice = np.where(work.compute, 1, of_communication)
@@ -213,8 +250,8 @@ def _chosen_times(ran: RankWork, communicates: Bools, group: Codes, groups: int)
     )
     outside = work.communication & (work.range == NONE)
     kind = 3 * work.compute + loose + work.communication + outside
-    of_rank = 5 * (work.rank - np.int64(ran.ranks.start)) + kind
-    length_ns = intervals.group_sum(of_rank, 5 * len(ran.ranks), work.end_ns - work.start_ns)
+    of_rank = 5 * (work.rank - np.int64(ranks.start)) + kind
+    length_ns = intervals.group_sum(of_rank, 5 * len(ranks), work.end_ns - work.start_ns)
     masks = None, work.communication, work.compute, loose
     columns = start_ns, end_ns, kernels, first, active_ns, np.append(worked_ns, 0)[group], loose
     sets = (intervals.union(*times, chosen) for chosen in masks)
@@ -222,7 +259,7 @@ def _chosen_times(ran: RankWork, communicates: Bools, group: Codes, groups: int)
 
 
 def with_communication_spans(
-    keys: OperationKeys, ran: RankWork, times: WorkTimes
+    keys: OperationKeys, work: DeviceWork, times: WorkTimes
 ) -> tuple[WorkTimes, Bools]:
     """Give compute operations whose kernels all communicate the span of these kernels.
 
@@ -230,21 +267,21 @@ def with_communication_spans(
 
     Args:
         keys: Operations of the ranks.
-        ran: All work of the ranks.
+        work: All work of the ranks.
         times: Times of that work.
 
     Returns:
         times: The times, with the spans of these operations.
         only_communicates: Mask of these operations, which keep no GPU busy.
     """
-    work, count = ran.work, len(keys)
+    count = len(keys)
     may_only_communicate = (times.kernels == 0) & ~among(keys.phase, COMMUNICATION)
     # Operation -1, no operation, is the last place.
     is_candidate = np.append(may_only_communicate, False)
-    rows = np.flatnonzero(work.communication & is_candidate.take(ran.owner))
+    rows = np.flatnonzero(work.communication & is_candidate.take(work.operation))
     if len(rows) == 0:
         return times, np.zeros(count, bool)
-    owner = ran.owner[rows]
+    owner = work.operation[rows]
     start_ns, end_ns = intervals.group_extents(owner, count, work.start_ns[rows], work.end_ns[rows])
     only_communicates = marked(count, owner)
     begins_span = work.start_ns[rows] == start_ns[owner]
@@ -260,31 +297,33 @@ def with_communication_spans(
     return spans, only_communicates
 
 
-def spans_of(
-    keys: OperationKeys, ran: RankWork, times: WorkTimes, only_communicates: Bools
+def find_spans(
+    work: DeviceWork, receives: BusyIntervals, times: WorkTimes, only_communicates: Bools
 ) -> tuple[dict[str, Ints], BusyIntervals]:
-    """Return columns of spans, and busy intervals.
+    """Return the spans of operations, and when they kept their GPU busy.
 
-    Compute kernels make the span (of a communication operation: its communication kernels);
-    where there are none, communication does, and where there is no kernel, copies do. An
-    operation without GPU work has no span.
+    Compute kernels make the span, or the communication kernels of a communication operation. If an
+    operation has none, communication makes its span, and without any kernel copies do. An operation
+    without GPU work has no span.
 
     Args:
-        keys: of the operations of ranks.
-        ran: all that ran on them.
-        times: of that.
+        work: All work of the ranks.
+        receives: Times of the receives that were launched inside operations.
+        times: Times of the work.
         only_communicates: Mask of compute operations whose kernels all communicate. They are never
             busy.
+
+    Returns:
+        spans: Columns of :class:`~bubbleviz.model.operations.Operations`, by name.
+        busy: When each operation kept its GPU busy.
     """
-    count, work, has_span = len(keys), ran.work, times.first != NONE
-    inside = ran.around >= 0
-    received = ran.received[inside]
-    receives = BusyIntervals(ran.around[inside], work.start_ns[received], work.end_ns[received])
+    count, has_span = len(times.first), times.first != NONE
+    owner = work.operation
     active = receives
     if len(receives):
-        # Mostly few operations wait, and what runs in others fills no hole.
-        filling = work.compute & marked(count + 1, receives.operation).take(ran.owner)
-        of_waiting = intervals.group_union(ran.owner, count, work.start_ns, work.end_ns, filling)
+        # Few operations wait. Work of other operations fills no hole.
+        filling = work.compute & marked(count + 1, receives.operation).take(owner)
+        of_waiting = intervals.group_union(owner, count, work.start_ns, work.end_ns, filling)
         active = BusyIntervals(*of_waiting)
     computes = has_span & ~only_communicates
     busy = busy_intervals(times.start_ns, times.end_ns, computes, receives, active)

@@ -20,15 +20,14 @@ from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
 from bubbleviz.interpret.spans import (
     DeviceWork,
-    RankWork,
     active_time,
     busy_intervals,
     busy_times,
-    times_of,
+    measure_times,
 )
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, constant, joined, scattered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
@@ -290,10 +289,18 @@ def _times(
     phase = np.append(operations.phase, NONE)[owner]
     communication, collective = among(phase, COMMUNICATION), phase == Phase.COLLECTIVE
     communication[told] = collective[told] = True
-    # A table takes over its columns, and nobody may write to them any more.
-    work = DeviceWork(start_ns, end_ns, rank, owner.copy(), ~communication, communication)
-    none, every = np.empty(0, np.int64), np.arange(len(rank))
-    ran = RankWork(range(count), every, work, np.full(len(rank), NONE), owner, none, none)
+    work = DeviceWork(
+        activity=np.arange(len(rank)),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        rank=rank,
+        name_id=constant(NONE, len(rank)),
+        range=owner,
+        operation=owner,
+        compute=~communication,
+        communication=communication,
+        names=(),
+    )
     on_line = operations.changed(
         start_ns=np.where(spanned, line.place(operations.rank, operations.start_ns), NONE),
         end_ns=np.where(spanned, line.place(operations.rank, operations.end_ns), NONE),
@@ -309,7 +316,7 @@ def _times(
             np.concatenate((operating[1], end_ns[loose])),
         )
         alone = intervals.difference(collecting, computed)
-    ran_times = times_of(on_line, ran)
+    ran_times = measure_times(on_line, work, range(count))
     active, running = active_time(on_line, ran_times, busy, operating, collecting)
     running = replace(running, rank=line.owners(running.start_ns))
     tables = {
@@ -317,7 +324,7 @@ def _times(
         "running": line.in_time(running, running.rank, "start_ns", "end_ns"),
         "exposed": line.of_ranks(alone),
     }
-    return tables, rank_coverages(ran.ranks, ran_times.spent_ns)
+    return tables, rank_coverages(range(count), ran_times.spent_ns)
 
 
 def _collectives(table: OperationTable, order: Ints, operations: Operations) -> CollectiveIntervals:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.interpret.linking import Linker
-from bubbleviz.interpret.spans import DeviceWork, RankWork, times_of
+from bubbleviz.interpret.spans import DeviceWork, measure_times
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import (
@@ -189,14 +189,18 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     owner, kind, start, length = np.array(rows, np.int64).reshape(-1, 4).T
     count = len(rows)
     work = DeviceWork(
+        activity=np.arange(count),
         start_ns=start,
         end_ns=start + length,
         rank=owner // 2 + 3,
+        name_id=np.zeros(count, np.int32),
         range=owner,
+        operation=owner.astype(np.int32),
         compute=kind == 0,
         communication=kind == 1,
+        names=("k",),
     )
-    none, iterations = np.empty(0, np.int64), {"iteration": [0, 0, 0, -1], "rank": [3, 3, 4, 4]}
+    iterations = {"iteration": [0, 0, 0, -1], "rank": [3, 3, 4, 4]}
     phase = np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B])
     columns = {name: np.full(4, -1) for name in OperationKeys.column_names()}
     columns |= {name: np.array(numbers) for name, numbers in iterations.items()}
@@ -204,8 +208,7 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     found = []
     for ranks, first in ((range(2, 5), 0), (range(1), None)):
         of_ranks = work if first == 0 else work.changed(rank=np.zeros(count, np.int32))
-        ran = RankWork(ranks, np.arange(count), of_ranks, none, owner.astype(np.int32), none, none)
-        seen = vars(times_of(keys, ran))
+        seen = vars(measure_times(keys, of_ranks, ranks))
         found.append([np.asarray(seen[name]).tolist() for name in seen])
     return found
 
