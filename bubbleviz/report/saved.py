@@ -24,7 +24,7 @@ from bubbleviz.model.texts import counted, rank_name, shell_word
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.summary import IDLE_SCHEMA, SCHEMA, SavedTimeline
+from bubbleviz.report.summary import IDLE_SCHEMA, SCHEMA, SavedTimeline, StepEntry
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class SavedReport:
         bubble_parts: what the primary ratio's bubble is made of, as shares of its window, the
             largest first.
         what_to_do_first: None where nothing is advised.
+        first_codes: Codes of the steps of ``what_to_do_first``; see :class:`.advice.StepCode`.
         advice: all that would shorten iterations, the largest saving first.
         schedule: name of the one that ran; None where it was not recognised.
         microbatches: of the typical iteration; None where that is unknown.
@@ -109,6 +110,7 @@ class SavedReport:
     kernels: str | None = None
     bubble_parts: tuple[tuple[str, float], ...] = ()
     what_to_do_first: str | None = None
+    first_codes: tuple[str, ...] = ()
     advice: tuple[SavedAdvice, ...] = ()
     schedule: str | None = None
     microbatches: int | None = None
@@ -347,6 +349,8 @@ class _Document:
     typical_iteration: int | None = None
     critical_path: dict[str, Any] | None = None
     what_to_do_first: str | None = None
+    first: list[StepEntry] = field(default_factory=list)
+    then: list[Count] = field(default_factory=list)
     advice: tuple[_Advice, ...] = ()
     slowdown: _Slowdown | None = None
     kernels: list[_Named] = field(default_factory=list)
@@ -583,6 +587,20 @@ def _no_report(path: str, why: object) -> InputError:
     )
 
 
+def _check_advice(path: str, document: _Document) -> None:
+    """Check that the advice to follow first and next is listed.
+
+    Raises:
+        InputError: It is not.
+    """
+    first = (step.advice for step in document.first if step.advice is not None)
+    if any(index >= len(document.advice) for index in (*first, *document.then)):
+        raise InputError(
+            f"{path}: the report lacks advice that it gives first; write it again with bubbleviz "
+            "analyze -o report.json"
+        )
+
+
 def _saved_report(path: str, document: _Document) -> SavedReport:
     summary = document.summary
     missing = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
@@ -591,6 +609,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         raise InputError(
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze -o report.json"
         )
+    _check_advice(path, document)
     told = (summary.kernel_time or {}).get("sentence")
     contradicted = any(i.clocks_contradict for i in document.iterations)
     clock_set = any(i.clock_set for i in document.iterations)
@@ -623,6 +642,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
+        first_codes=tuple(step.code for step in document.first),
         advice=tuple(own.saved for own in document.advice),
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=shown[0].microbatches if shown else None,

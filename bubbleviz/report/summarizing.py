@@ -33,6 +33,7 @@ from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import bubbles, summary
+from bubbleviz.report.advice import Advised, Step, advise
 from bubbleviz.report.bubbles import BubblePart
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import scores_of
@@ -60,7 +61,7 @@ def summary_of(
         slowdown: Whether slowdowns are calculated, which takes long for thousands of ranks.
     """
     typical, explanation = report.typical_iteration(), report.explanation
-    times = explanation.phase_times
+    times, advised = explanation.phase_times, advise(report)
     slowdowns = report.slowdowns if slowdown else None
     even = even_chunks(explanation.chunk_costs)
     restrictions = [
@@ -78,6 +79,8 @@ def summary_of(
         profiles=list(report.profiles),
         ranks=_ranks(report),
         what_to_do_first=describe_first_steps(report),
+        first=[_step(advised, step) for step in advised.first],
+        then=[advised.listed.index(advice) for advice in advised.further],
         advice=[_advice(advice) for advice in write_all_advice(report)],
         restriction=restrictions[0].text if restrictions else None,
         restrictions=restrictions,
@@ -140,6 +143,12 @@ def _ranks(report: Report) -> list[summary.RankEntry]:
 def _known(values: Floats) -> list[float | None]:
     """Return numbers, with None for NaN."""
     return [None if isnan(value) else value for value in values.tolist()]
+
+
+def _step(advised: Advised, step: Step) -> summary.StepEntry:
+    index = None if step.advice is None else advised.listed.index(step.advice)
+    is_marked = step.advice is not None and step.advice is advised.marked
+    return summary.StepEntry(step.code.value, index, is_marked)
 
 
 def _advice(advice: WrittenAdvice) -> summary.AdviceEntry:

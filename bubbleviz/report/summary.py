@@ -88,6 +88,20 @@ class RankEntry(Struct, frozen=True):
     individual_score: float | None
 
 
+class StepEntry(Struct, frozen=True):
+    """A sentence of ``what_to_do_first``, as data.
+
+    Attributes:
+        code: What it is about; ``advice`` if it is an entry of ``advice``.
+        advice: Index of that entry, or None.
+        is_marked: Whether it is about few ranks, which pictures mark.
+    """
+
+    code: str
+    advice: Count | None
+    is_marked: bool
+
+
 class AdviceEntry(Struct, frozen=True):
     """One thing to do, and what it saves; see :class:`.advice.Advice`.
 
@@ -675,6 +689,8 @@ class RunSummary(Struct, frozen=True):
         profiles: Profiles, in the order given.
         ranks: Ranks, in the order of the pipeline.
         what_to_do_first: The most important advice in words, or None.
+        first: The same as data, a step for each sentence; empty if nothing is advised.
+        then: What to do next, as indices of ``advice``.
         advice: What would shorten iterations, the largest saving first.
         restriction: The first of ``restrictions`` in words, or None.
         restrictions: Why the ratios are not those of a whole pipeline, the most severe first.
@@ -713,6 +729,8 @@ class RunSummary(Struct, frozen=True):
     profiles: list[ProfileSummary]
     ranks: list[RankEntry]
     what_to_do_first: str | None
+    first: list[StepEntry]
+    then: list[Count]
     advice: list[AdviceEntry]
     restriction: str | None
     restrictions: list[RestrictionEntry]

@@ -12,6 +12,7 @@ import bubbleviz
 from bubbleviz.explain.alternatives import Alternative
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+from bubbleviz.render.json_document import document
 from bubbleviz.report import advice
 from bubbleviz.report.advice import Advice, advise, select_findings
 from bubbleviz.report.report import Report
@@ -377,3 +378,16 @@ def test_other_schedules_are_not_pointed_at_where_they_are_compared() -> None:
         compared = bubbleviz.analyze(FIXTURES / name, what_if=True)
 
         assert "--what-if" not in str(describe_first_steps(compared))
+
+
+def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
+    slow = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "slow.csv")
+    uniform = simulated(Job(noise=0.0)).written(tmp_path / "uniform.csv")
+    slow_steps, uniform_steps = (
+        json.loads(json.dumps(document(bubbleviz.analyze(table)))) for table in (slow, uniform)
+    )
+
+    assert slow_steps["first"] == [{"code": "advice", "advice": 0, "is_marked": True}]
+    assert [slow_steps["advice"][index]["ranks"] for index in slow_steps["then"]] == [[6]]
+    assert [step["code"] for step in uniform_steps["first"]] == ["more-microbatches"]
+    assert uniform_steps["then"] == []

@@ -346,6 +346,7 @@ def test_one_stage_is_no_pipeline_to_check(
         (("schema",), "x" * 10_000, "its schema is 'xxxx"),
         (("schema",), None, "Expected `str`"),
         (("headline",), "nothing", "lacks its headline among its ratios"),
+        (("then",), [99], "lacks advice that it gives first"),
         (("summary",), [], "Expected `object`"),
         (("summary", "window_ns"), {}, "lacks the window of 'period'"),
         (("summary", "iterations"), -1, ">= 0"),

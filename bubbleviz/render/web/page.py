@@ -116,13 +116,10 @@ def page_of_saved(path: str, saved: Mapping[str, Any]) -> str:
 
 def _opening(saved: Mapping[str, Any]) -> int | None:
     """Return the index of the iteration at which a page opens; see :func:`.shown_iteration`."""
-    first, ranks = saved.get("what_to_do_first") or "", saved["ranks"]
-    shown: int | None = saved["typical_iteration"]
-    for own in saved.get("advice", ()):
-        example: int | None = own.get("example_iteration")
-        if own.get("text", "") in first:
-            return shown if example is None or 2 * len(own["ranks"]) > len(ranks) else example
-    return shown
+    typical: int | None = saved["typical_iteration"]
+    marked = next((step["advice"] for step in saved.get("first", ()) if step["is_marked"]), None)
+    example: int | None = None if marked is None else saved["advice"][marked]["example_iteration"]
+    return typical if example is None else example
 
 
 def page(document: str, columns: str, blocks: Iterable[str] = (), own: Sequence[str] = ()) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.texts import percent
+from bubbleviz.report.advice import StepCode
 from bubbleviz.report.compared.pair import RunPair
 from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, SavedAdvice, saved_share
@@ -152,7 +153,7 @@ def _more_microbatches(pair: RunPair) -> SavedAdvice | None:
     """
     before, after = pair.before, pair.after
     ratio = before.bubble_ratio
-    if TWICE_THE_MICROBATCHES not in (before.what_to_do_first or "") or ratio is None:
+    if StepCode.MORE_MICROBATCHES not in before.first_codes or ratio is None:
         return None
     parts = dict(before.bubble_parts)
     staying = sum(parts.get(cause.label, 0.0) for cause in (Cause.COMMUNICATION, Cause.QUEUED))

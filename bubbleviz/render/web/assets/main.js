@@ -22,10 +22,9 @@ function showHead(run) {
     `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${averaged} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
     `${report.headline} is quoted: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
   byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "Nothing to advise.";
-  const first = report.what_to_do_first ?? "";
-  const others = (report.advice ?? []).filter((own) => own.saving_ratio >= 0.01 && !first.includes(own.text));
-  for (const own of others.slice(0, 2).reverse()) {
-    byId("advice").after(element("p", {}, `Then: ${clean(own.text.split(". ")[0], 300)}`));
+  const further = (report.then ?? []).map((index) => report.advice[index]);
+  for (const advice of further.reverse()) {
+    byId("advice").after(element("p", {}, `Then: ${clean(advice.text.split(". ")[0], 300)}`));
   }
   const [title, date] = titleOf(report);
   byId("run-title").textContent = title;

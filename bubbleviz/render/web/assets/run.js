@@ -146,11 +146,10 @@ class Run {
     return this.data.phases[this.operations.phase[row]];
   }
 
-  // Ranks that the first advice is about, unless most are.
+  // Indices of the ranks that the first advice is about, if it is about few ranks.
   get culprits() {
-    const first = this.report.what_to_do_first ?? "";
-    const ranks = (this.report.advice ?? []).find((own) => first.includes(own.text))?.ranks ?? [];
-    this.marked ??= new Set(2 * ranks.length <= this.report.ranks.length ? ranks : []);
+    const step = (this.report.first ?? []).find((own) => own.is_marked);
+    this.marked ??= new Set(step ? this.report.advice[step.advice].ranks : []);
     return this.marked;
   }
 
