@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +24,7 @@ from bubbleviz.model.intervals import group_sum, last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_rank
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.model.texts import inert
+from bubbleviz.model.texts import counted, inert
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
 from bubbleviz.report.report import Report
 
@@ -144,7 +145,16 @@ def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:
 
 
 def latest_host(report: Report, ranks: Sequence[int]) -> str:
-    """Return which of some ranks has the host that is late the longest, and its thread's place."""
+    """Name the rank whose host launches late for the longest time, and count the other ranks.
+
+    Args:
+        report: Report of the run.
+        ranks: Places of the ranks to choose from, at least one.
+
+    Returns:
+        The end of a sentence, such as " on stage 4, its thread is in cudaMalloc, and on 7 other
+        stages", or "" if no host launches late.
+    """
     bubbles = report.bubbles
     late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
     if len(late) == 0:
@@ -155,8 +165,14 @@ def latest_host(report: Report, ranks: Sequence[int]) -> str:
     rank = int(total_ns.argmax())
     rows = late[bubbles.rank[late] == rank]
     longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
-    others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-    return f" on {rank_label(report, rank)}{others}{host_state(report, longest)}"
+    label, state = rank_label(report, rank), host_state(report, longest)
+    if len(ranks) == 1:
+        return f" on {label}{state}"
+    n_ranks_of_stage = Counter(entry.stage for entry in report.ranks)
+    stages = [report.ranks[index].stage for index in ranks]
+    are_stages = all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
+    others = counted(len(ranks) - 1, "other stage" if are_stages else "other rank")
+    return f" on {label}{state}, and on {others}" if state else f" on {label} and {others}"
 
 
 def host_state(report: Report, row: int) -> str:

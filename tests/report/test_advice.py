@@ -15,6 +15,7 @@ from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
 from bubbleviz.render.json_document import document
 from bubbleviz.report import advice
 from bubbleviz.report.advice import Advice, advise, select_findings
+from bubbleviz.report.bubbles import latest_host
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.report.sentences import (
@@ -391,3 +392,11 @@ def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
     assert [slow_steps["advice"][index]["ranks"] for index in slow_steps["then"]] == [[6]]
     assert [step["code"] for step in uniform_steps["first"]] == ["more-microbatches"]
     assert uniform_steps["then"] == []
+
+
+def test_late_hosts_of_other_stages_are_counted_in_words() -> None:
+    report = analysed(Planting(stages=4, microbatches=8, late_stage=1, late_ns=400_000))
+
+    assert latest_host(report, (1,)).startswith(" on stage 1")
+    assert latest_host(report, (0, 1, 2, 3)).endswith("3 other stages")
+    assert "3 other stages, its thread" not in latest_host(report, (0, 1, 2, 3))

@@ -59,7 +59,7 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         BASE,
         {"late_stage": 1, "late_ns": 400_000},
         "launch",
-        "Launch earlier on node0 GPU 4 (pipeline order 1) and 3 more",
+        "Launch earlier on node0 GPU 4 (pipeline order 1) and 3 other ranks",
     ),
     (
         APART,
