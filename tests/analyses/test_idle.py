@@ -28,7 +28,19 @@ from bubbleviz.render.text.terminal import plain_text
 from tests.support import xla_profiles
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
-from tests.support.idle_runs import US, World, add_up, c, k, only, planted, r, spent, write_world
+from tests.support.idle_runs import (
+    US,
+    World,
+    add_overheads,
+    add_up,
+    c,
+    k,
+    only,
+    planted,
+    r,
+    spent,
+    write_world,
+)
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
 from tests.support.places import FIXTURES, GOLDEN
@@ -325,6 +337,35 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     assert (row["step"], row["idle_ns"], row["activity"]) == ("step 1", "50000", "data loading")
     chunks = json.loads(row["chunks"])
     assert chunks == {"no host trace": 10_000, "data loading": 35_000, "launch": 5_000}
+
+
+def test_short_gaps_are_sums_in_the_csv(tmp_path: Path, cli: CommandLine) -> None:
+    # Gaps of 2 us, the last of which the profiler takes in part, and one of 40 us.
+    starts = (0, 12, 24, 74, 86, 98)
+    kernels = [k(start, start + 10, number) for number, start in enumerate(starts)]
+    calls = [c(start - 9, start - 8, number) for number, start in enumerate(starts)]
+    steps = [r(-20, 50, "step 1"), r(50, 120, "step 2")]
+    file = profile(tmp_path, kernels, calls, steps)
+    add_overheads(file, [(96, 97)])
+
+    rows = list(csv.DictReader(io.StringIO(cli.printed("idle", file, "--csv", "-"))))
+
+    assert [(row["step"], row["idle_ns"], row["start_ns"] != "") for row in rows] == [
+        ("step 1", "40000", True),
+        ("step 2", "2000", True),
+        ("step 1", "4000", False),
+        ("step 2", "2000", False),
+    ]
+    chunks = [json.loads(row["chunks"]) for row in rows]
+    assert chunks[1:] == [
+        {"profiler": 1000, "kernel-to-kernel gaps": 1000},
+        {"kernel-to-kernel gaps": 4000},
+        {"kernel-to-kernel gaps": 2000},
+    ]
+    rank = only(bubbleviz.idle(file))
+    add_up(rank)
+    (short,) = (own for own in rank.activities if own.activity == "kernel-to-kernel gaps")
+    assert (short.idle_ns, short.gaps, short.longest_ns) == (7000, 4, 2000)
 
 
 HOSTILE = "=1+1\x00\x1b[31m<script>alert(1)</script>\n" + "x" * 10_000

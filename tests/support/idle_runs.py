@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.idle.report import IdleReport, RankIdle
@@ -53,17 +53,12 @@ def add_up(rank: RankIdle) -> None:
     for step in rank.steps:
         assert sum(spent_ns for _, spent_ns in step.activities) == step.idle_ns
         assert len(dict(step.activities)) == len(step.activities)
-    by_gap: dict[int, int] = defaultdict(int)
-    for gap, start, end in zip(
-        rank.chunks.gap.tolist(),
-        rank.chunks.start_ns.tolist(),
-        rank.chunks.end_ns.tolist(),
-        strict=True,
-    ):
-        assert start < end
-        by_gap[gap] += end - start
-    lengths = (rank.gaps.end_ns - rank.gaps.start_ns).tolist()
-    assert dict(by_gap) == dict(enumerate(lengths))
+    assert (own.idle.start_ns < own.idle.end_ns).all()
+    gaps, pieces_ns = own.gaps, own.idle.end_ns - own.idle.start_ns
+    by_gap = np.zeros(len(gaps), np.int64)
+    np.add.at(by_gap, own.idle.interval, pieces_ns)
+    assert (by_gap == gaps.end_ns - gaps.start_ns).all()
+    assert pieces_ns.sum() + sum(step.short_ns for step in rank.steps) == own.idle_ns
 
 
 def train(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
@@ -129,12 +124,17 @@ def write_world(folder: Path, world: World) -> Path:
         [c(a, b, n, tid=t, name=name) for a, b, t, name, n in world.calls],
         [r(a, b, name, t) for a, b, t, name in world.ranges],
     )
+    add_overheads(file, world.overheads)
+    return file
+
+
+def add_overheads(file: Path, times: list[tuple[int, int]]) -> None:
+    """Add times, in microseconds, in which the profiler held the process up."""
     with closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA synchronous = OFF")
         database.execute("CREATE TABLE PROFILER_OVERHEAD (start INT, end INT, globalTid INT)")
         database.executemany(
             "INSERT INTO PROFILER_OVERHEAD VALUES (?,?,?)",
-            [(a * US, b * US, global_id(1, 1)) for a, b in world.overheads],
+            [(start * US, end * US, global_id(1, 1)) for start, end in times],
         )
         database.commit()
-    return file

@@ -16,18 +16,19 @@ from bubbleviz.align.waiting_kernels import waiting_names
 from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.copies import totals_of
-from bubbleviz.analyses.idle.gaps import Device, Launches, devices_of, times_of
+from bubbleviz.analyses.idle.gaps import Device, Launches, find_devices, times_of
 from bubbleviz.analyses.idle.report import ActivityIdle, Example, RankIdle, title_of
 from bubbleviz.conventions import convention_file, kinds
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.interpret import communication, iterations, linking, record, start_skew
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model import choices, collectives, intervals
-from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined, narrowed
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, joined
 from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -290,7 +291,7 @@ class _Evidence:
 
     def launches_of(self, device: Device) -> Launches:
         """Return the calls that launched the work after each gap of a device."""
-        return _launches_of(device, self.calls, self.call)
+        return _launches_of(device.gaps.after, self.calls, self.call)
 
 
 def ranks_of(
@@ -366,10 +367,10 @@ def _measure(profile: Profile, options: IdleOptions) -> _MeasuredProfile:
     window_ns = None
     if options.window is not None:
         window_ns = low_ns, high_ns = _extent(profile, options.window, evidence.steps)
-        parts = [d.within(low_ns, high_ns, options.shortest_ns) for d in evidence.devices]
+        inside = find_devices(profile, evidence.unrecorded, options.shortest_ns, window_ns)
         evidence = replace(
             evidence,
-            devices=tuple(device for device in parts if device is not None),
+            devices=tuple(inside),
             steps={p: table.within(low_ns, high_ns) for p, table in evidence.steps.items()},
         )
         if not evidence.devices:
@@ -448,7 +449,7 @@ def _linked(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfi
     )
     # No ranges are linked, so most columns of the links have a single value.
     linked = replace(linked, links=linked.links.compacted())
-    devices = list(devices_of(linked.profile.activities, options.shortest_ns))
+    devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
             f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
@@ -526,9 +527,9 @@ def _evidence_of(
 
     lead, launching_threads = {}, []
     for device in devices:
-        thread = _launches_of(device, calls, call).thread
-        launching_threads.append(distinct(thread))
-        thread = thread[~device.gaps.short & (thread != NONE)]
+        thread = _launches_of(device.gaps.after, calls, call).thread
+        launching_threads += [thread, _launches_of(device.after_short, calls, call).thread]
+        thread = thread[~device.is_short & (thread != NONE)]
         launching, count = np.unique(thread, return_counts=True)
         lead[device.rank] = int(launching[count.argmax()]) if len(launching) else NONE
     processes = distinct(profile.activities.ranks[:, 0]).tolist()
@@ -578,15 +579,15 @@ def _read_streams(profile: Profile) -> Ints:
     return profile.streams().astype(np.int64)
 
 
-def _launches_of(device: Device, calls: Calls, call: Codes) -> Launches:
+def _launches_of(after: Codes, calls: Calls, call: Codes) -> Launches:
     """Return the calls that launched the work after each gap of a device.
 
     Args:
-        device: The device.
+        after: Row of the work after each gap.
         calls: Some calls of the profile, by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
     """
-    at = found_in(calls.row, call[device.gaps.after].astype(np.int64))
+    at = found_in(calls.row, call[after].astype(np.int64))
     columns = calls.thread, calls.start_ns, calls.end_ns
     return Launches(*(np.append(column, NONE)[at] for column in columns))
 
@@ -630,27 +631,17 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     others = list(dict.fromkeys(lead))
     launches = evidence.launches_of(device)
     threads = distinct(np.append(launches.thread, others))
-    overheads = profile.overheads.take(profile.overheads.process == device.process)
-    unrecorded = evidence.unrecorded.take(evidence.unrecorded.rank == device.rank)
     events = evidence.host.seen_from(activities, device.rank, threads, numbers)
     idle = attribution.attribute(
-        gaps,
-        launches,
-        activities,
-        evidence.waiting.held,
-        events,
-        others,
-        (unrecorded.start_ns, unrecorded.end_ns),
-        intervals.union(overheads.start_ns, overheads.end_ns),
-        numbers,
+        device, launches, activities, evidence.waiting.held, events, others, numbers
     )
-    step_of_gap = intervals.covering(steps.start_ns, steps.end_ns, gaps.start_ns).astype(np.int64)
+    step_of_gap = intervals.covering(steps.start_ns, steps.end_ns, gaps.start_ns)
 
     def example(gap: int, number: int) -> Example | None:
         """Return where a gap is, and what the host did around its longest piece of an activity."""
         if numbers.values[number] == known.SHORT:
             return None
-        low, high = np.searchsorted(idle.gap, (gap, gap + 1)).tolist()
+        low, high = np.searchsorted(idle.interval, (gap, gap + 1)).tolist()
         start_ns, end_ns = idle.start_ns[low:high], idle.end_ns[low:high]
         length_ns = np.where(idle.activity[low:high] == number, end_ns - start_ns, NONE)
         longest = int(length_ns.argmax())
@@ -675,24 +666,19 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         )
 
     times = times_of(device, evidence.activities, options.kinds)
-    totals, most = attribution.by_activity(idle, len(gaps), numbers.values, example)
+    totals = attribution.by_activity(idle, device, times["busy"], numbers.values, example)
     waits, awaited_communication_ns, awaited_copy_ns = attribution.proved_waits(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
     works = (*map(printed_part, activities.names), attribution.COPY_NAME)
-    before, after = (
-        narrowed(np.where(name == NONE, len(works) - 1, name), len(works))
-        for name in (activities.name_id[column] for column in (gaps.before, gaps.after))
-    )
     # What a picture shows of each slice of time.
     start_ns, end_ns = device.span_ns
     edges = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
     shown = ("compute", "exposed_communication", "exposed_copy")
     slice_ns = [intervals.measure_within(times[name], edges[:-1], edges[1:]) for name in shown]
-    for total in totals:
-        rows = idle.activity == numbers.number(total.activity)
-        pieces = idle.start_ns[rows], idle.end_ns[rows]
-        slice_ns.append(intervals.measure_within(pieces, edges[:-1], edges[1:]))
+    numbers_shown = [numbers.number(total.activity) for total in totals]
+    short = numbers.number(known.SHORT)
+    slice_ns += _slice_idle(idle, times["busy"], numbers_shown, short, edges)
     process, device_id = activities.ranks[device.rank].tolist()
     pid, place_text = pid_of(process), profile.place(process, device_id)
     # A device is described for a process, or for all of them.
@@ -708,7 +694,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         device_id=device_id,
         place=place_text,
         on_host=source.on_host,
-        single=device.single and not source.on_host,
+        single=device.is_single and not source.on_host,
         gpu=models[0] if models and models[0] else None,
         start_ns=start_ns,
         end_ns=end_ns,
@@ -716,19 +702,13 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         activities=totals,
         steps=attribution.by_step(idle, device, times["busy"], steps, numbers.values),
         steps_by=steps.by,
-        gaps=replace(
-            gaps,
-            before=before,
-            after=after,
-            activity=narrowed(most, len(numbers.values)),
-            step=narrowed(step_of_gap, len(steps)),
-            works=works,
-            activities=numbers.values,
-        ),
-        chunks=idle.changed(
-            gap=narrowed(idle.gap, len(gaps)),
-            activity=narrowed(idle.activity, len(numbers.values)),
+        idle=replace(
+            idle,
+            before=_number_works(activities, idle.before, works),
+            after=_number_works(activities, idle.after, works),
         ).compacted(),
+        works=works,
+        activity_names=numbers.values,
         slice_ns=np.stack(slice_ns),
         format=source.format,
         waits=waits,
@@ -738,6 +718,48 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         copies=totals_of(evidence.copies, activities, device),
         **queue,
     )
+
+
+def _number_works(activities: Activities, rows: Ints, works: Sequence[str]) -> Ints:
+    """Return the rows of ``works`` with the names of some activities.
+
+    Args:
+        activities: Kernels and copies.
+        rows: Rows of the activities.
+        works: Names of kernels, then that of copies.
+    """
+    name = activities.name_id[rows].astype(np.int64)
+    return np.where(name == NONE, len(works) - 1, name)
+
+
+def _slice_idle(
+    idle: IdleIntervals,
+    busy: intervals.Intervals,
+    shown: Sequence[int],
+    short: int,
+    edges_ns: Ints,
+) -> list[Ints]:
+    """Return the idle time in each slice of a device's time, one column per activity.
+
+    Args:
+        idle: Attributed idle time of the device. All other idle time is in short gaps.
+        busy: When any kernel or copy ran on it.
+        shown: Numbers of the activities.
+        short: Number of the activity of short gaps.
+        edges_ns: Bounds of the slices.
+    """
+    low_ns, high_ns = edges_ns[:-1], edges_ns[1:]
+
+    def measure(rows: Bools | slice) -> Ints:
+        pieces = idle.start_ns[rows], idle.end_ns[rows]
+        return intervals.measure_within(pieces, low_ns, high_ns)
+
+    idle_ns = high_ns - low_ns - intervals.measure_within(busy, low_ns, high_ns)
+    short_ns = idle_ns - measure(slice(None))
+    columns = {number: measure(idle.activity == number) for number in shown}
+    if short in columns:
+        columns[short] = columns[short] + short_ns
+    return list(columns.values())
 
 
 def _work(

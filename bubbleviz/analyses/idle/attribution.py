@@ -17,21 +17,32 @@ The parts of a gap, first that fits:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.waits import NEVER
 from bubbleviz.analyses.idle import report
-from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, Launches
+from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Launches
 from bubbleviz.analyses.idle.host import HostEvents, events_around
-from bubbleviz.analyses.idle.waits import BLOCKED, COMPUTE, KIND_NAMES, HeldWork, Waiting, kinds_of
-from bubbleviz.conventions import host_activities as known
+from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, HeldWork, Waiting, kinds_of
+from bubbleviz.conventions import host_activities
 from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.explain.idle import (
+    IdleIntervals,
+    Wait,
+    cut_at_waits,
+    cut_idle,
+    lay_over,
+    merge_pieces,
+)
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of
+from bubbleviz.model.columns import NONE, Ints, constant, joined
+from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile
 from bubbleviz.model.texts import printed_part
 
@@ -46,73 +57,18 @@ def work_name(activities: Activities, row: int) -> str:
 
 
 def attribute(
-    gaps: Gaps,
-    launches: Launches,
-    activities: Activities,
-    held: HeldWork,
-    host: HostEvents,
-    others: Sequence[int],
-    unrecorded: intervals.Intervals,
-    overhead: intervals.Intervals,
-    numbers: Numbering[str],
-) -> report.AttributedIdle:
-    """Attribute the idle time of a device to what its host did.
-
-    Args:
-        gaps: Idle gaps of the device.
-        launches: Calls that launched the work after each gap.
-        activities: Kernels and copies.
-        held: Work that waited for an event.
-        host: Ranges and calls of the host's threads.
-        others: Threads to use where nothing is recorded for the launching thread.
-        unrecorded: Intervals in which the device may have run work that was not recorded.
-        overhead: Intervals in which the profiler delayed the process.
-        numbers: Numbers of the activities' names.
-    """
-    idle = _pieces_of(gaps, launches, activities, held, host, others, numbers)
-    idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
-    idle = idle.take(idle.end_ns > idle.start_ns)
-
-    # The last one overrides the others, so the profiler's overhead takes precedence.
-    for times, name in ((unrecorded, known.UNRECORDED), (overhead, known.PROFILER)):
-        if len(times[0]):
-            idle = _reattribute(idle, times, numbers.number(name))
-    # Merge adjacent pieces of a gap with the same activity and waiting call.
-    first = begins(idle.gap, idle.activity, idle.waiting)
-    last = np.append(first[1:], True)[: len(first)]
-    return replace(idle.take(first), end_ns=idle.end_ns[last])
-
-
-def _reattribute(
-    idle: report.AttributedIdle, times: intervals.Intervals, number: int
-) -> report.AttributedIdle:
-    """Assign the idle time inside the given intervals to another activity.
-
-    Args:
-        idle: Idle time, in order of time.
-        times: Disjoint, ascending intervals.
-        number: Number of the activity.
-    """
-    row, start_ns, end_ns = intervals.cut(idle.start_ns, idle.end_ns, np.concatenate(times))
-    is_inside = intervals.covering(*times, start_ns) != NONE
-    activity = np.where(is_inside, number, idle.activity[row])
-    waiting = np.where(is_inside, NONE, idle.waiting[row])
-    return report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
-
-
-def _pieces_of(
-    gaps: Gaps,
+    device: Device,
     launches: Launches,
     activities: Activities,
     held: HeldWork,
     host: HostEvents,
     others: Sequence[int],
     numbers: Numbering[str],
-) -> report.AttributedIdle:
-    """Cut gaps into pieces by activity, without the profiler's overhead.
+) -> IdleIntervals:
+    """Attribute the gaps of a device to what its host did.
 
     Args:
-        gaps: Idle gaps of a device.
+        device: The device.
         launches: Calls that launched the work after each gap.
         activities: Kernels and copies.
         held: Work that waited for an event.
@@ -121,60 +77,132 @@ def _pieces_of(
         numbers: Numbers of the activities' names.
 
     Returns:
-        The pieces in any order. Some have a length of 0.
+        The gaps in pieces with an activity each. ``interval`` is a row of the gaps, and
+        ``host_call`` the row of the host's event if the host waited for known work.
     """
-    start_ns, end_ns, row = gaps.start_ns, gaps.end_ns, np.arange(len(gaps))
-    called = launches.thread != NONE
-    linked = ~gaps.short & called
-    copies = gaps.after >= activities.kernels
+    waits = _waits_around_launch(device, launches, activities, held, numbers)
+    idle = _name_host_activity(cut_at_waits(device.gaps, waits), launches, host, others, numbers)
+    # The last one overrides the others, so the profiler's overhead takes precedence.
+    for times, name in (
+        (device.unrecorded, host_activities.UNRECORDED),
+        (device.overhead, host_activities.PROFILER),
+    ):
+        if len(times[0]):
+            idle = lay_over(idle, times, activity=numbers.number(name))
+    return merge_pieces(idle, "interval", "activity", "host_call")
+
+
+def _waits_around_launch(
+    device: Device,
+    launches: Launches,
+    activities: Activities,
+    held: HeldWork,
+    numbers: Numbering[str],
+) -> tuple[Wait, ...]:
+    """Return what each gap of a device waits for, in order.
+
+    The first wait is for the launching call; it has no activity yet. In gaps that are not
+    attributed to the host it takes all of the time::
+
+        gap     ├── host ──┤├── launch ──┤├── blocked ──┤├── device ──┤
+                        call starts   under way   event completes
+
+    Args:
+        device: The device.
+        launches: Calls that launched the work after each gap.
+        activities: Kernels and copies.
+        held: Work that waited for an event.
+        numbers: Numbers of the activities' names.
+    """
+    gaps, is_short = device.gaps, device.is_short
+    is_linked = ~is_short & (launches.thread != NONE)
+    is_copy = gaps.after >= activities.kernels
     migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
-    migrations = migrates[activities.name_id[gaps.after]] & copies
-    unlinked = numbers.number(known.UNLINKED)
-    migration = numbers.number(known.MIGRATION) if migrations.any() else unlinked
-    whole = np.where(migrations, migration, unlinked)
-    whole = np.where(gaps.short, numbers.number(known.SHORT), whole)
-    in_call = np.where(copies, numbers.number(known.TRANSFER), numbers.number(known.LAUNCH))
-    device = np.full(len(gaps), numbers.number(known.DEVICE))
-
-    # [start, entered) is the host's, [entered, under way) the launch's, the rest the device's, of
-    # which [under way, until) is that of the event that the stream waited for.
-    due_ns = np.maximum(launches.end_ns, launches.start_ns + LATENCY_NS)
-    entered_ns, under_way_ns = (
-        np.clip(np.where(called, time_ns, end_ns), start_ns, end_ns)
-        for time_ns in (launches.start_ns, due_ns)
+    is_migration = migrates[activities.name_id[gaps.after]] & is_copy
+    unlinked = numbers.number(host_activities.UNLINKED)
+    migration = numbers.number(host_activities.MIGRATION) if is_migration.any() else unlinked
+    short = numbers.number(host_activities.SHORT)
+    transfer, launch = map(numbers.number, (host_activities.TRANSFER, host_activities.LAUNCH))
+    dependency = numbers.number(host_activities.DEVICE)
+    unattributed = np.where(is_short, short, np.where(is_migration, migration, unlinked))
+    under_way_ns = np.maximum(launches.end_ns, launches.start_ns + LATENCY_NS)
+    held_row = found_in(held.work, gaps.after)
+    completed_ns = np.append(held.end_ns, NEVER)[held_row]
+    return (
+        Wait.of(
+            np.where(is_linked, launches.start_ns, gaps.end_ns),
+            activity=np.where(is_linked, NONE, unattributed),
+        ),
+        Wait.of(under_way_ns, activity=np.where(is_copy, transfer, launch)),
+        Wait.of(completed_ns, activity=_number_blocking(held, held_row, numbers)),
+        Wait.of(constant(NEVER, len(gaps)), activity=dependency),
     )
-    at = found_in(held.work, gaps.after)
-    until_ns = np.append(held.end_ns, np.iinfo(np.int64).min)[at]
-    until_ns = np.clip(until_ns, under_way_ns, end_ns)
-    kind = np.append(held.kind, COMPUTE)[at]
-    kinds = set(kind[at != NONE].tolist())
-    blocked = [numbers.number(name) if k in kinds else NONE for k, name in enumerate(BLOCKED)]
-    untraced, unknown = numbers.number(known.UNTRACED), np.full(len(row), NONE)
-    pieces = [
-        (row[mask], start[mask], end[mask], activity[mask], unknown[mask])
-        for mask, start, end, activity in (
-            (~linked, start_ns, end_ns, whole),
-            (linked, entered_ns, under_way_ns, in_call),
-            (linked, under_way_ns, until_ns, np.array(blocked, np.int64)[kind]),
-            (linked, until_ns, end_ns, device),
-        )
-    ]
 
-    # What the launching thread did before its call, else what other threads did.
-    waits = np.where(np.append(host.by, NONE) != NONE, np.arange(len(host) + 1), NONE)
-    activity = np.append(host.activity, untraced)
-    row = np.flatnonzero(linked & (entered_ns > start_ns))
-    start_ns, end_ns = start_ns[row], entered_ns[row]
+
+def _number_blocking(held: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
+    """Return the number of the activity that blocks the work after each gap, or -1 if none does.
+
+    Args:
+        held: Work that waited for an event.
+        held_row: Row of ``held`` after each gap, or -1.
+        numbers: Numbers of the activities' names.
+    """
+    kind = np.append(held.kind, NONE)[held_row]
+    is_present = np.isin(np.arange(len(BLOCKED)), kind)
+    number_of_kind = np.array(
+        [
+            numbers.number(name) if present else NONE
+            for name, present in zip(BLOCKED, is_present.tolist(), strict=True)
+        ],
+        np.int64,
+    )
+    number: Ints = np.append(number_of_kind, NONE)[kind]
+    return number
+
+
+def _name_host_activity(
+    idle: IdleIntervals,
+    launches: Launches,
+    host: HostEvents,
+    others: Sequence[int],
+    numbers: Numbering[str],
+) -> IdleIntervals:
+    """Cut the pieces without an activity by what the launching thread did, else other threads.
+
+    Args:
+        idle: Idle time of a device.
+        launches: Calls that launched the work after each gap.
+        host: Ranges and calls of the host's threads.
+        others: Threads to use where nothing is recorded for the launching thread.
+        numbers: Numbers of the activities' names.
+
+    Returns:
+        The pieces, in order of time.
+    """
+    untraced = numbers.number(host_activities.UNTRACED)
+    # The last place is that of no event.
+    activity_of_event = np.append(host.activity, untraced)
+    waits_for_work = np.append(host.by, NONE) != NONE
+    waiting_call = np.where(waits_for_work, np.arange(len(host) + 1), NONE)
+    is_named = idle.activity != NONE
+    pieces = idle.take(~is_named)
+    parts = [idle.take(is_named)]
     for other in (None, *others):
-        thread = launches.thread[row] if other is None else np.full(len(row), other, np.int64)
-        piece, start_ns, end_ns, event = events_around(host, thread, start_ns, end_ns)
-        row, seen = row[piece], event != NONE
-        columns = (row, start_ns, end_ns, activity[event], waits[event])
-        pieces.append(tuple(column[seen] for column in columns))
-        row, start_ns, end_ns = row[~seen], start_ns[~seen], end_ns[~seen]
-    none = np.full(len(row), NONE)
-    pieces.append((row, start_ns, end_ns, np.full(len(row), untraced), none))
-    return report.AttributedIdle(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+        launching = launches.thread[pieces.interval]
+        thread = launching if other is None else np.full(len(pieces), other, np.int64)
+        row, start_ns, end_ns, event = events_around(host, thread, pieces.start_ns, pieces.end_ns)
+        pieces = replace(
+            pieces.take(row),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            activity=activity_of_event[event],
+            host_call=waiting_call[event],
+        )
+        is_seen = event != NONE
+        parts.append(pieces.take(is_seen))
+        pieces = pieces.take(~is_seen)
+    idle = joined([*parts, pieces])
+    return idle.take(sorted_rows(idle.start_ns))
 
 
 # Proved waits: what streams and hosts waited for, summed by who waited and for which work.
@@ -186,7 +214,7 @@ def proved_waits(
     profile: Profile,
     waiting: Waiting,
     host: HostEvents,
-    idle: report.AttributedIdle,
+    idle: IdleIntervals,
     numbers: Numbering[str],
     kinds: Kinds,
 ) -> tuple[tuple[report.ProvedWait, ...], int, int]:
@@ -220,8 +248,8 @@ def proved_waits(
     low_ns, high_ns = (np.clip(t[rows], *device.span_ns) for t in (held.start_ns, held.end_ns))
     lasting = high_ns > low_ns
     rows, low_ns, high_ns = rows[lasting], low_ns[lasting], high_ns[lasting]
-    pieces = np.flatnonzero(idle.waiting != NONE)
-    call, spent_ns = idle.waiting[pieces], idle.end_ns[pieces] - idle.start_ns[pieces]
+    pieces = np.flatnonzero(idle.host_call != NONE)
+    call, spent_ns = idle.host_call[pieces], idle.end_ns[pieces] - idle.start_ns[pieces]
     # A call may be in several gaps.
     once = np.zeros(len(pieces), np.int64)
     once[np.unique(call, return_index=True)[1]] = 1
@@ -231,7 +259,7 @@ def proved_waits(
     kind = np.append(held.kind[rows], kinds_of(activities, host.by[call], kinds))
     computing_ns = intervals.measure_within(times["compute"], low_ns, high_ns)
     # Of the idle time before held work, what is attributed to its wait.
-    at = found_in(held.work, device.gaps.after)[idle.gap]
+    at = found_in(held.work, idle.after)
     blocked = np.array([name in BLOCKED for name in numbers.values], bool)[idle.activity]
     before = np.flatnonzero(
         (at != NONE) & blocked & (idle.start_ns < np.append(held.end_ns, NONE)[at])
@@ -278,28 +306,24 @@ def proved_waits(
 
 
 def by_activity(
-    idle: report.AttributedIdle,
-    gaps: int,
+    idle: IdleIntervals,
+    device: Device,
+    busy: Intervals,
     names: Sequence[str],
     example: Callable[[int, int], report.Example | None],
-) -> tuple[tuple[report.ActivityIdle, ...], Ints]:
-    """Return the idle time of a rank by activity, the longest first, and what each gap is mostly.
+) -> tuple[report.ActivityIdle, ...]:
+    """Return the idle time of a device by activity, the longest first.
 
     Args:
-        idle: of the rank.
-        gaps: how many it has.
-        names: of activities.
-        example: describes a gap of which an activity (its number) took most.
-
-    Returns:
-        The activities; and the number of the one with most of each gap, shape (gaps,), of equal
-        ones the lower number.
+        idle: Attributed idle time of the device. All other idle time is in short gaps.
+        device: The device.
+        busy: When any kernel or copy ran on it.
+        names: Names of the activities.
+        example: Function that describes a gap of which an activity (its number) took most.
     """
-    each = groups_of(idle.activity, idle.gap)
+    each = groups_of(idle.activity, idle.interval)
     spent_ns = intervals.group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
-    activity, gap = idle.activity[each.first], idle.gap[each.first]
-    order = np.lexsort((-activity, spent_ns, gap))
-    main = scattered(gaps, gap[order], activity[order])
+    activity, gap = idle.activity[each.first], idle.interval[each.first]
     totals = []
     # Few: as many as there are names.
     for number in distinct(activity).tolist():
@@ -314,50 +338,99 @@ def by_activity(
                 example=example(int(gap[longest]), number),
             )
         )
-    return tuple(sorted(totals, key=report.ActivityIdle.order)), main
+    span_ns = device.span_ns[1] - device.span_ns[0]
+    short_ns = span_ns - intervals.measure(busy) - int(spent_ns.sum())
+    return _with_short_gaps(totals, device, short_ns)
+
+
+def _with_short_gaps(
+    totals: Sequence[report.ActivityIdle], device: Device, short_ns: int
+) -> tuple[report.ActivityIdle, ...]:
+    """Return totals by activity with the short gaps that have no rows, the longest first.
+
+    Args:
+        totals: Totals of the gaps that have rows.
+        device: The device.
+        short_ns: Length of all short gaps that have no rows.
+    """
+    by_name = {total.activity: total for total in totals}
+    if short_ns:
+        name = host_activities.SHORT
+        listed = by_name.get(name, report.ActivityIdle(name, 0, 0, 0, None))
+        by_name[name] = report.ActivityIdle(
+            activity=name,
+            idle_ns=listed.idle_ns + short_ns,
+            gaps=listed.gaps + len(device.after_short),
+            longest_ns=max(listed.longest_ns, device.longest_short_ns),
+            example=None,
+        )
+    return tuple(sorted(by_name.values(), key=report.ActivityIdle.order))
 
 
 def by_step(
-    idle: report.AttributedIdle,
+    idle: IdleIntervals,
     device: Device,
-    busy: intervals.Intervals,
+    busy: Intervals,
     steps: Steps,
     names: Sequence[str],
 ) -> tuple[report.StepIdle, ...]:
-    """Return the steps of a rank, and the time outside of them.
+    """Return the steps of a device, and the time outside of them.
 
     Args:
-        idle: attributed idle time of the rank.
-        device: that was idle.
+        idle: Attributed idle time of the device. All other idle time is in short gaps.
+        device: The device.
         busy: When any kernel or copy ran on it.
-        steps: of its process.
-        names: of activities.
+        steps: Steps of its process.
+        names: Names of the activities.
     """
-    span_ns = device.span_ns
-    low_ns, high_ns = (np.clip(column, *span_ns) for column in (steps.start_ns, steps.end_ns))
+    low_ns, high_ns = (
+        np.clip(column, *device.span_ns) for column in (steps.start_ns, steps.end_ns)
+    )
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
-    row, start_ns, end_ns = intervals.cut(idle.start_ns, idle.end_ns, np.append(low_ns, high_ns))
-    step = intervals.covering(steps.start_ns, steps.end_ns, start_ns)
-    each = groups_of(step, idle.activity[row])
-    spent_ns = intervals.group_sum(each.of_row, len(each), end_ns - start_ns)
-    owner, activity = step[each.first], idle.activity[row][each.first]
-    bounds = np.searchsorted(owner, np.arange(-1, len(steps) + 1)).tolist()
-
-    def activities(number: int) -> tuple[tuple[str, int], ...]:
-        rows = slice(bounds[number + 1], bounds[number + 2])
-        pairs = zip(activity[rows].tolist(), spent_ns[rows].tolist(), strict=True)
-        named = ((names[number], spent) for number, spent in pairs)
-        return tuple(sorted(named, key=lambda pair: (-pair[1], pair[0])))
+    pieces = cut_idle(idle, low_ns, high_ns)
+    step = intervals.covering(steps.start_ns, steps.end_ns, pieces.start_ns)
+    each = groups_of(step, pieces.activity)
+    spent_ns = intervals.group_sum(each.of_row, len(each), pieces.end_ns - pieces.start_ns)
+    spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    sums = step[each.first], pieces.activity[each.first], spent_ns
+    for owner, activity, activity_ns in zip(*(column.tolist() for column in sums), strict=True):
+        spent[owner][names[activity]] = activity_ns
 
     columns = (steps.name_id, low_ns, high_ns, busy_ns)
+    rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
     inside = [
-        report.StepIdle(steps.names[name], start, end, end - start, busy, activities(number))
-        for number, (name, start, end, busy) in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True)
+        _step_of(
+            steps.names[name], (start_ns, end_ns), end_ns - start_ns, step_busy_ns, spent[number]
         )
+        for number, (name, start_ns, end_ns, step_busy_ns) in rows
     ]
-    rest_ns = span_ns[1] - span_ns[0] - sum(step.length_ns for step in inside)
+    span_ns = device.span_ns[1] - device.span_ns[0]
+    rest_ns = span_ns - sum(own.length_ns for own in inside)
     if not rest_ns:
         return tuple(inside)
-    rest_busy_ns = intervals.measure(busy) - sum(step.busy_ns for step in inside)
-    return (*inside, report.StepIdle(None, None, None, rest_ns, rest_busy_ns, activities(NONE)))
+    rest_busy_ns = intervals.measure(busy) - sum(own.busy_ns for own in inside)
+    return (*inside, _step_of(None, (None, None), rest_ns, rest_busy_ns, spent[NONE]))
+
+
+def _step_of(
+    name: str | None,
+    times_ns: tuple[int | None, int | None],
+    length_ns: int,
+    busy_ns: int,
+    spent_ns: Mapping[str, int],
+) -> report.StepIdle:
+    """Return a step, whose idle time without an activity is in short gaps.
+
+    Args:
+        name: Name of the step, or None for the time outside of all steps.
+        times_ns: Start and end of the step.
+        length_ns: Length of the step.
+        busy_ns: How long anything ran in it.
+        spent_ns: Idle time by activity.
+    """
+    short_ns = length_ns - busy_ns - sum(spent_ns.values())
+    totals_ns = dict(spent_ns)
+    if short_ns:
+        totals_ns[host_activities.SHORT] = totals_ns.get(host_activities.SHORT, 0) + short_ns
+    activities = tuple(sorted(totals_ns.items(), key=lambda pair: (-pair[1], pair[0])))
+    return report.StepIdle(name, *times_ns, length_ns, busy_ns, activities, short_ns)

@@ -12,45 +12,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.explain.idle import IdleIntervals, find_neighbours, gaps_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, narrowed
-from bubbleviz.model.profile import Activities
+from bubbleviz.model.columns import Bools, Codes, Ints, Table, constant, narrowed
+from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.intervals import Intervals
+from bubbleviz.model.operations import RankIntervals
+from bubbleviz.model.profile import Activities, Profile
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
 #: that is off by 1 us or a slow host up to 20 us; what takes longer waits for something else.
 LATENCY_NS = 20_000
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Gaps(Table):
-    """Idle gaps of a device, in order.
-
-    Attributes:
-        start_ns: end of the work before.
-        end_ns: start of the work after.
-        before: row of the activities: the one that ended last before it.
-        after: row of the activities: the one that began first after it; of several the first row.
-        short: whether it is a kernel-to-kernel gap.
-        activity: row of ``activities``: the one with most of its time; -1 as long as not known.
-        step: row of the steps: the one in which it begins; -1 none.
-        works: distinct names of work; in a report rows of work are of these.
-        activities: distinct names of what hosts did.
-    """
-
-    start_ns: Ints
-    end_ns: Ints
-    before: Codes
-    after: Codes
-    short: Bools
-    activity: Codes
-    step: Codes
-    works: tuple[str, ...] = field(default=(), metadata={"shared": True})
-    activities: tuple[str, ...] = field(default=(), metadata={"shared": True})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,52 +49,142 @@ class Launches(Table):
 class Device:
     """A device of a process, and its gaps.
 
+    Short gaps, as between the kernels of a full queue, may be millions. They have no rows in
+    ``gaps``, except those in which the profiler or unrecorded work took part of the time.
+
     Attributes:
-        rank: row of the profile's ranks.
-        process: of the device.
-        gaps: all of them.
-        span_ns: from the start of its first work to the end of its last, inside the window.
-        single: whether a single kernel or copy is all that it ran.
+        rank: Row of the profile's ranks.
+        process: Process of the device.
+        gaps: The gaps, one row each. ``before`` and ``after`` are rows of the activities.
+        shortest_ns: Length below which a gap is short.
+        after_short: First work after each short gap that has no row.
+        longest_short_ns: Length of the longest of these gaps, or 0 if there are none.
+        overhead: When the profiler delayed the process.
+        unrecorded: When the device may have run work that was not recorded.
+        span_ns: From the start of the first work to the end of the last, inside the window.
+        is_single: Whether a single kernel or copy is all that the device ran.
     """
 
     rank: int
     process: int
-    gaps: Gaps
+    gaps: IdleIntervals
+    shortest_ns: int
+    after_short: Codes
+    longest_short_ns: int
+    overhead: Intervals
+    unrecorded: Intervals
     span_ns: tuple[int, int]
-    single: bool
+    is_single: bool
 
     @property
-    def long_gaps(self) -> Gaps:
+    def is_short(self) -> Bools:
+        """Mask of the rows of ``gaps`` that are short."""
+        return np.asarray(self.gaps.end_ns - self.gaps.start_ns < self.shortest_ns, bool)
+
+    @property
+    def long_gaps(self) -> IdleIntervals:
         """The gaps that are attributed to what the host did."""
-        return self.gaps.take(~self.gaps.short)
-
-    def within(self, low_ns: int, high_ns: int, shortest_ns: int) -> Device | None:
-        """Return the part between two instants; None where that misses the span."""
-        low_ns, high_ns = max(low_ns, self.span_ns[0]), min(high_ns, self.span_ns[1])
-        if high_ns <= low_ns:
-            return None
-        gaps = self.gaps
-        start_ns, end_ns = (np.clip(time, low_ns, high_ns) for time in (gaps.start_ns, gaps.end_ns))
-        short = end_ns - start_ns < shortest_ns
-        gaps = replace(gaps, start_ns=start_ns, end_ns=end_ns, short=short).take(end_ns > start_ns)
-        return replace(self, gaps=gaps, span_ns=(low_ns, high_ns))
+        return self.gaps.take(~self.is_short)
 
 
-def devices_of(activities: Activities, shortest_ns: int) -> Iterator[Device]:
+def find_devices(
+    profile: Profile,
+    unrecorded: RankIntervals,
+    shortest_ns: int,
+    window_ns: tuple[int, int] | None = None,
+) -> Iterator[Device]:
     """Yield the devices on which work took any time.
 
     Args:
-        activities: of a profile.
-        shortest_ns: shorter gaps are kernel-to-kernel gaps.
+        profile: The profile.
+        unrecorded: When ranks may have run work that was not recorded, disjoint and ascending
+            within a rank.
+        shortest_ns: Length below which a gap is short.
+        window_ns: Start and end of the part to look at, or None for the whole profile. Devices that
+            have no work in it are left out.
     """
+    activities, overheads = profile.activities, profile.overheads
+    is_lasting = activities.end_ns > activities.start_ns
     for rank, process in enumerate(activities.ranks[:, 0].tolist()):
-        rows = np.flatnonzero(activities.rank == rank)
-        lasting = rows[activities.end_ns[rows] > activities.start_ns[rows]]
-        if not len(lasting):
+        is_of_rank = activities.rank == rank
+        work = _Work.of(activities, np.flatnonzero(is_of_rank & is_lasting))
+        span_ns = work.find_span(window_ns)
+        if span_ns is None:
             continue
-        span_ns = int(activities.start_ns[lasting].min()), int(activities.end_ns[lasting].max())
-        gaps = _gaps(activities, lasting, shortest_ns)
-        yield Device(rank, process, gaps, span_ns, len(rows) == 1)
+        delays = overheads.take(overheads.process == process)
+        overhead = intervals.union(delays.start_ns, delays.end_ns)
+        missing = unrecorded.take(unrecorded.rank == rank)
+        lost = intervals.union(
+            np.append(overhead[0], missing.start_ns), np.append(overhead[1], missing.end_ns)
+        )
+        start_ns, end_ns = work.find_gaps(span_ns)
+        length_ns = end_ns - start_ns
+        has_row = (length_ns >= shortest_ns) | intervals.touching(start_ns, end_ns, lost)
+        yield Device(
+            rank=rank,
+            process=process,
+            gaps=work.describe_gaps(rank, (start_ns[has_row], end_ns[has_row])),
+            shortest_ns=shortest_ns,
+            after_short=work.find_next(end_ns[~has_row]),
+            longest_short_ns=int(length_ns[~has_row].max(initial=0)),
+            overhead=overhead,
+            unrecorded=(missing.start_ns, missing.end_ns),
+            span_ns=span_ns,
+            is_single=int(is_of_rank.sum()) == 1,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Work(Table):
+    """Work of a device that took any time, in order of its start.
+
+    Attributes:
+        row: Row of the activities.
+        start_ns: Start.
+        end_ns: End.
+    """
+
+    row: Codes
+    start_ns: Ints
+    end_ns: Ints
+
+    @staticmethod
+    def of(activities: Activities, rows: Ints) -> _Work:
+        """Return some activities in order of their start."""
+        start_ns = activities.start_ns[rows]
+        if (start_ns[1:] < start_ns[:-1]).any():
+            order = sorted_rows(start_ns)
+            rows, start_ns = rows[order], start_ns[order]
+        return _Work(narrowed(rows, len(activities)), start_ns, activities.end_ns[rows])
+
+    def find_span(self, window_ns: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return the start and end of the work in a window, or None if there is none."""
+        if not len(self):
+            return None
+        start_ns, end_ns = int(self.start_ns[0]), int(self.end_ns.max())
+        if window_ns is not None:
+            start_ns, end_ns = max(start_ns, window_ns[0]), min(end_ns, window_ns[1])
+        return (start_ns, end_ns) if end_ns > start_ns else None
+
+    def find_gaps(self, span_ns: tuple[int, int]) -> Intervals:
+        """Return the gaps inside a span of time."""
+        busy_start_ns, busy_end_ns = intervals.union(self.start_ns, self.end_ns)
+        return intervals.within((busy_end_ns[:-1], busy_start_ns[1:]), *span_ns)
+
+    def find_next(self, time_ns: Ints) -> Codes:
+        """Return the row of the first work that starts at or after each time."""
+        return self.row[np.searchsorted(self.start_ns, time_ns)]
+
+    def describe_gaps(self, rank: int, gaps: Intervals) -> IdleIntervals:
+        """Return gaps with the work before and after them.
+
+        Args:
+            rank: Rank of the device.
+            gaps: Gaps between the work.
+        """
+        before, after = find_neighbours(self.start_ns, self.end_ns, gaps)
+        of_rank = constant(rank, len(before))
+        return gaps_of(of_rank, gaps, *(self.row[at].astype(np.int64) for at in (before, after)))
 
 
 def times_of(
@@ -161,19 +228,3 @@ def times_of(
         "exposed_point_to_point": intervals.difference(passing, compute),
         "exposed_copy": intervals.difference(alone, communicating),
     }
-
-
-def _gaps(activities: Activities, rows: Ints, shortest_ns: int) -> Gaps:
-    """Return the gaps between the activities of a device, all of which have a duration."""
-    start_ns = activities.start_ns[rows]
-    if not (start_ns[1:] >= start_ns[:-1]).all():
-        rows = rows[np.argsort(start_ns, kind="stable")]
-    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
-    latest_ns = np.maximum.accumulate(end_ns)
-    last = np.maximum.accumulate(np.where(end_ns == latest_ns, np.arange(len(rows)), 0))
-    at = np.flatnonzero(start_ns[1:] > latest_ns[:-1])
-    begin_ns, until_ns, unknown = latest_ns[at], start_ns[at + 1], constant(NONE, len(at))
-    before, after = (narrowed(column, len(activities)) for column in (rows[last[at]], rows[at + 1]))
-    return Gaps(
-        begin_ns, until_ns, before, after, until_ns - begin_ns < shortest_ns, unknown, unknown
-    )

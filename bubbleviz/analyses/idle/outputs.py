@@ -15,7 +15,10 @@ from bubbleviz.analyses.idle.copies import CopyTotal, written_size
 from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.count.count import spread
-from bubbleviz.model.columns import Ints
+from bubbleviz.explain.idle import IdleIntervals
+from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.intervals import covering, group_sum
 from bubbleviz.model.texts import csv_text, document_text, inert, one_line, percent
 from bubbleviz.render import document as blocks
 from bubbleviz.report.summary import IDLE_SCHEMA
@@ -57,7 +60,7 @@ def as_json(report: IdleReport, top: int) -> str:
         ],
         "copies": [_copies(total) for total in report.copies()],
         "ranks": [
-            {**_rank(index, rank, top), "relative_score": score}
+            {**_rank(index, rank, report.shortest_ns, top), "relative_score": score}
             for index, (rank, score) in enumerate(zip(report.ranks, report.scores(), strict=True))
         ],
         "limitations": [limitation.entry for limitation in report.limitations],
@@ -102,10 +105,9 @@ def _summary(report: IdleReport) -> dict[str, Any]:
     }
 
 
-def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
-    renamed, long = {"profile": "path", "device": "place"}, np.flatnonzero(~rank.gaps.short)
-    gaps = rank.gaps.take(long)
-    longest = long[np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")[:top]]
+def _rank(index: int, rank: RankIdle, shortest_ns: int, top: int) -> dict[str, Any]:
+    renamed, gaps = {"profile": "path", "device": "place"}, rank.long_gaps(shortest_ns)
+    longest = gaps.take(np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")[:top])
     return {
         "index": index,
         **{key: getattr(rank, renamed.get(key, key)) for key in _RANK},
@@ -138,7 +140,7 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
                 "after": after,
                 "chunks": [{"activity": a, "start_ns": b, "end_ns": e} for a, b, e in chunks],
             }
-            for step, start, end, activity, before, after, chunks in _gaps(rank, longest, str)
+            for step, start, end, activity, before, after, chunks in _list_gaps(rank, longest, str)
         ],
     }
 
@@ -167,38 +169,76 @@ def _activity(total: ActivityIdle, idle_ns: int, rank: dict[str, int]) -> dict[s
     }
 
 
-def _gaps(rank: RankIdle, rows: Ints, text: Callable[[str], str]) -> Iterator[tuple[Any, ...]]:
-    """Yield step, start, end, activity, work before and after, and chunks of some gaps.
+def _list_gaps(
+    rank: RankIdle, gaps: IdleIntervals, text: Callable[[str], str]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield step, start, end, main activity, work before and after, and pieces of gaps.
 
-    Chunks are (activity, start, end); all other names go through ``text``.
+    A piece is (activity, start, end). All names except those of activities in pieces go through
+    ``text``.
+
+    Args:
+        rank: The device.
+        gaps: Some of its gaps, one row each, in any order.
+        text: Function that escapes a name.
     """
-    gaps, chunks = rank.gaps, rank.chunks.take(np.isin(rank.chunks.gap, rows))
-    works, activities = ([*map(text, names)] for names in (gaps.works, gaps.activities))
+    idle = rank.idle
+    works, activities = ([*map(text, names)] for names in (rank.works, rank.activity_names))
     # The last place is that of no step.
     steps = [*(None if step.name is None else text(step.name) for step in rank.steps), None]
-    names = (gaps.activities[activity] for activity in chunks.activity.tolist())
-    pieces = [*zip(names, chunks.start_ns.tolist(), chunks.end_ns.tolist(), strict=True)]
-    low, high = (np.searchsorted(chunks.gap, rows, side=s).tolist() for s in ("left", "right"))
-    gaps = gaps.take(rows)
-    columns = (gaps.step, gaps.start_ns, gaps.end_ns, gaps.activity, gaps.before, gaps.after)
-    cells = zip(*(column.tolist() for column in columns), low, high, strict=True)
-    for step, start, end, activity, before, after, first, last in cells:
-        own = activities[activity], works[before], works[after], pieces[first:last]
-        yield steps[step], start, end, *own
+    names = (rank.activity_names[activity] for activity in idle.activity.tolist())
+    pieces = [*zip(names, idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True)]
+    first, last = (
+        np.searchsorted(idle.interval, gaps.interval, side=side) for side in ("left", "right")
+    )
+    main = _main_activities(idle)[gaps.interval]
+    step = _steps_around(rank, gaps.start_ns)
+    columns = step, gaps.start_ns, gaps.end_ns, main, gaps.before, gaps.after, first, last
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        step_index, start_ns, end_ns, activity, before, after, low, high = row
+        described = activities[activity], works[before], works[after], pieces[low:high]
+        yield steps[step_index], start_ns, end_ns, *described
+
+
+def _main_activities(idle: IdleIntervals) -> Ints:
+    """Return the activity that takes most of each gap.
+
+    If several take as much, it is the one with the smallest number.
+    """
+    each = groups_of(idle.activity, idle.interval)
+    spent_ns = group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
+    activity, gap = idle.activity[each.first], idle.interval[each.first]
+    order = np.lexsort((-activity, spent_ns, gap))
+    return scattered(int(gap.max(initial=NONE)) + 1, gap[order], activity[order])
+
+
+def _steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
+    """Return the index of the step that covers each time, or -1 if none does."""
+    bounds = [(step.start_ns, step.end_ns) for step in rank.steps if step.start_ns is not None]
+    start_ns, end_ns = np.array(bounds, np.int64).reshape(-1, 2).T
+    return covering(start_ns, end_ns, time_ns)
 
 
 def csv_of_gaps(report: IdleReport) -> str:
-    """Return the attributed gaps as CSV, one row per gap; a cell holds its chunks as JSON."""
+    """Return the gaps as CSV: one row per attributed gap, and the sums of short gaps by step.
+
+    A cell holds the idle time by activity as JSON.
+    """
 
     def rows() -> Iterator[tuple[object, ...]]:
         for index, rank in enumerate(report.ranks):
             place = index, inert(rank.host), rank.pid, rank.device_id
-            every = np.arange(len(rank.gaps))
-            for step, start, end, *names, chunks in _gaps(rank, every, inert):
+            for step, start, end, *names, chunks in _list_gaps(rank, rank.gaps, inert):
                 spent_ns: dict[str, int] = {}
                 for name, begin, until in chunks:
                     spent_ns[name] = spent_ns.get(name, 0) + until - begin
                 yield *place, step, start, end, end - start, *names, json.dumps(spent_ns)
+            for own in rank.steps:
+                if own.short_ns:
+                    short = host_activities.SHORT
+                    name = None if own.name is None else inert(own.name)
+                    spent = json.dumps({short: own.short_ns})
+                    yield *place, name, None, None, own.short_ns, short, None, None, spent
 
     return csv_text(COLUMNS, rows())
 

@@ -16,6 +16,7 @@ import numpy as np
 from bubbleviz.analyses.idle import outputs, picture
 from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import found_in
 from bubbleviz.model.texts import one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.notebook import framed
@@ -67,11 +68,11 @@ def _timeline(report: IdleReport) -> tuple[dict[str, Any], bytes]:
     names: list[str] = []
     tables: dict[str, list[Ints]] = {"busy": [], "gaps": [], "spans": []}
     for at, rank in enumerate(report.ranks):
-        long, pieces = rank.gaps.take(~rank.gaps.short), rank.chunks
-        pieces = pieces.take(~rank.gaps.short[pieces.gap])
+        long = rank.long_gaps(report.shortest_ns)
+        pieces = rank.idle.take(found_in(long.interval, rank.idle.interval) != NONE)
         stretches = np.append(rank.start_ns, long.end_ns), np.append(long.start_ns, rank.end_ns)
-        work = _numbers(rank.gaps.works, works)[np.append(long.before[:1], long.after)]
-        cause = _numbers(rank.gaps.activities, causes)[pieces.activity]
+        work = _numbers(rank.works, works)[np.append(long.before[:1], long.after)]
+        cause = _numbers(rank.activity_names, causes)[pieces.activity]
         of_steps = [own for own in rank.steps if own.name and own.start_ns is not None]
         names += [own.name or "" for own in of_steps[len(names) :]]
         spans = [(rank.start_ns, rank.end_ns), *((own.start_ns, own.end_ns) for own in of_steps)]

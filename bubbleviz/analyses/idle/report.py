@@ -9,10 +9,10 @@ import numpy as np
 
 from bubbleviz.analyses.idle import copies
 from bubbleviz.analyses.idle.copies import CopyTotal
-from bubbleviz.analyses.idle.gaps import Gaps
 from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
-from bubbleviz.model.columns import Codes, Floats, Ints, Table
+from bubbleviz.explain.idle import IdleIntervals, merge_pieces
+from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
@@ -150,6 +150,7 @@ class StepIdle:
         length_ns: from start to end, or outside of all steps.
         busy_ns: how long anything ran in it.
         activities: (activity, idle ns), the longest first.
+        short_ns: Idle time in short gaps that have no rows in :attr:`RankIdle.idle`.
     """
 
     name: str | None
@@ -158,6 +159,7 @@ class StepIdle:
     length_ns: int
     busy_ns: int
     activities: tuple[tuple[str, int], ...]
+    short_ns: int
 
     @property
     def idle_ns(self) -> int:
@@ -168,25 +170,6 @@ class StepIdle:
     def duty_cycle(self) -> float | None:
         """Busy time over the length; None for an empty step."""
         return self.busy_ns / self.length_ns if self.length_ns else None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class AttributedIdle(Table):
-    """Idle time of a rank in pieces, disjoint and ascending; those of a gap add up to it.
-
-    Attributes:
-        gap: row of the gaps.
-        start_ns: start.
-        end_ns: end.
-        activity: number of the activity that it is attributed to.
-        waiting: row of the host's events: the call that waited for known work; -1 none.
-    """
-
-    gap: Codes
-    start_ns: Ints
-    end_ns: Ints
-    activity: Codes
-    waiting: Ints
 
 
 #: What a device did in a strip, before the activities of its host.
@@ -226,8 +209,11 @@ class RankIdle:
         activities: its idle time by activity, the longest first; they add up to it.
         steps: in order; the time outside of them last, if there is any.
         steps_by: how steps were recognised.
-        gaps: all of them; work before and after are rows of ``works``.
-        chunks: these gaps, cut by activity.
+        idle: Idle time in pieces by activity. Short gaps have rows only if the profiler or
+            unrecorded work took part of their time; all others are sums in ``steps``. ``before``
+            and ``after`` are rows of ``works``, and ``activity`` is a row of ``activity_names``.
+        works: Names of kernels and copies.
+        activity_names: Names of activities.
         slice_ns: its time in slices of equal length, for a picture; shape (names, slices). The
             names are those of :data:`BUSY`, then of ``activities``.
         format: of its profile; "" unknown.
@@ -267,8 +253,9 @@ class RankIdle:
     activities: tuple[ActivityIdle, ...]
     steps: tuple[StepIdle, ...]
     steps_by: str
-    gaps: Gaps
-    chunks: AttributedIdle
+    idle: IdleIntervals
+    works: tuple[str, ...]
+    activity_names: tuple[str, ...]
     slice_ns: Ints
     format: str
     waits: tuple[ProvedWait, ...]
@@ -289,6 +276,16 @@ class RankIdle:
     def idle_ns(self) -> int:
         """How long nothing ran."""
         return self.span_ns - self.busy_ns
+
+    @property
+    def gaps(self) -> IdleIntervals:
+        """The gaps that have rows in ``idle``, one row each."""
+        return merge_pieces(self.idle, "interval")
+
+    def long_gaps(self, shortest_ns: int) -> IdleIntervals:
+        """Return the gaps that are not short, one row each."""
+        gaps = self.gaps
+        return gaps.take(gaps.end_ns - gaps.start_ns >= shortest_ns)
 
     @property
     def measured(self) -> bool:
@@ -545,7 +542,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         # The section that counts the kernels is one of ``analyze``.
         return tuple(sentence.removesuffix(" (-v coverage counts them)") for sentence in again)
     # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
-    nccl = any(is_nccl(name) for rank in report.devices for name in rank.gaps.works)
+    nccl = any(is_nccl(name) for rank in report.devices for name in rank.works)
     late = "; bubbleviz nccl names who is late, if communicators were recorded" if nccl else ""
     waiting_ns = report.summed("exposed_point_to_point_ns")
     communication_ns = report.summed("exposed_communication_ns")
