@@ -34,7 +34,7 @@ from bubbleviz.model.columns import (
 )
 from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, numbered
 from bubbleviz.model.intervals import last_before
-from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Activities
 
@@ -230,7 +230,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
 
 
 def collective_intervals(
-    keys: OperationKeys,
+    keys: Operations,
     work: DeviceWork,
     rows: Ints,
     launched_ns: Ints,
@@ -292,7 +292,7 @@ def collective_intervals(
     return table.take(order), rows[order]
 
 
-def _iterations(keys: OperationKeys, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
+def _iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
     """Return the iteration of collectives: their operation's, or that of the one launched before.
 
     Before the first operation of a capture it is unknown.
@@ -309,7 +309,7 @@ def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
     return numbered(groups_of(*columns).of_row, launched_ns, start_ns)
 
 
-def _kept(keys: OperationKeys, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:
+def _kept(keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:
     """Return which collectives are kept; see :class:`CollectiveIntervals`."""
     owned = is_owned_by(keys, table.operation, WORK)
     alike = groups_of(table.rank, table.kind, table.group).of_row

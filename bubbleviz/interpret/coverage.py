@@ -156,7 +156,7 @@ def _tree_of(named: Ranges, thread: int) -> IntervalTree:
 #                                 end
 
 
-#: Codes of ``OperationKeys.cut``: a range was still open, or launched work is not in the capture.
+#: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
 OPEN, UNRECORDED = 1, 2
 
 

@@ -23,7 +23,7 @@ from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, groups_of, looked_up, rows_by_value
 from bubbleviz.model.intervals import group_extents, group_sum, last_before
-from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Ranges
@@ -88,7 +88,7 @@ def layer_times(
     work: DeviceWork,
     links: Links,
     placed: OperationRanges,
-    keys: OperationKeys,
+    keys: Operations,
 ) -> LayerTimes:
     """Return how long kernels of layers ran in the operations of a profile.
 
@@ -112,7 +112,7 @@ def layer_times(
 
 
 def _in_operations(
-    work: DeviceWork, placed: OperationRanges, keys: OperationKeys
+    work: DeviceWork, placed: OperationRanges, keys: Operations
 ) -> tuple[Ints, Ints]:
     """Return the compute kernels of operations that are work, and the operation of each."""
     rows = np.flatnonzero(work.compute & (work.range != NONE))

@@ -28,7 +28,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joi
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_sizes import MemoryEvents, memory_text
-from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import process_of
@@ -110,7 +110,7 @@ class MemoryUse:
 
 
 def memory_use(
-    events: MemoryEvents, keys: OperationKeys, ranks: Ints, layers: LayerRanges
+    events: MemoryEvents, keys: Operations, ranks: Ints, layers: LayerRanges
 ) -> MemoryUse | None:
     """Return what operations allocate and hold; None where no event is of a rank.
 
@@ -151,7 +151,7 @@ def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
 
 
 def _of_rank(
-    rank: int, events: MemoryEvents, keys: OperationKeys, layers: LayerRanges
+    rank: int, events: MemoryEvents, keys: Operations, layers: LayerRanges
 ) -> tuple[RankMemory, OperationMemory, LayerMemory]:
     """Return what the operations of one rank allocate and hold, by its events in order of time."""
     # Operations of a rank follow each other on the host.
@@ -179,7 +179,7 @@ _Activations: TypeAlias = tuple[Ints, Ints, Ints, Ints]
 
 
 def _activations(
-    own: OperationKeys, backward: Ints, weight: Ints, events: MemoryEvents, layers: LayerRanges
+    own: Operations, backward: Ints, weight: Ints, events: MemoryEvents, layers: LayerRanges
 ) -> _Activations:
     """Return the allocations of forwards that are freed by their backwards."""
     order = np.lexsort((np.arange(len(events)), events.address))
@@ -209,7 +209,7 @@ def _activations(
     )
 
 
-def followers(own: OperationKeys) -> tuple[Ints, Ints]:
+def followers(own: Operations) -> tuple[Ints, Ints]:
     """Return the backward, and the W, that follow each forward of a rank; -1 none.
 
     Args:
@@ -242,14 +242,14 @@ def _next(wanted: Bools, same: Ints) -> Ints:
     return np.where(found, behind, NONE)
 
 
-def _operation_at(own: OperationKeys, time_ns: Ints) -> Ints:
+def _operation_at(own: Operations, time_ns: Ints) -> Ints:
     """Return the operation inside whose range each time lies; -1 none."""
     at = np.searchsorted(own.host_start_ns, time_ns, side="right") - 1
     inside = (at >= 0) & (time_ns <= np.append(own.host_end_ns, NONE)[at])
     return np.where(inside, at, NONE).astype(np.int64)
 
 
-def _resident(own: OperationKeys, events: MemoryEvents, level: Ints) -> int:
+def _resident(own: Operations, events: MemoryEvents, level: Ints) -> int:
     """Return what is allocated when iterations begin, the median; -1 unknown."""
     forward = own.take(own.phase == Phase.F)
     if len(forward) == 0:
@@ -262,7 +262,7 @@ def _resident(own: OperationKeys, events: MemoryEvents, level: Ints) -> int:
 
 
 def _by_kind(
-    rank: int, own: OperationKeys, events: MemoryEvents, backward: Ints, activations: _Activations
+    rank: int, own: Operations, events: MemoryEvents, backward: Ints, activations: _Activations
 ) -> OperationMemory:
     """Return the medians of operations by chunk and phase."""
     count = len(own)
@@ -298,7 +298,7 @@ def _by_kind(
 
 def _by_layer(
     rank: int,
-    own: OperationKeys,
+    own: Operations,
     backward: Ints,
     activations: _Activations,
     layers: tuple[LayerName, ...],

@@ -21,7 +21,7 @@ from bubbleviz.model.grouping import (
     without,
 )
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
@@ -307,7 +307,7 @@ class NameHints(Table):
 
 def keys_of(
     named: Ranges, names: NameMeanings, placed: OperationRanges
-) -> tuple[OperationKeys, NameHints]:
+) -> tuple[Operations, NameHints]:
     """Return the keys of operations, in order of (rank, host start), and what else names give."""
     count = int(placed.operation.max(initial=-1)) + 1
     first = groups_of(placed.operation).first
@@ -323,7 +323,7 @@ def keys_of(
     microbatch = np.where(counted, order, name.microbatch)
     phase = fused_backward(name.phase, (rank, name.chunk, name.stage, name.microbatch))
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
-    keys = OperationKeys(
+    keys = Operations.without_work(
         rank=rank.copy(),
         iteration=iteration,
         phase=phase,

@@ -169,7 +169,7 @@ def record_ranks(
     placed: OperationRanges,
     receives: tuple[Ints, Ints],
     collectives: RecordedCollectives,
-    keys: model.OperationKeys,
+    keys: model.Operations,
     kinds: Kinds,
 ) -> RanksWork:
     """Return what the ranks of a profile did.
@@ -275,7 +275,7 @@ def _take_work(
 def _record_together(
     ranks: range,
     work: DeviceWork,
-    keys: model.OperationKeys,
+    keys: model.Operations,
     receives: _Receives,
     links: Links,
     recorded: RecordedCollectives,
@@ -305,8 +305,7 @@ def _record_together(
     first_activity = np.append(work.activity, NONE).take(times.first)
     launched, thread = _find_launches(first_activity, links)
     last = _find_last_receive(spans["received_ns"], waits)
-    operations = model.Operations.from_keys(
-        placed,
+    operations = placed.changed(
         **spans,
         launched_ns=launched,
         receive_launched_ns=_find_launches(np.append(receives.activity, NONE)[last], links)[0],
@@ -348,7 +347,7 @@ def _record_together(
     )
 
 
-def _line_of(ranks: range, work: DeviceWork, links: Links, keys: model.OperationKeys) -> Line:
+def _line_of(ranks: range, work: DeviceWork, links: Links, keys: model.Operations) -> Line:
     """Return the line of ranks, with room for all that they and their hosts did."""
     if len(ranks) == 1:
         return Line.of(ranks)

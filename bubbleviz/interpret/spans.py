@@ -16,7 +16,7 @@ from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, flags_of, marked
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
-from bubbleviz.model.operations import BusyIntervals, OperationKeys, Operations, RunningTimes
+from bubbleviz.model.operations import BusyIntervals, Operations, RunningTimes
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
@@ -122,7 +122,7 @@ class ActiveTime(Table):
     collective_gap_ns: Ints
 
 
-def is_owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
+def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
     """Return a mask of the work that an operation of one of some phases owns.
 
     Args:
@@ -169,7 +169,7 @@ class WorkTimes:
     unattributed: intervals.Intervals
 
 
-def measure_times(keys: OperationKeys, work: DeviceWork, ranks: range) -> WorkTimes:
+def measure_times(keys: Operations, work: DeviceWork, ranks: range) -> WorkTimes:
     """Measure when and how long the work of ranks ran.
 
     Only work of the first kind that an operation has makes its span::
@@ -259,7 +259,7 @@ def _measure_without_library(
 
 
 def with_communication_spans(
-    keys: OperationKeys, work: DeviceWork, times: WorkTimes
+    keys: Operations, work: DeviceWork, times: WorkTimes
 ) -> tuple[WorkTimes, Bools]:
     """Give compute operations whose kernels all communicate the span of these kernels.
 
@@ -373,7 +373,7 @@ def busy_intervals(
 
 
 def busy_times(
-    operations: OperationKeys, busy: BusyIntervals, phases: tuple[Phase, ...]
+    operations: Operations, busy: BusyIntervals, phases: tuple[Phase, ...]
 ) -> intervals.Intervals:
     """Return when operations of these phases kept the GPU busy."""
     rows = among(operations.phase, phases)[busy.operation]

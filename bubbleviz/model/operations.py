@@ -62,8 +62,19 @@ class Rank:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OperationKeys(Table):
-    """Identity of operations, from the names and times of their ranges; -1 means none.
+class Operations(Table, ArrowTable):
+    """Operations with their times on the device, and their stages once these are known.
+
+    The same table travels through the analysis. A reader or an interpretation creates it with the
+    ranks, iterations and times of one file. Alignment joins the tables of all files, fills in the
+    stages, and sorts the rows by (rank, start) on the report's clock. -1 means none or unknown.
+
+    ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation:
+    the columns of ``--csv`` with null for unknown values, then ``second_microbatch, second_chunk,
+    virtual_stage, busy_ns, launched_ns, global_rank``.
+
+    The columns up to ``names`` come from the names and times of ranges, and the others from the
+    work that these launched.
 
     Attributes:
         rank: Index of the rank.
@@ -84,6 +95,20 @@ class OperationKeys(Table):
         prefix: Number of tokens of the same prompts that earlier operations left for it to read.
         name_id: Row of ``names``.
         names: Texts of the ranges.
+        start_ns: Start on the device; meaningless if ``has_span`` is 0.
+        end_ns: End on the device; meaningless if ``has_span`` is 0.
+        has_span: 1 if the operation has GPU work, else 0.
+        kernels: Number of compute kernels.
+        active_ns: Length of the union of the compute kernels.
+        busy_ns: Length of the span without the gaps in which a receive of the operation waits.
+        received_ns: End of the last receive that was launched inside the ranges of the operation.
+        launched_ns: Time when the host launched the first kernel of the span. Without GPU work,
+            the time when it launched work that was lost, or -1 if it launched nothing.
+        receive_start_ns: Device start of the last receive launched inside the operation.
+        receive_launched_ns: Time when the host launched that receive.
+        virtual_stage: Virtual stage of the operation, or -1 if unknown.
+        stages: Stage of each rank, or None if unknown; empty before alignment.
+        global_ranks: Number of each rank in the job, or None if unknown; empty before alignment.
     """
 
     rank: Ints
@@ -102,39 +127,6 @@ class OperationKeys(Table):
     prefix: Ints
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Operations(OperationKeys, ArrowTable):
-    """Operations with their times on the device, and their stages once these are known.
-
-    The same table travels through the analysis. A reader or an interpretation creates it with the
-    ranks, iterations and times of one file. Alignment joins the tables of all files, fills in the
-    stages, and sorts the rows by (rank, start) on the report's clock. -1 means none or unknown.
-
-    ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation:
-    the columns of ``--csv`` with null for unknown values, then ``second_microbatch, second_chunk,
-    virtual_stage, busy_ns, launched_ns, global_rank``.
-
-    The columns are those of :class:`OperationKeys`, and these:
-
-    Attributes:
-        start_ns: Start on the device; meaningless if ``has_span`` is 0.
-        end_ns: End on the device; meaningless if ``has_span`` is 0.
-        has_span: 1 if the operation has GPU work, else 0.
-        kernels: Number of compute kernels.
-        active_ns: Length of the union of the compute kernels.
-        busy_ns: Length of the span without the gaps in which a receive of the operation waits.
-        received_ns: End of the last receive that was launched inside the ranges of the operation.
-        launched_ns: Time when the host launched the first kernel of the span. Without GPU work,
-            the time when it launched work that was lost, or -1 if it launched nothing.
-        receive_start_ns: Device start of the last receive launched inside the operation.
-        receive_launched_ns: Time when the host launched that receive.
-        virtual_stage: Virtual stage of the operation, or -1 if unknown.
-        stages: Stage of each rank, or None if unknown; empty before alignment.
-        global_ranks: Number of each rank in the job, or None if unknown; empty before alignment.
-    """
-
     start_ns: Ints
     end_ns: Ints
     has_span: Ints
@@ -150,15 +142,28 @@ class Operations(OperationKeys, ArrowTable):
     global_ranks: tuple[int | None, ...] = field(default=(), metadata={"shared": True})
 
     @classmethod
-    def from_keys(cls, keys: OperationKeys, **columns: Any) -> Operations:
-        """Return operations that add further columns to their keys.
+    def without_work(cls, **columns: Any) -> Operations:
+        """Return operations whose GPU work is not known yet.
 
         Args:
-            keys: Identity of the operations.
-            **columns: The remaining columns. Without ``virtual_stage`` all stages are unknown.
+            **columns: The columns up to ``names``. The others are 0 or -1.
         """
-        columns.setdefault("virtual_stage", constant(NONE, len(keys)))
-        return cls(**vars(keys), **columns)
+        n_rows = len(columns["rank"])
+        none, zero = constant(NONE, n_rows), constant(0, n_rows)
+        return cls(
+            start_ns=none,
+            end_ns=none,
+            has_span=zero,
+            kernels=zero,
+            active_ns=zero,
+            busy_ns=zero,
+            received_ns=none,
+            launched_ns=none,
+            receive_start_ns=none,
+            receive_launched_ns=none,
+            virtual_stage=none,
+            **columns,
+        )
 
     def stage_of(self, rank: Ints) -> Ints:
         """Return the stage of each rank, or -1 for an unknown stage or for no rank (-1)."""

@@ -13,7 +13,7 @@ import pytest
 import bubbleviz
 from bubbleviz.interpret.memory import limitations_of_memory, memory_use
 from bubbleviz.model.memory_sizes import MemoryEvents
-from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from tests.support.pytorch import python_with_torch
 
@@ -53,12 +53,12 @@ class NoLayers:
         return np.full(len(thread), -1)
 
 
-def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> OperationKeys:
+def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> Operations:
     """Return operations of one rank, one behind the other."""
     count = len(names)
     none = np.full(count, -1)
     start = np.arange(count) * length
-    return OperationKeys(
+    return Operations.without_work(
         rank=np.zeros(count, np.int64),
         iteration=np.zeros(count, np.int64),
         phase=np.array([int(phase) for phase, _ in names], np.int64),

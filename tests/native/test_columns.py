@@ -24,7 +24,7 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.intervals import Innermost
-from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges
 from bubbleviz.native import library as native
@@ -202,9 +202,9 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     )
     iterations = {"iteration": [0, 0, 0, -1], "rank": [3, 3, 4, 4]}
     phase = np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B])
-    columns = {name: np.full(4, -1) for name in OperationKeys.column_names()}
+    columns = {name: np.full(4, -1) for name in Operations.column_names()}
     columns |= {name: np.array(numbers) for name, numbers in iterations.items()}
-    keys = OperationKeys(**(columns | {"phase": phase}), names=())
+    keys = Operations(**(columns | {"phase": phase}), names=())
     found = []
     for ranks, first in ((range(2, 5), 0), (range(1), None)):
         of_ranks = work if first == 0 else work.changed(rank=np.zeros(count, np.int32))

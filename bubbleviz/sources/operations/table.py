@@ -62,8 +62,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     length_ns = end_ns - start_ns
     active_ns, known = cells.whole("active_ns")
     # As far as is told, kernels kept the GPU busy throughout.
-    operations = model.Operations.from_keys(
-        keys,
+    operations = keys.changed(
         start_ns=start_ns,
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
@@ -202,7 +201,7 @@ def _iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
 def _keys(
     cells: Cells, place: Ints, iteration: Ints, span: tuple[Ints, Ints, Bools]
-) -> model.OperationKeys:
+) -> model.Operations:
     """Return what the operations are; ``occurrence`` is -1 where the table does not tell it.
 
     Raises:
@@ -237,7 +236,7 @@ def _keys(
     )
     host_start_ns = np.where(host_start_ns == NONE, start_ns, host_start_ns)
     host_end_ns = np.where(host_end_ns == NONE, end_ns, host_end_ns)
-    return model.OperationKeys(
+    return model.Operations.without_work(
         rank=place,
         iteration=iteration,
         phase=phase,
@@ -293,7 +292,7 @@ def _looked_up(
     return [np.array(n, np.int64)[column.code] for n in zip(*numbers, none, strict=True)]
 
 
-def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Ints, Bools]) -> None:
+def _refuse_twice(cells: Cells, keys: model.Operations, span: tuple[Ints, Ints, Bools]) -> None:
     """Refuse rows that hold one forward or backward twice.
 
     They do where all that they tell agrees, times included, or where the table numbers repeated

@@ -71,7 +71,7 @@ def table_of(session: RecordedSession) -> OperationTable:
     name, count = own.name_id, len(own)
     iteration, iterations, paired = _iterations(session, own)
     none = np.full(count, NONE, np.int64)
-    keys = model.OperationKeys(
+    keys = model.Operations.without_work(
         rank=np.zeros(count, np.int64),
         iteration=iteration,
         phase=meanings.phase[name],
@@ -101,8 +101,7 @@ def table_of(session: RecordedSession) -> OperationTable:
     received_ns = intervals.group_latest(around[rows], count, end_ns[rows], NONE)
     waited_ns = intervals.group_sum(waits.operation, count, waits.end_ns - waits.start_ns)
     # The host launched what ran on the device when it entered the range, about.
-    operations = model.Operations.from_keys(
-        keys,
+    operations = keys.changed(
         start_ns=start_ns,
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
