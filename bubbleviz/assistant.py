@@ -25,8 +25,9 @@ from bubbleviz.errors import BubblevizError, InputError, OutputError, UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import one_line
-from bubbleviz.report.bubbles import bubble_parts, host_activity
+from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.labels import operation_label
+from bubbleviz.report.long_bubbles import host_activity
 from bubbleviz.report.saved import looks_saved
 from bubbleviz.report.timeline import times_median
 from bubbleviz.schedules.ideal import theory_names

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.report.bubbles import bubble_parts
+from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.report import Report
 
 #: Writes values by name, with a step, and when they were measured in seconds since 1970.

@@ -24,7 +24,6 @@ from bubbleviz.report.advice import (
     count_unlinked_kernels,
     find_replay,
 )
-from bubbleviz.report.bubbles import latest_host, thread_state
 from bubbleviz.report.labels import (
     in_ms,
     name_ranks,
@@ -33,6 +32,7 @@ from bubbleviz.report.labels import (
     shortened,
     subject,
 )
+from bubbleviz.report.long_bubbles import latest_host, thread_state
 from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines

@@ -32,9 +32,16 @@ from bubbleviz.explain.recognition.recognition import Deviation, Recognition
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import bubbles, summary
+from bubbleviz.report import summary
 from bubbleviz.report.advice import Advised, Step, advise
-from bubbleviz.report.bubbles import BubblePart
+from bubbleviz.report.bubble_parts import (
+    BubblePart,
+    bubble_parts,
+    flops_use,
+    step_parts,
+    step_window,
+)
+from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import scores_of
 from bubbleviz.report.report import Report, even_chunks
@@ -276,13 +283,13 @@ def _numbers(report: Report) -> summary.Numbers:
         bubble_overhead=_averages(measured.bubble_overhead),
         window_ns=_averages(measured.window_ns),
         cause_ns=cause_ns,
-        bubble_parts=_parts(bubbles.bubble_parts(report)),
+        bubble_parts=_parts(bubble_parts(report)),
         kernel_time=summary.KernelTimeEntry(**report.kernel_time.entry),
         launch_gap=report.launch_gap,
         step=summary.StepSummary(
-            window=bubbles.step_window(report),
-            parts=_parts(bubbles.step_parts(report)),
-            flops_use=bubbles.flops_use(report),
+            window=step_window(report),
+            parts=_parts(step_parts(report)),
+            flops_use=flops_use(report),
         ),
     )
 
@@ -437,7 +444,7 @@ def _longest_bubbles(report: Report) -> list[summary.LongBubble]:
             cause=Cause(int(idle.cause[row])).label,
             sentence=sentence,
         )
-        for row, sentence in bubbles.longest_bubbles(report)
+        for row, sentence in longest_bubbles(report)
     ]
 
 

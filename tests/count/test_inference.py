@@ -12,7 +12,7 @@ import bubbleviz
 from bubbleviz.model.phase_masks import run_kind
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document
-from bubbleviz.report.bubbles import bubble_parts
+from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.planted_runs import BASE, analysed

@@ -15,7 +15,7 @@ from bubbleviz.explain.stretch import CollectiveWaits, collective_waits
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.bubbles import longest_bubbles, longest_implied
+from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
 from bubbleviz.report.report import Report
 from tests.planting.options import Planting
 from tests.support.drawn_reports import Op, operations_of

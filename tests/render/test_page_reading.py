@@ -12,7 +12,7 @@ import pytest
 from bubbleviz.api import analyze
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.web import page as html
-from bubbleviz.report.bubbles import bubble_parts
+from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import Firefox

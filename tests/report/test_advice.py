@@ -15,7 +15,7 @@ from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
 from bubbleviz.render.json_document import document
 from bubbleviz.report import advice
 from bubbleviz.report.advice import Advice, advise, select_findings
-from bubbleviz.report.bubbles import latest_host
+from bubbleviz.report.long_bubbles import latest_host
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.report.sentences import (

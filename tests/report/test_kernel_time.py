@@ -23,7 +23,15 @@ from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import causes, first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
-from bubbleviz.report import bubbles
+from bubbleviz.report.bubble_parts import (
+    NOT_WORK,
+    bubble_parts,
+    flops_use,
+    parts_of,
+    rounded_shares,
+    step_parts,
+    step_window,
+)
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.methods import methods
@@ -280,12 +288,12 @@ def test_all_tables_begin_as_the_first_screen(cli: CommandLine) -> None:
 def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     truth = plant(run, tmp_path)  # type: ignore[arg-type]  # parametrised over Planting
     report = bubbleviz.analyze([str(tmp_path)], flops="4e12/1e15")
-    parts = {part.name: part.share for part in bubbles.bubble_parts(report)}
+    parts = {part.name: part.share for part in bubble_parts(report)}
 
     assert sum(parts.values()) == pytest.approx(headline_of(report), abs=1e-12)
     assert run is not RUNS["stray while idle"] or parts["unattributed"] > 0
     assert run is not RUNS["late host"] or parts["optimizer"] > 0
-    window, step = bubbles.step_window(report), bubbles.step_parts(report)
+    window, step = step_window(report), step_parts(report)
     spent_ns = {part.name: part.time_ns for part in step}
     averaged = [i for i in report.iterations if i.ratios[window].value is not None]
     shown = {i.index for i in averaged}
@@ -293,12 +301,10 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
     assert spent_ns["F"] * len(report.ranks) * len(shown) == pytest.approx(ran_ns)
     for name in report.summary.bubble_ratio:
-        found = bubbles.parts_of(report, averaged, name, whole=True)
+        found = parts_of(report, averaged, name, whole=True)
         assert sum(part.share for part in found) == pytest.approx(1, abs=1e-12)
     mean_ns = sum(i.ratios[window].window_ns or 0 for i in averaged) / len(averaged)
-    assert bubbles.flops_use(report) == pytest.approx(
-        4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9)
-    )
+    assert flops_use(report) == pytest.approx(4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9))
 
 
 @pytest.mark.parametrize("text", ["", "4e12", "4e12/0", "nan/1e15", "1/2/3", "4e12/inf"])
@@ -310,7 +316,7 @@ def test_flops_that_are_none_are_refused(text: str) -> None:
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     """What ran and does not count as work is a part of the bubble as idle time is."""
     report = analysed(RUNS["late host"])
-    (most, *_) = parts = bubbles.bubble_parts(report)
+    (most, *_) = parts = bubble_parts(report)
     saved = tmp_path / "report.json"
     saved.write_text(json_report.render(report, View()))
 
@@ -327,14 +333,14 @@ def test_the_rows_of_the_table_add_up_to_its_last() -> None:
 
 
 def test_every_part_has_a_colour() -> None:
-    assert {cause.label for cause in Cause} | {*bubbles._NO_WORK} == {*BUBBLE_PARTS}
+    assert {cause.label for cause in Cause} | {*NOT_WORK} == {*BUBBLE_PARTS}
 
 
 def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
-    assert bubbles.rounded_shares([]) == []
-    assert bubbles.rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
-    assert bubbles.rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
-    assert bubbles.rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]
+    assert rounded_shares([]) == []
+    assert rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
+    assert rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
+    assert rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]
 
 
 @pytest.mark.parametrize("gap_ns", [0, 50_000])

@@ -8,7 +8,7 @@ import polars
 
 from bubbleviz import api
 from bubbleviz.render.formats.csv import columns
-from bubbleviz.report.bubbles import written_operations
+from bubbleviz.report.operation_columns import written_operations
 from bubbleviz.sources.operations.schema import COLUMNS, UNITS_NS, CellKind
 from tests.support.places import CHECKOUT, FIXTURES
 

@@ -22,7 +22,8 @@ from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted, one_line, percent, suggestion
-from bubbleviz.report import bubbles, gate
+from bubbleviz.report import gate
+from bubbleviz.report.bubble_parts import BubblePart, parts_of
 from bubbleviz.report.report import Report, report_on
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.sources.operations.jsonl import parts as recorded
@@ -176,7 +177,7 @@ class WatchedIteration:
     world_size: int
     headline: str
     ratios: Mapping[str, float | None]
-    parts: tuple[bubbles.BubblePart, ...]
+    parts: tuple[BubblePart, ...]
     paces: tuple[RankPace, ...]
     slow: tuple[RankPace, ...] = ()
     usual_pause_ns: int = NONE
@@ -458,7 +459,7 @@ class Watcher:
             world_size=self.world_size,
             headline=report.headline,
             ratios=ratios,
-            parts=() if shown is None else bubbles.parts_of(report, [shown]),
+            parts=() if shown is None else parts_of(report, [shown]),
             paces=_paces(report, iteration),
         )
 

@@ -15,8 +15,8 @@ from bubbleviz.model.arrow import known_in
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import csv_text, inert
-from bubbleviz.report.bubbles import further_columns
 from bubbleviz.report.labels import operation_labels
+from bubbleviz.report.operation_columns import further_columns
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 

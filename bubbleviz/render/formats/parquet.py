@@ -7,7 +7,7 @@ import io
 import pyarrow as pa
 from pyarrow import parquet
 
-from bubbleviz.report.bubbles import written_operations
+from bubbleviz.report.operation_columns import written_operations
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 

@@ -22,9 +22,17 @@ from bubbleviz.render.text import ranks
 from bubbleviz.render.text import sections as own
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.terminal import Display, paragraph, plain_text
-from bubbleviz.report import bubbles
 from bubbleviz.report.advice import advise, shown_iteration
+from bubbleviz.report.bubble_parts import (
+    BubblePart,
+    bubble_parts,
+    flops_use,
+    rounded_shares,
+    step_parts,
+    step_window,
+)
 from bubbleviz.report.labels import limitation_lines
+from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, is_idle_elsewhere, many_ranks, measure_of
 from bubbleviz.report.report import Report
@@ -126,7 +134,7 @@ def _exact_schedule(report: Report) -> str:
 
 def _utilization(report: Report) -> str:
     """Return the use made of the GPUs; empty where no FLOPs are given."""
-    if (use := bubbles.flops_use(report)) is None:
+    if (use := flops_use(report)) is None:
         return ""
     doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
     return f"model FLOPs utilization (MFU): {percent(use)}{doubt}"
@@ -231,7 +239,7 @@ def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
 
 def _bubble(report: Report, display: Display) -> list[doc.Line]:
     """Return the bar of what the bubble is made of, which adds up to the headline."""
-    parts = bubbles.bubble_parts(report)
+    parts = bubble_parts(report)
     if not parts:
         return []
     shares = [part.share for part in parts]
@@ -240,7 +248,7 @@ def _bubble(report: Report, display: Display) -> list[doc.Line]:
     title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * sum(shares):.2f}"
     bar = [
         (part.name, part.share, shown, BUBBLE_PARTS[part.name])
-        for part, shown in zip(parts, bubbles.rounded_shares(shares), strict=True)
+        for part, shown in zip(parts, rounded_shares(shares), strict=True)
     ]
     return [*paragraph(title, display, style="bold"), *timeline.stacked_bar(bar, display)]
 
@@ -272,23 +280,23 @@ def causes(report: Report) -> doc.Table:
     It has no rows where nothing is known of them.
     """
     what = f"What the {idle_of(report)} is made of ({report.explanation.listed_ratio} window)"
-    parts = bubbles.bubble_parts(report)
+    parts = bubble_parts(report)
     total = sum(part.share for part in parts)
-    of_bubble = bubbles.rounded_shares([part.share / total for part in parts]) if total else []
+    of_bubble = rounded_shares([part.share / total for part in parts]) if total else []
     return _parts_table(what, parts, {"% of bubble": [*of_bubble, doc.in_percent(1.0)]})
 
 
 def step_time(report: Report) -> Iterator[doc.Block]:
     """Yield where the time of a step goes, the bubble among it, and the use made of the GPUs."""
-    if parts := bubbles.step_parts(report):
-        window = bubbles.step_window(report)
+    if parts := step_parts(report):
+        window = step_window(report)
         yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
     if used := _utilization(report):
         yield doc.Sentence(used)
 
 
 def _parts_table(
-    title: str, parts: Sequence[bubbles.BubblePart], more: Mapping[str, Sequence[str]]
+    title: str, parts: Sequence[BubblePart], more: Mapping[str, Sequence[str]]
 ) -> doc.Table:
     """Return a table of parts of a window, and their sum.
 
@@ -300,7 +308,7 @@ def _parts_table(
     shares = [part.share for part in parts]
     cells = {
         "cause" if more else "part": [*(part.name for part in parts), "all"],
-        "% of window": [*bubbles.rounded_shares(shares), doc.in_percent(sum(shares))],
+        "% of window": [*rounded_shares(shares), doc.in_percent(sum(shares))],
         **more,
         "ms": [*(doc.milliseconds(part.time_ns) for part in parts),
                doc.milliseconds(sum(part.time_ns for part in parts))],
@@ -318,7 +326,7 @@ def _parts_table(
 
 def longest(report: Report) -> Iterator[doc.Block]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
-    intervals, implied = bubbles.longest_bubbles(report), bubbles.longest_implied(report)
+    intervals, implied = longest_bubbles(report), longest_implied(report)
     if not intervals:
         return
     which = "" if implied is None else " that the schedule does not imply"

@@ -18,7 +18,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.bubbles import longest_bubbles
+from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.known import schedule_named

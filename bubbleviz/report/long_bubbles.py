@@ -1,0 +1,201 @@
+"""Long bubbles in words: the longest of a run, and what hosts did that launched late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import counted
+from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
+from bubbleviz.report.report import Report
+
+#: Causes that the schedule itself implies.
+_INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
+#: Reasons for idle time at the ends of an iteration if the ranks form no pipeline.
+_EDGES = {
+    Cause.WARMUP: "another rank has begun the iteration",
+    Cause.DRAIN: "another rank has not ended the iteration",
+}
+
+
+def longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
+    """Return the longest bubbles of averaged iterations that the schedule does not imply.
+
+    If the schedule implies all bubbles, the longest of these are returned. Of the bubbles of a rank
+    with the same cause before operations of the same phase, only the longest is returned.
+
+    Args:
+        report: Report of the run.
+        count: Maximum number of bubbles.
+
+    Returns:
+        For each bubble, its row in ``report.bubbles`` and a sentence on it.
+    """
+    bubbles = report.bubbles
+    implied, avoidable = _averaged_bubbles(report)
+    rows = avoidable if len(avoidable) else implied
+    after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
+    alike = groups_of(bubbles.rank[rows], bubbles.cause[rows], after)
+    times = np.bincount(alike.of_row, minlength=len(alike))
+    shown = np.sort(alike.first)[:count]
+    return tuple(
+        (int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
+        for at in shown.tolist()
+    )
+
+
+def longest_implied(report: Report) -> str | None:
+    """Return a sentence on the longest bubble that the schedule implies, or None if it is listed.
+
+    It is listed by :func:`longest_bubbles` if the schedule implies all bubbles.
+    """
+    implied, avoidable = _averaged_bubbles(report)
+    if not len(implied) or not len(avoidable):
+        return None
+    return _sentence(report, int(implied[0]), 1)
+
+
+def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
+    """Return the bubbles of averaged iterations, longest first: implied by the schedule or not."""
+    bubbles = report.bubbles
+    averaged = np.array([i.averaged for i in report.iterations] or [False])
+    rows = np.arange(len(bubbles))
+    if averaged.any():
+        rows = np.flatnonzero(averaged[bubbles.iteration])
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[rows]
+    rows = rows[sorted_rows(-length_ns)]
+    is_inherent = np.isin(bubbles.cause[rows], _INHERENT)
+    return rows[is_inherent], rows[~is_inherent]
+
+
+def _sentence(report: Report, row: int, times: int) -> str:
+    """Return a sentence on a bubble, which is the longest of ``times`` similar ones."""
+    bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
+    who = subject(rank_label(report, int(bubbles.rank[row])))
+    length = in_ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
+    after, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
+    upto = f" before {operation_label(report, after)}" if after != NONE else ""
+    iteration = report.iterations[int(bubbles.iteration[row])].name
+    idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
+    similar = f" (the longest of {times:,})" if times > 1 else ""
+    return idle + _reason(report, row, cause, peer_operation) + similar
+
+
+def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
+    """Return why a rank is idle.
+
+    Args:
+        report: Report of the run.
+        row: Row of the bubble.
+        cause: Its cause.
+        peer_operation: Row of the operation whose result the next operation needs, or -1 if there
+            is none.
+    """
+    producer = ""
+    if peer_operation != NONE:
+        peer = rank_label(report, int(report.operations.rank[peer_operation]))
+        producer = f"{operation_label(report, peer_operation)} of {peer}"
+    if report.bubbles.waits_in_collective[row]:
+        return _waits_in_collective(report, row, peer_operation)
+    if cause is Cause.DEPENDENCY and producer:
+        return f"it waits for {producer}"
+    if cause is Cause.COMMUNICATION and producer:
+        return f"the result of {producer} is in transfer"
+    if cause is Cause.QUEUED and producer:
+        return f"its input's transfer is queued behind {_transfer(report, peer_operation)}"
+    if report.no_pipeline is not None and cause in _EDGES:
+        return _EDGES[cause]
+    return cause.sentence + (host_state(report, row) if cause is Cause.HOST else "")
+
+
+def _transfer(report: Report, row: int) -> str:
+    """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``."""
+    operations, phase = report.operations, Phase(int(report.operations.phase[row]))
+    here, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
+    beyond = stage + (1 if phase in (Phase.SEND_F, Phase.RECV_B) else -1)
+    pipeline = report.ranks[here].pipeline
+    there = next(
+        (
+            rank.index
+            for rank in report.ranks
+            if rank.pipeline == pipeline
+            and ((operations.rank == rank.index) & (operations.virtual_stage == beyond)).any()
+        ),
+        here,
+    )
+    ends = [rank_label(report, rank) for rank in (here, there)]
+    source, target = ends if phase in (Phase.SEND_F, Phase.SEND_B) else reversed(ends)
+    return f"{operation_label(report, row)}, from {source} to {target}"
+
+
+def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:
+    """Return a clause on the rank that another rank waits for in a collective."""
+    kind = report.bubbles.kinds[int(report.bubbles.collective[row])] or "a collective"
+    if peer_operation == NONE:
+        return f"it waits in {kind} for the last rank to enter"
+    last = rank_label(report, int(report.operations.rank[peer_operation]))
+    after = operation_label(report, peer_operation)
+    return f"it waits in {kind} for {last}, which enters it last, after {after}"
+
+
+def latest_host(report: Report, ranks: Sequence[int]) -> str:
+    """Name the rank whose host launches late for the longest time, and count the other ranks.
+
+    Args:
+        report: Report of the run.
+        ranks: Places of the ranks to choose from, at least one.
+
+    Returns:
+        The end of a sentence, such as " on stage 4, its thread is in cudaMalloc, and on 7 other
+        stages", or "" if no host launches late.
+    """
+    bubbles = report.bubbles
+    late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
+    if len(late) == 0:
+        return ""
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[late]
+    total_ns = np.zeros(len(report.ranks), np.int64)
+    np.add.at(total_ns, bubbles.rank[late], length_ns)
+    rank = int(total_ns.argmax())
+    rows = late[bubbles.rank[late] == rank]
+    longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
+    label, state = rank_label(report, rank), host_state(report, longest)
+    if len(ranks) == 1:
+        return f" on {label}{state}"
+    n_ranks_of_stage = Counter(entry.stage for entry in report.ranks)
+    stages = [report.ranks[index].stage for index in ranks]
+    are_stages = all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
+    others = counted(len(ranks) - 1, "other stage" if are_stages else "other rank")
+    return f" on {label}{state}, and on {others}" if state else f" on {label} and {others}"
+
+
+def host_state(report: Report, row: int) -> str:
+    """Return a clause on what the launching thread did in a bubble, or "" if it is unknown."""
+    return thread_state(*host_activity(report, row))
+
+
+def thread_state(call: str | None, range_name: str | None) -> str:
+    """Return a clause on what a launching thread did, or "" if it is unknown.
+
+    Args:
+        call: CUDA call that the thread was in, or None.
+        range_name: Range that the thread was in, or None.
+    """
+    inside = f" inside {shortened(range_name)!r}" if range_name else ""
+    call = shortened(call) if call else None
+    if call:
+        return f", its thread is in {call}{inside}"
+    return f", its thread is{inside}, outside API calls" if inside else ""
+
+
+def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
+    """Return the CUDA call and the range that the host was in during a bubble, or None for each."""
+    names = report.operations.names
+    call, range_id = int(report.bubbles.host_call[row]), int(report.bubbles.host_range[row])
+    return names[call] if call != NONE else None, names[range_id] if range_id != NONE else None
