@@ -543,6 +543,14 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
     assert len(folder.parts) == 2
 
 
+def test_a_recording_that_contradicts_itself_names_both_operations(tmp_path: Path) -> None:
+    recorded(tmp_path, ("F mb=0 chunk=0 stage=0", "F mb=1 chunk=0 stage=3", "BW mb=0 stage=0"))
+
+    with pytest.raises(ProfileError) as caught:
+        bubbleviz.analyze(tmp_path)
+    assert "operation 2: rank 0 has virtual_stage 3 here, and 0 in operation 1" in str(caught.value)
+
+
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
 @pytest.mark.parametrize("named", [True, False])
 def test_an_empty_recording_says_what_it_is(

@@ -238,6 +238,21 @@ def test_a_rank_with_two_chunks_and_a_stage_finds_their_virtual_stages(tmp_path:
     assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
 
 
+def test_chunks_follow_from_virtual_stages_where_a_table_names_none(tmp_path: Path) -> None:
+    columns: dict[str, Sequence[Any]] = {
+        "rank": [0, 1, 0, 1, 1, 0, 1, 0],
+        "virtual_stage": [0, 1, 2, 3, 3, 2, 1, 0],
+        "phase": ["F"] * 4 + ["B"] * 4,
+        "microbatch": [0] * 8,
+        "start_ns": range(0, 80, 10),
+        "end_ns": range(10, 90, 10),
+    }
+    operations = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns)).operations
+
+    assert operations.chunk.tolist() == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
+
+
 def halves(folder: Path) -> list[Path]:
     paths = []
     for rank in (0, 1):
@@ -368,7 +383,7 @@ def test_a_cell_that_cannot_be_is_named(
         ({name: [] for name in ONE}, "the table is empty; write a row for each operation"),
         *(
             (
-                ONE | {name: [first, first, second, *[first] * 5]},
+                ONE | {"chunk": [0] * 8, name: [first, first, second, *[first] * 5]},
                 (f": row 3: rank 0 has {name} ", "in row 1; give each rank"),
             )
             for name, first, second in (

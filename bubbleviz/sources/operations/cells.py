@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -41,15 +41,16 @@ _N_TEXTS, _N_NUMBERS = 3, 7
 _NUMBER_BOUND = 1 << 62
 
 
-def refused(path: str, row: int, reason: str) -> ProfileError:
+def refused(path: str, row: int, reason: str, noun: str = "row") -> ProfileError:
     """Return the error for a row of a table.
 
     Args:
         path: Path of the table.
         row: Index of the row; the message counts from 1.
         reason: What is wrong.
+        noun: Name of a row.
     """
-    return ProfileError(f"{path}: row {row + 1}: {reason}")
+    return ProfileError(f"{path}: {noun} {row + 1}: {reason}")
 
 
 def shown(cell: object) -> str:
@@ -94,8 +95,11 @@ class Cells:
     Attributes:
         path: Path of the file.
         rows: Number of rows.
-        numbers: Columns of numbers, keyed by name.
-        texts: All other columns, keyed by name; empty cells have code -1.
+        numbers: Columns of numbers, keyed by name. Pairs are numbers if the second columns are
+            separate.
+        texts: Columns of texts, keyed by name; empty cells have code -1.
+        interval_columns: Columns of intervals that are not texts, keyed by name.
+        row_noun: Name of a row in messages.
         notes: Limitations found while reading the file.
     """
 
@@ -103,12 +107,14 @@ class Cells:
     rows: int
     numbers: Mapping[str, NumberColumn]
     texts: Mapping[str, CodedTexts]
+    interval_columns: Mapping[str, BusyIntervals] = field(default_factory=dict)
+    row_noun: str = "row"
     notes: tuple[Limitation, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
         """Names of the columns."""
-        return frozenset((*self.numbers, *self.texts))
+        return frozenset((*self.numbers, *self.texts, *self.interval_columns))
 
     def refuse(self, bad: Bools, reason: str | Callable[[int], str]) -> None:
         """Raise an error for the first bad row, if there is one.
@@ -122,7 +128,11 @@ class Cells:
         """
         if bad.any():
             row = int(bad.argmax())
-            raise refused(self.path, row, reason if isinstance(reason, str) else reason(row))
+            raise self.refusal(row, reason if isinstance(reason, str) else reason(row))
+
+    def refusal(self, row: int, reason: str) -> ProfileError:
+        """Return the error for a row, which the message counts from 1."""
+        return refused(self.path, row, reason, self.row_noun)
 
     def text(self, name: str) -> CodedTexts:
         """Return a column of texts; if the table lacks it, all cells are empty."""
@@ -252,13 +262,15 @@ class Cells:
         return np.asarray(total_ns, np.int64)
 
     def intervals(self, name: str) -> BusyIntervals:
-        """Return the intervals in the cells of a column, such as ``12..15 20..31``.
+        """Return the intervals of a column, or none if the table lacks it.
 
-        If the table lacks the column, there are none. They belong to the row of their cell.
+        They belong to the row of their cell, which is a text such as ``12..15 20..31``.
 
         Raises:
             ProfileError: A cell contains something else.
         """
+        if name in self.interval_columns:
+            return self.interval_columns[name]
         column = self.text(name).occurring()
         ends: list[list[str]] = []
         first = [0]
@@ -293,7 +305,7 @@ class Cells:
                 entries = None
             if not isinstance(entries, list) or not all(map(_is_collective, entries)):
                 reason = f"collectives is {shown(text)}, which is not a list as bubbleviz writes it"
-                raise refused(self.path, row, reason)
+                raise self.refusal(row, reason)
             for entry in entries:
                 numbers = (
                     number.number(name) if name else NONE

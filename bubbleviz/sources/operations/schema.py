@@ -68,6 +68,10 @@ def _whole(meaning: str, minimum: int = 0, maximum: int = 2**31 - 1, empty: int 
     return Column(CellKind.WHOLE, meaning, minimum=minimum, maximum=maximum, empty=empty)
 
 
+def _pair(meaning: str) -> Column:
+    return Column(CellKind.PAIR, meaning, minimum=NONE)
+
+
 def _time(meaning: str, unit: str = "ns") -> Column:
     return Column(CellKind.TIME, meaning, unit)
 
@@ -87,8 +91,8 @@ COLUMNS: Mapping[str, Column] = {
     },
     "iteration": Column(CellKind.TEXT, "number of the training step, or a place next to one"),
     "stage": _whole("stage of the rank", NONE, _MAX_RANK),
-    "microbatch": Column(CellKind.PAIR, "microbatch, or both microbatches of a fused operation"),
-    "chunk": Column(CellKind.PAIR, "model chunk of the rank, or both of a fused operation"),
+    "microbatch": _pair("microbatch, or both microbatches of a fused operation"),
+    "chunk": _pair("model chunk of the rank, or both of a fused operation"),
     "second_microbatch": _whole("microbatch of the backward of a fused operation", NONE),
     "second_chunk": _whole("chunk of the backward of a fused operation", NONE),
     "virtual_stage": _whole("virtual stage", NONE),

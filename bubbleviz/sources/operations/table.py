@@ -15,7 +15,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Source, ToldClock
-from bubbleviz.sources.operations.cells import Cells, refused, shown, stripped
+from bubbleviz.sources.operations.cells import Cells, shown, stripped
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: A number, or two of an operation that names two things.
@@ -55,9 +55,11 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     start_ns, end_ns, spanned = span = cells.spans()
     keys = _keys(cells, place, iteration, span)
     virtual_stage = cells.whole("virtual_stage")[0]
-    rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (virtual_stage != NONE))
-    chunk = grouping.groups_of(place[rows], keys.chunk[rows]).of_row
-    _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
+    if "chunk" in cells.names:
+        # Otherwise the chunks of a rank are numbered by its virtual stages.
+        rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (virtual_stage != NONE))
+        chunk = grouping.groups_of(place[rows], keys.chunk[rows]).of_row
+        _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
     _refuse_twice(cells, keys, span)
     length_ns = end_ns - start_ns
     active_ns, known = cells.whole("active_ns")
@@ -172,11 +174,10 @@ def _refuse_two(
     at = int(other.argmax())
     before = int(first[at])
     number, _ = cells.whole("rank")
-    raise refused(
-        cells.path,
+    raise cells.refusal(
         int(rows[at]),
         f"rank {number[rows[at]]} has {name} {told(int(values[at]))} here, and "
-        f"{told(int(values[before]))} in row {rows[before] + 1}; give each rank "
+        f"{told(int(values[before]))} in {cells.row_noun} {rows[before] + 1}; give each rank "
         + ("and chunk one" if name == "virtual_stage" else "one"),
     )
 
@@ -193,7 +194,7 @@ def _iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
         whole = _STEP.fullmatch(text)
         if whole is None and _BESIDE.fullmatch(text) is None:
             reason = f"the iteration {shown(text)} is not a whole number; number the iterations"
-            raise refused(cells.path, int((column.code == place).argmax()), reason)
+            raise cells.refusal(int((column.code == place).argmax()), reason)
         names.append(text if whole is None else str(int(whole[1])))
     column = stripped(column.code, names)
     return column.code, tuple(column.texts)
@@ -223,7 +224,10 @@ def _keys(
     )
     numbers: dict[str, Ints] = {}
     for name in ("microbatch", "chunk"):
-        first, second = _looked_up(cells.text(name), cells, _numbers_of, no_number, 2)
+        if name in cells.numbers:
+            first, second = cells.whole(name)[0], np.full(cells.rows, NONE, np.int64)
+        else:
+            first, second = _looked_up(cells.text(name), cells, _numbers_of, no_number, 2)
         told, known = cells.whole(f"second_{name}")
         numbers |= {name: first, f"second_{name}": np.where(known, told, second)}
     # An operation without a name goes by its phase.
@@ -322,8 +326,8 @@ def _refuse_twice(cells: Cells, keys: model.Operations, span: tuple[Ints, Ints, 
     at = int(again.argmax())
     first, row = int(rows[groups.first[groups.of_row[at]]]), int(rows[at])
     what = f"{Phase(int(keys.phase[row])).label} of microbatch {keys.microbatch[row]}"
-    raise refused(
-        cells.path,
+    raise cells.refusal(
         row,
-        f"it holds the {what} that row {first + 1} holds, too; give each operation once",
+        f"it holds the {what} that {cells.row_noun} {first + 1} holds, too; give each operation "
+        "once",
     )

@@ -135,7 +135,7 @@ def read_traced(path: str, watch: Watch) -> Cells:
         len(rows),
         {name: column for name, column in numbers.items() if column.filled.any()},
         {name: column for name, column in texts.items() if column.known.any()},
-        tuple(file.limitations()),
+        notes=tuple(file.limitations()),
     )
 
 

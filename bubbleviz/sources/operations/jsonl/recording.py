@@ -14,12 +14,14 @@ from bubbleviz.conventions import convention_file, range_names
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.model import grouping, intervals, limitations
 from bubbleviz.model import operations as model
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import RECEIVING, WORK, Phase
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import counted
 from bubbleviz.progress import Watch
+from bubbleviz.sources.operations.cells import Cells, NumberColumn
 from bubbleviz.sources.operations.jsonl.parts import RecordedOperations
 from bubbleviz.sources.operations.jsonl.sessions import (
     RecordedSession,
@@ -27,36 +29,36 @@ from bubbleviz.sources.operations.jsonl.sessions import (
     read_session,
 )
 from bubbleviz.sources.operations.open_table import OpenTable
+from bubbleviz.sources.operations.table import operation_table
 
 #: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
-_NUMBERS = ("microbatch", "chunk", "sequence", "second_microbatch", "second_chunk")
-#: Columns that are told wherever a name gives one, by the meaning of names.
-_TOLD = {
+#: Columns of operations that names give, with the attribute of their meanings.
+_FROM_NAMES = {
     "microbatch": "microbatch",
     "chunk": "chunk",
-    "stage": "virtual_stage",
     "sequence": "sequence",
+    "second_microbatch": "second_microbatch",
+    "second_chunk": "second_chunk",
+    "virtual_stage": "stage",
+    "tokens": "all_tokens",
 }
 
 
 def table_of(session: RecordedSession) -> OperationTable:
     """Return the operations of a recording.
 
-    Transfers that ranges only start are left out: an operation begins when its input is there, and
-    when they ended nobody knows.
-
-    Args:
-        session: the recording.
+    Ranges that only start transfers are left out: an operation begins when its input is there, and
+    nobody knows when these transfers ended.
 
     Raises:
-        ProfileError: the names of its operations are damaged.
-        NothingToAnalyseError: it holds no operations.
+        ProfileError: The names of its operations are damaged, or operations contradict each other.
+        NothingToAnalyseError: It contains no operations.
     """
     meanings = range_names.understand(session.names, convention_file.built_in()[_CONVENTION])
     recorded = session.stretch.operations
-    known = np.append(meanings.phase >= 0, False)[recorded.name_id]
-    rows = np.flatnonzero(known & ~recorded.launches)
+    is_known = np.append(meanings.phase >= 0, False)[recorded.name_id]
+    rows = np.flatnonzero(is_known & ~recorded.launches)
     if len(rows) == 0 and session.n_damaged:
         raise ProfileError(
             f"{session.path}: is damaged where the names of its operations are; copy it again, or "
@@ -67,158 +69,196 @@ def table_of(session: RecordedSession) -> OperationTable:
             f"{session.path}: a recording without operations; name forwards and backwards with "
             "annotate.phase, or annotate the framework"
         )
-    own = with_parts_joined(recorded.take(rows), meanings.phase)
-    name, count = own.name_id, len(own)
-    iteration, iterations, paired = _iterations(session, own)
-    none = np.full(count, NONE, np.int64)
-    keys = model.Operations.without_work(
-        rank=np.zeros(count, np.int64),
-        iteration=iteration,
-        phase=meanings.phase[name],
-        **{column: getattr(meanings, column)[name] for column in _NUMBERS},
-        occurrence=none,
-        host_start_ns=own.host_start_ns.copy(),
-        host_end_ns=np.maximum(own.host_start_ns, own.host_end_ns),
-        cut=np.zeros(count, np.int64),
-        tokens=meanings.all_tokens[name],
-        prefix=none,
-        name_id=name.copy(),
-        names=meanings.texts,
-    )
-    # They ran on the device; else on the host, if not lost on a device.
-    device = own.start_ns != NONE
-    spanned = device | ~own.times_lost
-    start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
-    end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
-    end_ns = np.maximum(start_ns, end_ns)
-    # Receives and collectives inside the range of work are when it waits for other ranks.
-    around = np.where(np.isin(keys.phase, WORK) & spanned, np.arange(count), NONE)
-    around = np.maximum.accumulate(around)
-    inside = np.isin(keys.phase, (*RECEIVING, Phase.COLLECTIVE)) & spanned & (around != NONE)
-    rows = np.flatnonzero(inside & (own.host_end_ns <= own.host_end_ns[around]))
-    waits = model.BusyIntervals(around[rows], start_ns[rows], end_ns[rows])
-    rows = rows[keys.phase[rows] != Phase.COLLECTIVE]
-    received_ns = intervals.group_latest(around[rows], count, end_ns[rows], NONE)
-    waited_ns = intervals.group_sum(waits.operation, count, waits.end_ns - waits.start_ns)
-    # The host launched what ran on the device when it entered the range, about.
-    operations = keys.changed(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        has_span=spanned.astype(np.int64),
-        kernels=np.zeros(count, np.int64),
-        active_ns=np.maximum(end_ns - start_ns - waited_ns, 0),
-        busy_ns=end_ns - start_ns,
-        received_ns=received_ns,
-        launched_ns=np.where(device | ~spanned, own.host_start_ns, NONE),
-        receive_start_ns=none,
-        receive_launched_ns=none,
-    )
-    told = {"rank", "phase", "start_ns", "end_ns"}
-    told |= {column for of, column in _TOLD.items() if (getattr(meanings, of)[name] != NONE).any()}
-    told |= {"iteration"} if iterations else set()
-    told |= {"launched_ns"} if device.any() else set()
+    operations = with_parts_joined(recorded.take(rows), meanings.phase)
+    n_unknown = int((~is_known).sum())
+    cells = _make_cells(session, operations, meanings, tuple(_notes(session, n_unknown)))
     header = session.header
+    source = Source(
+        path=session.path,
+        host=header.host or session.path,
+        host_known=bool(header.host),
+        format="recording",
+        # Times are those of the host's monotonic clock.
+        session_utc_ns=header.clock.utc_ns - header.clock.monotonic_ns,
+        session_clock_ns=0,
+        device="rank",
+    )
     place = ToldPlace(
         number=header.rank,
         global_rank=header.rank,
         world_size=header.world_size if header.world_size > 0 else None,
     )
-    return OperationTable(
-        # Times are those of the host's monotonic clock.
-        source=Source(
-            path=session.path,
-            host=header.host or session.path,
-            host_known=bool(header.host),
-            format="recording",
-            session_utc_ns=header.clock.utc_ns - header.clock.monotonic_ns,
-            session_clock_ns=0,
-            device="rank",
-        ),
-        operations=operations,
-        places=(place,),
-        iterations=iterations,
-        virtual_stage=meanings.stage[name],
-        kind=grouping.CodedTexts(none, ()),
-        group=grouping.CodedTexts(none, ()),
-        paired=paired,
-        told=frozenset(told),
-        waits=waits,
-        pauses=_pauses(session, own),
-        noun="recording",
-        notes=tuple(_notes(session, int((~known).sum()))),
+    return replace(operation_table(cells, source), places=(place,), noun="recording")
+
+
+def _make_cells(
+    session: RecordedSession,
+    operations: RecordedOperations,
+    meanings: range_names.NameMeanings,
+    notes: tuple[limitations.Limitation, ...],
+) -> Cells:
+    """Return the columns of a recording in the schema of tables.
+
+    Args:
+        session: The recording.
+        operations: Its operations, in the order of their starts on the host.
+        meanings: Meanings of the names.
+        notes: Limitations of the recording.
+    """
+    name, count = operations.name_id, len(operations)
+    phase = meanings.phase[name]
+    iteration, iteration_names, is_paired = _iterations(session, operations)
+    # Operations ran on the device, or on the host unless their times on a device were lost.
+    on_device = operations.start_ns != NONE
+    has_span = on_device | ~operations.times_lost
+    start_ns = np.where(on_device, operations.start_ns, operations.host_start_ns)
+    end_ns = np.where(on_device, operations.end_ns, operations.host_end_ns)
+    end_ns = np.maximum(start_ns, end_ns)
+    waiting, awaited = _find_waits(phase, has_span, operations.host_end_ns)
+    waits = model.BusyIntervals(waiting, start_ns[awaited], end_ns[awaited])
+    waited_ns = intervals.group_sum(waiting, count, waits.end_ns - waits.start_ns)
+    is_receive = phase[awaited] != Phase.COLLECTIVE
+    received_ns = intervals.group_latest(waiting[is_receive], count, waits.end_ns[is_receive], NONE)
+    numbers = {
+        "rank": NumberColumn(np.full(count, session.header.rank), np.ones(count, bool)),
+        "start_ns": NumberColumn(start_ns, has_span),
+        "end_ns": NumberColumn(end_ns, has_span),
+        "host_start_ns": NumberColumn(operations.host_start_ns, np.ones(count, bool)),
+        "host_end_ns": NumberColumn(operations.host_end_ns, np.ones(count, bool)),
+        "active_ns": NumberColumn(np.maximum(end_ns - start_ns - waited_ns, 0), has_span),
+        "received_ns": NumberColumn(received_ns, received_ns != NONE),
+    }
+    if on_device.any():
+        # The host launched the work of a device about when it entered the range.
+        numbers["launched_ns"] = NumberColumn(operations.host_start_ns, on_device | ~has_span)
+    if not is_paired:
+        numbers["paired"] = NumberColumn(np.zeros(count, np.int64), np.ones(count, bool))
+    for column, attribute in _FROM_NAMES.items():
+        values = getattr(meanings, attribute)[name]
+        is_known = values != NONE
+        if is_known.any():
+            numbers[column] = NumberColumn(values, is_known)
+    texts = {
+        "phase": CodedTexts(phase, [phase.label for phase in Phase]),
+        "name": CodedTexts(name, meanings.texts),
+    }
+    if iteration_names:
+        texts["iteration"] = CodedTexts(iteration, iteration_names)
+    interval_columns = {"waits": waits, "pauses": _pauses(session, operations)}
+    return Cells(
+        session.path, count, numbers, texts, interval_columns, row_noun="operation", notes=notes
     )
 
 
-def with_parts_joined(own: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
-    """Return operations in order of their host start, each once, however many ranges it has.
+def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
+    """Find receives and collectives inside ranges of work, which wait for other ranks meanwhile.
 
-    A forward and its loss have two ranges of one name. They are parts of one operation if no other
-    work lies between them::
+    The range around an operation is that of the last work that began before it::
+
+        F mb=0         ├─────────────────────┤
+        RECV_F mb=0      ├────┤                 awaited by this F
+        SEND_F mb=0                    ├───┤    not awaited
+
+    Args:
+        phase: Phase of each operation, in the order of their starts on the host.
+        has_span: Whether the times of each operation are known.
+        host_end_ns: End of the range of each operation.
+
+    Returns:
+        waiting: Rows of work, once for each operation that it waits for.
+        awaited: Rows of these operations.
+    """
+    rows = np.arange(len(phase))
+    work = np.maximum.accumulate(np.where(np.isin(phase, WORK) & has_span, rows, NONE))
+    is_awaited = np.isin(phase, (*RECEIVING, Phase.COLLECTIVE)) & has_span & (work != NONE)
+    awaited = np.flatnonzero(is_awaited & (host_end_ns <= host_end_ns[work]))
+    return work[awaited], awaited
+
+
+def with_parts_joined(operations: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
+    """Return operations in the order of their starts on the host, with their ranges joined.
+
+    A forward and its loss have two ranges with the same name. They are parts of one operation if no
+    other work is between them::
 
         F mb=0    ├───┤ forward   ├─┤ loss           one operation
         BW mb=0                        ├────┤
 
     Args:
-        own: some operations.
-        phase_of_name: of each name.
+        operations: One row per range.
+        phase_of_name: Phase of each name.
     """
-    own = own.take(grouping.sorted_rows(own.host_start_ns))
-    work = np.flatnonzero(np.isin(phase_of_name[own.name_id], WORK))
-    again = np.zeros(len(own), bool)
-    again[work[1:]] = (own.name_id[work[1:]] == own.name_id[work[:-1]]) & (
-        own.iteration[work[1:]] == own.iteration[work[:-1]]
+    operations = operations.take(grouping.sorted_rows(operations.host_start_ns))
+    name, iteration = operations.name_id, operations.iteration
+    work = np.flatnonzero(np.isin(phase_of_name[name], WORK))
+    is_repeated = (name[work[1:]] == name[work[:-1]]) & (
+        iteration[work[1:]] == iteration[work[:-1]]
     )
-    if not again.any():
-        return own
-    first = np.arange(len(own))
-    # Of each part of some work the place among work of the operation's first one.
-    first[work] = work[np.maximum.accumulate(np.where(again[work], 0, np.arange(len(work))))]
-    later = np.flatnonzero(again)
-    host_end_ns, start_ns, end_ns = own.host_end_ns.copy(), own.start_ns.copy(), own.end_ns.copy()
-    lost = own.times_lost.copy()
-    np.maximum.at(host_end_ns, first[later], own.host_end_ns[later])
-    np.maximum.at(end_ns, first[later], own.end_ns[later])
-    np.logical_or.at(lost, first[later], own.times_lost[later])
-    whole = replace(own, host_end_ns=host_end_ns, start_ns=start_ns, end_ns=end_ns, times_lost=lost)
-    return whole.take(~again)
+    is_later_part = np.zeros(len(operations), bool)
+    is_later_part[work[1:]] = is_repeated
+    if not is_later_part.any():
+        return operations
+    # For each part, the position among all work of the first part of its operation.
+    first_position = np.where(is_later_part[work], 0, np.arange(len(work)))
+    first_row = np.arange(len(operations))
+    first_row[work] = work[np.maximum.accumulate(first_position)]
+    later = np.flatnonzero(is_later_part)
+    first = first_row[later]
+    host_end_ns, end_ns = operations.host_end_ns.copy(), operations.end_ns.copy()
+    times_lost = operations.times_lost.copy()
+    np.maximum.at(host_end_ns, first, operations.host_end_ns[later])
+    np.maximum.at(end_ns, first, operations.end_ns[later])
+    np.logical_or.at(times_lost, first, operations.times_lost[later])
+    joined = replace(operations, host_end_ns=host_end_ns, end_ns=end_ns, times_lost=times_lost)
+    return joined.take(~is_later_part)
 
 
-def _repeated_numbers(session: RecordedSession) -> bool:
-    """Tell whether ranges number iterations in another way than upwards, each once."""
+def _has_repeated_numbers(session: RecordedSession) -> bool:
+    """Return whether the numbers of iterations do not strictly increase."""
     number = session.stretch.iterations.number
-    named = number[number >= 0]
-    return bool((np.diff(named) <= 0).any())
+    return bool((np.diff(number[number >= 0]) <= 0).any())
 
 
 def _iterations(
-    session: RecordedSession, own: RecordedOperations
+    session: RecordedSession, operations: RecordedOperations
 ) -> tuple[Ints, tuple[str, ...], bool]:
-    """Return the iteration of each operation, their names, and whether ranks share these.
+    """Return the iterations of operations.
 
-    Without any number there are no names, and what an iteration is shows by its operations. Numbers
-    that do not go up are no names: iterations are then counted.
+    Numbers that do not strictly increase are ignored, and iterations are counted instead.
+
+    Returns:
+        iteration: Index of the name of each operation's iteration, or -1 if it has no number.
+        names: Names of iterations; empty if no range numbers them.
+        is_paired: Whether all ranks have the same names.
     """
     number = session.stretch.iterations.number
-    if _repeated_numbers(session):
-        names = tuple(str(place) for place in range(len(number)))
-        return own.iteration.copy(), names, False
-    place = np.cumsum(number >= 0) - 1
-    names = tuple(str(value) for value in number[number >= 0].tolist())
-    return np.where(number >= 0, place, NONE)[own.iteration], names, True
+    if _has_repeated_numbers(session):
+        names = tuple(str(index) for index in range(len(number)))
+        return operations.iteration.copy(), names, False
+    is_numbered = number >= 0
+    index = np.where(is_numbered, np.cumsum(is_numbered) - 1, NONE)
+    names = tuple(str(value) for value in number[is_numbered].tolist())
+    return index[operations.iteration], names, True
 
 
-def _pauses(session: RecordedSession, own: RecordedOperations) -> model.BusyIntervals:
-    """Return when nothing was recorded: from the end of the last operation before, in its row."""
+def _pauses(session: RecordedSession, operations: RecordedOperations) -> model.BusyIntervals:
+    """Return the times when nothing was recorded, each in the row of the operation before it."""
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
-    before = np.searchsorted(own.iteration, resumed) - 1
+    before = np.searchsorted(operations.iteration, resumed) - 1
     resumed, before = resumed[before >= 0], before[before >= 0]
-    end_ns = np.maximum.accumulate(own.host_end_ns)[before]
-    return model.BusyIntervals(before, end_ns, np.maximum(end_ns, iterations.start_ns[resumed]))
+    start_ns = np.maximum.accumulate(operations.host_end_ns)[before]
+    end_ns = np.maximum(start_ns, iterations.start_ns[resumed])
+    return model.BusyIntervals(before, start_ns, end_ns)
 
 
 def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
-    """Yield what a recording could not tell."""
+    """Yield the limitations of a recording.
+
+    Args:
+        session: The recording.
+        unknown: Number of ranges whose names are unknown.
+    """
     path, header, stretch = session.path, session.header, session.stretch
     kind = limitations.LimitationKind
     for what, count, note_kind, reason in (
@@ -257,13 +297,13 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
     ):
         if count:
             yield limitations.Limitation(what, f"{path}: {reason}", count, note_kind)
-    if _repeated_numbers(session):
+    if _has_repeated_numbers(session):
         yield limitations.Limitation(
             "numbers of iterations",
             f"{path}: they do not increase, so iterations are counted in order",
         )
     if header.every:
-        # Of any number of ranks once, and so without a path.
+        # Without a path, so that it is listed once for all ranks.
         yield limitations.Limitation(
             "iterations that were not recorded",
             f"{header.iterations} of every {header.every} are recorded, as requested; the period "
@@ -276,7 +316,7 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
         )
 
 
-#: What most recordings tell, and what to say where one does not.
+#: Columns that most recordings have, and the consequence if one lacks them.
 _UNTOLD = (
     (
         "iteration",
@@ -291,7 +331,7 @@ _UNTOLD = (
 
 @contextmanager
 def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  # noqa: ARG001 - one thread reads it
-    """Open a recording, all of its files; they are read when they are first asked for anything."""
+    """Open a recording with all of its files. They are read on first use."""
 
     @cache
     def session() -> RecordedSession:
@@ -301,10 +341,10 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
 
 
 def _facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
-    """Yield what there is to say of a recording beside its operations."""
+    """Yield properties of a recording, as pairs of name and value."""
     header = session.header
-    of = f" of {header.world_size}" if header.world_size > 0 else ""
-    yield "rank", f"{header.rank}{of}, process {header.pid}"
+    world = f" of {header.world_size}" if header.world_size > 0 else ""
+    yield "rank", f"{header.rank}{world}, process {header.pid}"
     yield "host", header.host or "not recorded"
     device = "GPU" if header.on_gpu else "the host itself"
     yield "device", f"{device}, {header.device}" if header.device else device
