@@ -131,52 +131,69 @@ def _halves(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
     )
 
 
-def _producers(operations: Operations, given: tuple[Ints, Ints], taken: tuple[Ints, Ints]) -> Ints:
-    """Return the producer that each consumer takes a result from; -1 none.
+def _producers(
+    operations: Operations, produced: tuple[Ints, Ints], consumed: tuple[Ints, Ints]
+) -> Ints:
+    """Return the producer of each consumer's input, or -1 if there is none.
+
+    If several operations produce the same result, as replicas do, it is the nearest one in time
+    (see :func:`_find_nearest`).
 
     Args:
-        operations: of all ranks.
-        given: rows of producers, and the number of what each gives.
-        taken: rows of consumers, and the number of what each takes; -1 nothing.
+        operations: Operations of all ranks.
+        produced: Rows of the producers, and the ids of their results.
+        consumed: Rows of the consumers, and the ids of their inputs; -1 for no input.
     """
-    (producer, gives), (consumer, takes) = given, taken
-    before = looked_up((gives,), producer, (takes,))
-    if len(distinct(gives)) < len(gives):
-        results = groups_of(gives)
-        several = (np.bincount(results.of_row) > 1)[results.of_row]
-        some = found_in(distinct(gives[several]), takes) != NONE
-        before[some] = _nearest(
-            operations, (producer[several], gives[several]), (consumer[some], takes[some])
+    (producer, produced_id), (consumer, required_id) = produced, consumed
+    producer_of = looked_up((produced_id,), producer, (required_id,))
+    if len(distinct(produced_id)) < len(produced_id):
+        results = groups_of(produced_id)
+        is_ambiguous = (np.bincount(results.of_row) > 1)[results.of_row]
+        ambiguous_ids = distinct(produced_id[is_ambiguous])
+        needs_ambiguous = found_in(ambiguous_ids, required_id) != NONE
+        producer_of[needs_ambiguous] = _find_nearest(
+            operations,
+            (producer[is_ambiguous], produced_id[is_ambiguous]),
+            (consumer[needs_ambiguous], required_id[needs_ambiguous]),
         )
-    return before
+    return producer_of
 
 
-def _nearest(operations: Operations, given: tuple[Ints, Ints], taken: tuple[Ints, Ints]) -> Ints:
-    """Return the producer that each consumer waited for; -1 none.
+def _find_nearest(
+    operations: Operations, produced: tuple[Ints, Ints], consumed: tuple[Ints, Ints]
+) -> Ints:
+    """Return the nearest producer of each consumer's input, or -1 if there is none.
 
-    Producers and consumers of one result stand in order of time::
+    It is the last one to end before the consumer starts, here producer 2. If none ends before, it
+    is the first to end after::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘
+
+    Args:
+        operations: Operations of all ranks.
+        produced: Rows of the producers, and the ids of their results.
+        consumed: Rows of the consumers, and the ids of their inputs.
     """
-    (producer, gives), (consumer, takes) = given, taken
-    before = np.full(len(consumer), NONE, np.int64)
-    number = np.concatenate((gives, takes))
+    (producer, produced_id), (consumer, required_id) = produced, consumed
+    producer_of = np.full(len(consumer), NONE, np.int64)
+    result_id = np.concatenate((produced_id, required_id))
     # An operation that receives inside itself may begin before its input is ready.
-    taken_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
-    time_ns = np.concatenate((operations.end_ns[producer], taken_ns))
-    is_taken = np.arange(len(number)) >= len(producer)
-    order = sorted_rows(number, time_ns, is_taken)
-    place = np.arange(len(order))
-    is_given = ~is_taken[order]
-    last = np.maximum.accumulate(np.where(is_given, place, NONE))
-    following = np.minimum.accumulate(np.where(is_given, place, len(order))[::-1])[::-1]
+    needed_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
+    time_ns = np.concatenate((operations.end_ns[producer], needed_ns))
+    is_consumer = np.arange(len(result_id)) >= len(producer)
+    order = sorted_rows(result_id, time_ns, is_consumer)
+    count, place = len(order), np.arange(len(order))
+    is_producer = ~is_consumer[order]
+    last = np.maximum.accumulate(np.where(is_producer, place, NONE))
+    following = np.minimum.accumulate(np.where(is_producer, place, count)[::-1])[::-1]
+    # The last one before a consumer overrides the first one after it.
     for nearest in (following, last):
-        inside = (nearest >= 0) & (nearest < len(order)) & ~is_given
-        at = np.flatnonzero(inside)
-        at = at[number[order[nearest[at]]] == number[order[at]]]
-        before[order[at] - len(producer)] = producer[order[nearest[at]]]
-    return before
+        consumers = np.flatnonzero((nearest >= 0) & (nearest < count) & ~is_producer)
+        has_same_id = result_id[order[nearest[consumers]]] == result_id[order[consumers]]
+        consumers = consumers[has_same_id]
+        producer_of[order[consumers] - len(producer)] = producer[order[nearest[consumers]]]
+    return producer_of
 
 
 def inputs_of(
