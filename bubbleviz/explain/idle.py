@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, is_constant
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, is_constant
 from bubbleviz.model.grouping import sorted_rows
 from bubbleviz.model.intervals import Intervals
 
@@ -69,57 +69,80 @@ class IdleIntervals(Table):
 IdleT = TypeVar("IdleT", bound=IdleIntervals)
 
 
-def gaps_of(rank: Ints, gaps: Intervals, before: Ints, after: Ints) -> IdleIntervals:
-    """Return gaps as idle intervals of unknown cause.
+@dataclass(frozen=True, eq=False, repr=False)
+class BusyTimes(Table):
+    """Times in which work keeps ranks busy, in order of their start.
 
-    Args:
-        rank: Rank of each gap, ascending.
-        gaps: The gaps, in order of (rank, start).
-        before: Row of the work that ended last before each gap, or -1.
-        after: Row of the first work after each gap, or -1.
+    ``analyze`` passes the operations that compute, ``idle`` all kernels and copies.
+
+    Attributes:
+        rank: Index of the rank.
+        row: Row of the work.
+        start_ns: Start, on a line if there are several ranks.
+        end_ns: End.
     """
-    start_ns, end_ns = gaps
-    count = len(rank)
-    first_of_rank = np.searchsorted(rank, rank)
-    none = constant(NONE, count)
-    return IdleIntervals(
-        rank=rank,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        cause=none,
-        interval=np.arange(count) - first_of_rank,
-        before=before,
-        after=after,
-        peer_operation=none,
-        collective=none,
-        activity=none,
-        host_call=none,
-        host_range=none,
-        unrecorded=constant(0, count),
-    )
 
+    rank: Ints
+    row: Codes
+    start_ns: Ints
+    end_ns: Ints
 
-def find_neighbours(start_ns: Ints, end_ns: Ints, gaps: Intervals) -> tuple[Ints, Ints]:
-    """Find the work before and after each gap.
+    def in_order(self) -> BusyTimes:
+        """Return the times in order of their start."""
+        is_sorted = (self.start_ns[1:] >= self.start_ns[:-1]).all()
+        return self if is_sorted else self.take(sorted_rows(self.start_ns))
 
-    Args:
-        start_ns: Start of each work, ascending.
-        end_ns: End of each work.
-        gaps: Times in which no work runs.
+    def find_gaps(self, windows: Intervals, also_busy: Intervals | None = None) -> Intervals:
+        """Return the times in windows in which nothing was busy.
 
-    Returns:
-        before: Row of the work that ended last before each gap, or -1 if there is none. If several
-            ended together, it is the last row.
-        after: Row of the work that starts first after each gap, or -1 if there is none. If several
-            start together, it is the first row.
-    """
-    gap_start_ns, gap_end_ns = gaps
-    by_end = sorted_rows(end_ns)
-    n_ended = np.searchsorted(end_ns[by_end], gap_start_ns, side="right")
-    before = np.append(by_end, NONE)[n_ended - 1]
-    n_started = np.searchsorted(start_ns, gap_end_ns)
-    after = np.where(n_started < len(start_ns), n_started, NONE)
-    return before, after
+        Args:
+            windows: The windows.
+            also_busy: Other times that count as busy.
+        """
+        start_ns, end_ns = self.start_ns, self.end_ns
+        if also_busy is not None:
+            start_ns, end_ns = np.append(start_ns, also_busy[0]), np.append(end_ns, also_busy[1])
+        return intervals.difference(windows, intervals.union(start_ns, end_ns))
+
+    def describe_gaps(self, rank: Ints, gaps: Intervals) -> IdleIntervals:
+        """Return gaps as idle intervals of unknown cause, with the work of the rank around them.
+
+        Args:
+            rank: Rank of each gap, ascending.
+            gaps: Times in which no work of the rank runs, in order.
+
+        Returns:
+            One row per gap. ``before`` is the work that ended last before it; if several ended
+            together, the last one. ``after`` is the first work that starts after it; if several
+            start together, the first one.
+        """
+        start_ns, end_ns = gaps
+        by_end = sorted_rows(self.end_ns)
+        n_ended = np.searchsorted(self.end_ns[by_end], start_ns, side="right")
+        before = np.append(by_end, NONE)[n_ended - 1]
+        # The place after the last work is that of no work.
+        after = np.searchsorted(self.start_ns, end_ns)
+        count, none = len(rank), constant(NONE, len(rank))
+        return IdleIntervals(
+            rank=rank,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            cause=none,
+            interval=np.arange(count) - np.searchsorted(rank, rank),
+            before=self._rows_of(rank, before),
+            after=self._rows_of(rank, after),
+            peer_operation=none,
+            collective=none,
+            activity=none,
+            host_call=none,
+            host_range=none,
+            unrecorded=constant(0, count),
+        )
+
+    def _rows_of(self, rank: Ints, place: Ints) -> Ints:
+        """Return the row of the work in each place, or -1 if it is not of the given rank."""
+        owner, row = np.append(self.rank, NONE), np.append(self.row, NONE)
+        return np.where(owner[place] == rank, row[place], NONE).astype(np.int64)
 
 
 @dataclass(frozen=True)

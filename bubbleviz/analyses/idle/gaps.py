@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.explain.idle import IdleIntervals, find_neighbours, gaps_of
+from bubbleviz.explain.idle import BusyTimes, IdleIntervals
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Codes, Ints, Table, constant, narrowed
-from bubbleviz.model.grouping import sorted_rows
 from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Profile
@@ -107,8 +106,8 @@ def find_devices(
     is_lasting = activities.end_ns > activities.start_ns
     for rank, process in enumerate(activities.ranks[:, 0].tolist()):
         is_of_rank = activities.rank == rank
-        work = _Work.of(activities, np.flatnonzero(is_of_rank & is_lasting))
-        span_ns = work.find_span(window_ns)
+        work = _find_work(activities, rank, np.flatnonzero(is_of_rank & is_lasting))
+        span_ns = _find_span(work, window_ns)
         if span_ns is None:
             continue
         delays = overheads.take(overheads.process == process)
@@ -117,15 +116,18 @@ def find_devices(
         lost = intervals.union(
             np.append(overhead[0], missing.start_ns), np.append(overhead[1], missing.end_ns)
         )
-        start_ns, end_ns = work.find_gaps(span_ns)
+        first_ns, last_ns = span_ns
+        start_ns, end_ns = work.find_gaps((np.array([first_ns]), np.array([last_ns])))
         length_ns = end_ns - start_ns
         has_row = (length_ns >= shortest_ns) | intervals.touching(start_ns, end_ns, lost)
+        shown = start_ns[has_row], end_ns[has_row]
+        first_after = np.searchsorted(work.start_ns, end_ns[~has_row])
         yield Device(
             rank=rank,
             process=process,
-            gaps=work.describe_gaps(rank, (start_ns[has_row], end_ns[has_row])),
+            gaps=work.describe_gaps(constant(rank, len(shown[0])), shown),
             shortest_ns=shortest_ns,
-            after_short=work.find_next(end_ns[~has_row]),
+            after_short=work.row[first_after],
             longest_short_ns=int(length_ns[~has_row].max(initial=0)),
             overhead=overhead,
             unrecorded=(missing.start_ns, missing.end_ns),
@@ -134,57 +136,24 @@ def find_devices(
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Work(Table):
-    """Work of a device that took any time, in order of its start.
+def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
+    """Return some activities of a rank in order of their start."""
+    return BusyTimes(
+        constant(rank, len(rows)),
+        narrowed(rows, len(activities)),
+        activities.start_ns[rows],
+        activities.end_ns[rows],
+    ).in_order()
 
-    Attributes:
-        row: Row of the activities.
-        start_ns: Start.
-        end_ns: End.
-    """
 
-    row: Codes
-    start_ns: Ints
-    end_ns: Ints
-
-    @staticmethod
-    def of(activities: Activities, rows: Ints) -> _Work:
-        """Return some activities in order of their start."""
-        start_ns = activities.start_ns[rows]
-        if (start_ns[1:] < start_ns[:-1]).any():
-            order = sorted_rows(start_ns)
-            rows, start_ns = rows[order], start_ns[order]
-        return _Work(narrowed(rows, len(activities)), start_ns, activities.end_ns[rows])
-
-    def find_span(self, window_ns: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the start and end of the work in a window, or None if there is none."""
-        if not len(self):
-            return None
-        start_ns, end_ns = int(self.start_ns[0]), int(self.end_ns.max())
-        if window_ns is not None:
-            start_ns, end_ns = max(start_ns, window_ns[0]), min(end_ns, window_ns[1])
-        return (start_ns, end_ns) if end_ns > start_ns else None
-
-    def find_gaps(self, span_ns: tuple[int, int]) -> Intervals:
-        """Return the gaps inside a span of time."""
-        busy_start_ns, busy_end_ns = intervals.union(self.start_ns, self.end_ns)
-        return intervals.within((busy_end_ns[:-1], busy_start_ns[1:]), *span_ns)
-
-    def find_next(self, time_ns: Ints) -> Codes:
-        """Return the row of the first work that starts at or after each time."""
-        return self.row[np.searchsorted(self.start_ns, time_ns)]
-
-    def describe_gaps(self, rank: int, gaps: Intervals) -> IdleIntervals:
-        """Return gaps with the work before and after them.
-
-        Args:
-            rank: Rank of the device.
-            gaps: Gaps between the work.
-        """
-        before, after = find_neighbours(self.start_ns, self.end_ns, gaps)
-        of_rank = constant(rank, len(before))
-        return gaps_of(of_rank, gaps, *(self.row[at].astype(np.int64) for at in (before, after)))
+def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return the start and end of a device's work in a window, or None if there is none."""
+    if not len(work):
+        return None
+    start_ns, end_ns = int(work.start_ns[0]), int(work.end_ns.max())
+    if window_ns is not None:
+        start_ns, end_ns = max(start_ns, window_ns[0]), min(end_ns, window_ns[1])
+    return (start_ns, end_ns) if end_ns > start_ns else None
 
 
 def times_of(

@@ -25,7 +25,7 @@ all of them::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,41 +33,22 @@ from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.idle import (
+    BusyTimes,
     IdleIntervals,
     Wait,
     cut_at_waits,
     cut_idle,
-    find_neighbours,
-    gaps_of,
     lay_over,
 )
 from bubbleviz.explain.stretch import CollectiveWaits, Stretch
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table, constant, is_constant, marked
-from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.columns import NONE, Ints, constant, is_constant, marked
 from bubbleviz.model.intervals import Intervals, Packing
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _Computing(Table):
-    """Intervals in which compute operations keep ranks busy.
-
-    Attributes:
-        rank: Rank of the operation.
-        operation: Row of the operation.
-        start_ns: Start.
-        end_ns: End.
-    """
-
-    rank: Ints
-    operation: Ints
-    start_ns: Ints
-    end_ns: Ints
 
 
 def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
@@ -81,7 +62,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     operations = stretch.operations
     busy = stretch.busy.take(among(operations.phase, COMPUTE)[stretch.busy.operation])
     rank = operations.rank[busy.operation]
-    computing = _Computing(rank, busy.operation, busy.start_ns, busy.end_ns)
+    computing = BusyTimes(rank, busy.operation, busy.start_ns, busy.end_ns)
     windows = _span_windows(stretch)
     is_exposed = marked(len(stretch.ranks), stretch.exposed.rank)
     collectives = stretch.collectives.take(is_exposed[stretch.collectives.rank])
@@ -114,7 +95,7 @@ def _span_windows(stretch: Stretch) -> RankIntervals:
     return RankIntervals(rank, since_ns[rank], until_ns[rank])
 
 
-def _pack(n_ranks: int, tables: Iterable[RankIntervals | _Computing | CollectiveWaits]) -> Packing:
+def _pack(n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveWaits]) -> Packing:
     """Return a line with room for all times of each rank."""
     low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
     for table in tables:
@@ -144,7 +125,7 @@ def _on_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
 
 
 def _find_gaps(
-    line: Packing, computing: _Computing, windows: RankIntervals, unattributed: RankIntervals
+    line: Packing, computing: BusyTimes, windows: RankIntervals, unattributed: RankIntervals
 ) -> IdleIntervals:
     """Return the gaps in the windows in which ranks compute nothing, with times on the line.
 
@@ -154,24 +135,12 @@ def _find_gaps(
         windows: The windows.
         unattributed: Compute outside every operation, which counts as busy too.
     """
-    rank, operation = computing.rank, computing.operation
-    start_ns, end_ns = line.place(rank, computing.start_ns), line.place(rank, computing.end_ns)
-    if (start_ns[1:] < start_ns[:-1]).any():
-        order = sorted_rows(start_ns)
-        rank, operation, start_ns, end_ns = (
-            column[order] for column in (rank, operation, start_ns, end_ns)
-        )
-    loose_start_ns, loose_end_ns = _place(line, unattributed)
-    busy = intervals.union(np.append(start_ns, loose_start_ns), np.append(end_ns, loose_end_ns))
-    gaps = intervals.difference(intervals.union(*_place(line, windows)), busy)
-    gap_rank = line.groups(gaps[0])
-    # The last place is that of no row.
-    rank, operation = np.append(rank, NONE), np.append(operation, NONE)
-    before, after = (
-        np.where(rank[row] == gap_rank, operation[row], NONE)
-        for row in find_neighbours(start_ns, end_ns, gaps)
-    )
-    return gaps_of(gap_rank, gaps, before, after)
+    start_ns = line.place(computing.rank, computing.start_ns)
+    end_ns = line.place(computing.rank, computing.end_ns)
+    busy = replace(computing, start_ns=start_ns, end_ns=end_ns).in_order()
+    on_line = intervals.union(*_place(line, windows))
+    gaps = busy.find_gaps(on_line, also_busy=_place(line, unattributed))
+    return busy.describe_gaps(line.groups(gaps[0]), gaps)
 
 
 def _waits_before(
