@@ -55,8 +55,8 @@ _HOMES = {
 #: are types for what resolves them in these modules (``typing.get_type_hints``, notebooks).
 _MENTIONED = {
     "Report": {
-        "Alternatives": "bubbleviz.explain.alternatives",
         "RunMemory": "bubbleviz.report.memory",
+        "WhatIf": "bubbleviz.explain.what_if",
     },
     "compare": {
         "Comparison": "bubbleviz.report.compared.comparison",

@@ -145,21 +145,21 @@ def analyze(
     if not what_if and not ideal:
         return report
     with step("simulate schedules"):
-        from bubbleviz.explain.alternatives import alternatives_of
+        from bubbleviz.explain.what_if import ask_what_if
 
-        others = alternatives_of(
+        others = ask_what_if(
             run.ranks, run.operations, counts, explanation, schedule, planned, others=what_if
         )
         if report.memory is not None:
-            from bubbleviz.report.memory_limits import others_in_bytes
+            from bubbleviz.report.memory_limits import add_peak_bytes
 
-            others = others_in_bytes(others, report.memory, report, limit)
+            others = add_peak_bytes(others, report.memory, report, limit)
         if limit is not None and others.limit_bytes is None:
             what = f"memory limit {memory_limit} plays no part"
             reason = "profiles do not tell what all stages hold in bytes (bubbleviz guide memory)"
             note = Limitation(what, reason, kind=LimitationKind.LIMIT_UNUSED)
             report = replace(report, limitations=(*report.limitations, note))
-    return replace(report, alternatives=others)
+    return replace(report, what_if=others)
 
 
 def _read_run(

@@ -81,6 +81,31 @@ def _remove_chance(length: Floats, chance: float) -> Floats | None:
     return np.asarray(shrunk / mean, np.float64)
 
 
+def lengths_of_iteration(
+    operations: Operations, iteration: int, microbatches: int
+) -> tuple[float, ...]:
+    """Return the length of each microbatch of one iteration as a multiple of the mean of all.
+
+    Nothing is taken off for chance.
+
+    Args:
+        operations: Operations of all ranks.
+        iteration: Index of the iteration.
+        microbatches: Number of its microbatches.
+
+    Returns:
+        The lengths, or empty if the microbatches of some operations are unknown.
+    """
+    rows = np.flatnonzero((operations.iteration == iteration) & among(operations.phase, WORK))
+    microbatch = operations.microbatch[rows]
+    if not microbatches or microbatch.min(initial=0) < 0:
+        return ()
+    if int(microbatch.max(initial=0)) >= microbatches:
+        return ()
+    busy_ns = np.bincount(microbatch, operations.busy_ns[rows], microbatches)
+    return tuple((busy_ns / busy_ns.mean()).tolist()) if busy_ns.any() else ()
+
+
 def _number_iterations(operations: Operations, chosen: Sequence[int]) -> Ints:
     """Return the index in ``chosen`` of each operation's iteration, or -1 if it is not chosen."""
     # Indices are dense, so that nothing is sorted; the last one stands for all other iterations.

@@ -6,7 +6,6 @@ The ratios of the report are counted as those of a measurement are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from bubbleviz.errors import UsageError
@@ -16,11 +15,11 @@ from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
+from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.communication.torch_csv import write
 from bubbleviz.schedules.ideal import Estimate, Ideal
 from bubbleviz.schedules.known import FORMULAS, SCHEDULES, Formula, formula_named
 from bubbleviz.schedules.plan import Schedule
-from bubbleviz.schedules.predictions import Setting
 
 SCHEMA = "bubbleviz.simulation/1"
 
@@ -154,31 +153,57 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
         yield blocks.Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
 
 
-def as_settings_json(found: Sequence[Setting], restrictions: tuple[Restriction, ...]) -> str:
-    """Return what several sizes would take as JSON, the cheapest first."""
-    settings = [{**asdict(own), "device_ns": own.device_ns} for own in found]
+def sizes_as_json(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
+    """Return several schedules and sizes as JSON.
+
+    Args:
+        choices: The schedules and sizes, the cheapest first.
+        restrictions: Reasons why their times may be wrong.
+    """
+    settings = [_choice_values(choice) for choice in choices]
     return document_text(SCHEMA, {**written(restrictions), "settings": settings})
 
 
-def setting_sections(
-    found: Sequence[Setting], restrictions: tuple[Restriction, ...]
+def _choice_values(choice: Choice) -> dict[str, Any]:
+    """Return a choice as JSON values."""
+    return {
+        "schedule": choice.schedule,
+        "stages": choice.stages,
+        "microbatches": choice.microbatches,
+        "chunks": choice.chunks,
+        "iteration_ns": choice.makespan_ns,
+        "error_ns": choice.error_ns,
+        "bubble_ratio": choice.bubble_ratio,
+        "peak_activations": choice.peak_activations,
+        "reason": choice.reason,
+        "device_ns": choice.device_ns,
+    }
+
+
+def list_sizes(
+    choices: Sequence[Choice], restrictions: tuple[Restriction, ...]
 ) -> Iterator[blocks.Block]:
-    """Yield what several sizes would take, the cheapest first."""
+    """Yield a table of several schedules and sizes.
+
+    Args:
+        choices: The schedules and sizes, the cheapest first.
+        restrictions: Reasons why their times may be wrong.
+    """
     rows = [
         {
-            "schedule": own.schedule,
-            "p": str(own.stages),
-            "m": str(own.microbatches),
-            "v": str(own.chunks),
-            "iteration ms": blocks.milliseconds(own.iteration_ns),
-            "±": blocks.milliseconds(own.error_ns),
-            "device ms per microbatch": blocks.milliseconds(own.device_ns),
-            "bubble %": blocks.in_percent(own.bubble_ratio),
-            "activations": "-" if own.peak_activations is None else f"{own.peak_activations:g}",
+            "schedule": choice.schedule,
+            "p": str(choice.stages),
+            "m": str(choice.microbatches),
+            "v": str(choice.chunks),
+            "iteration ms": blocks.milliseconds(choice.makespan_ns),
+            "±": blocks.milliseconds(choice.error_ns),
+            "device ms per microbatch": blocks.milliseconds(choice.device_ns),
+            "bubble %": blocks.in_percent(choice.bubble_ratio),
+            "activations": _activations(choice.peak_activations),
         }
-        for own in found
+        for choice in choices
     ]
-    measured = any(own.error_ns is not None for own in found)
+    measured = any(choice.error_ns is not None for choice in choices)
     columns = [name for name in rows[0] if measured or name != "±"]
     yield blocks.Table(
         "Settings, the cheapest per microbatch first (p stages, m microbatches, v chunks)",
@@ -186,7 +211,7 @@ def setting_sections(
         left=("schedule",),
         giving_way=("activations", "v"),
     )
-    for text in dict.fromkeys(own.reason for own in found if own.reason):
+    for text in dict.fromkeys(choice.reason for choice in choices if choice.reason):
         yield blocks.Sentence(f"  - {one_line(text, 200)}")
     for restriction in restrictions:
         yield blocks.Sentence(f"! measured times: {one_line(restriction.text, 200)}", style="bold")
@@ -195,8 +220,12 @@ def setting_sections(
             "±: 95 % interval, from the spread of the run's times and how far it is off its own "
             "simulation"
         )
-    if measured and len({own.stages for own in found}) > 1:
+    if measured and len({choice.stages for choice in choices}) > 1:
         yield blocks.Sentence("stages of another number share the work evenly")
+
+
+def _activations(peak: float | None) -> str:
+    return "-" if peak is None else f"{peak:g}"
 
 
 def _line(name: str, value: str, what: str) -> tuple[str, str]:

@@ -54,11 +54,11 @@ _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 #: What people ask of a report; outputs ask for more.
 _PUBLIC = (
-    *("advice", "alternatives", "bubble_ratio", "bubbles", "convention", "headline"),
+    *("advice", "bubble_ratio", "bubbles", "convention", "headline"),
     *("headline_reason", "iteration", "iterations", "kind", "limitations", "log", "memory"),
     *("operations", "plan", "plot", "profiles", "ranks", "restrictions", "save", "schedule"),
-    *("slowdowns", "stages", "summary", "typical_iteration", "version", "what_to_do_first"),
-    "worst_iteration",
+    *("slowdowns", "stages", "summary", "typical_iteration", "version", "what_if"),
+    *("what_to_do_first", "worst_iteration"),
 )
 
 

@@ -30,11 +30,11 @@ from bubbleviz.report.restrictions import (
 )
 
 if TYPE_CHECKING:
-    from bubbleviz.explain.alternatives import Alternative
     from bubbleviz.explain.changes import Change
     from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.report.report import KernelTime, Report
+    from bubbleviz.schedules.choices import Choice
 
 #: Minimum saving of advice that is done first or next, as a share of an iteration.
 _MIN_SAVING = 0.005
@@ -101,7 +101,7 @@ class StepCode(StrEnum):
 
 #: What advice rests on: faults and a replay without them, a simulated schedule that is faster, or
 #: operations that ran out of the planned order.
-Evidence: TypeAlias = "Finding | Alternative | Recognition"
+Evidence: TypeAlias = "Finding | Choice | Recognition"
 
 
 @dataclass(frozen=True, eq=False)
@@ -485,15 +485,14 @@ def _advise_on_schedule(report: Report) -> Advice | None:
     Returns:
         The advice, or None if no schedule is known to be comparable.
     """
-    others, ran = report.alternatives, report.schedule
+    others, ran = report.what_if, report.schedule
     is_unrecognised = ran is not None and ran.inferred and ran.name is None
     if others is None or others.window != "schedule" or is_unrecognised:
         return None
-    rows = {row.name: row for row in others.rows}
-    measured, same_order = rows.pop("measured", None), rows.pop("no-delay", None)
+    measured, same_order = others.as_measured, others.without_delays
     if measured is None or same_order is None:
         return None
-    fitting = [row for row in rows.values() if row.fits and row.makespan_ms is not None]
+    fitting = [row for row in others.schedules if row.fits and row.makespan_ms is not None]
     best = min(fitting, key=lambda row: row.makespan_ms or 0.0, default=None)
     length_ms, same_ms = measured.makespan_ms, same_order.makespan_ms
     if best is None or best.makespan_ms is None or not length_ms or same_ms is None:
@@ -501,7 +500,7 @@ def _advise_on_schedule(report: Report) -> Advice | None:
     saving_ms = same_ms - best.makespan_ms
     return Advice(
         kind="schedule",
-        place=best.name,
+        place=best.schedule,
         evidence=best,
         saving_ns=1e6 * saving_ms,
         length_ns=1e6 * length_ms,

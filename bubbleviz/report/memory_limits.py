@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from bubbleviz.align.run import Run, stages_of_chunks
-from bubbleviz.explain.alternatives import Alternatives
+from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.interpret.memory import OperationMemory
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE
@@ -63,41 +63,44 @@ def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]])
     )
 
 
-def others_in_bytes(
-    others: Alternatives, memory: RunMemory, report: Report, limit_bytes: float | None
-) -> Alternatives:
+def add_peak_bytes(
+    what_if: WhatIf, memory: RunMemory, report: Report, limit_bytes: float | None
+) -> WhatIf:
     """Return other schedules with the bytes of their fullest device, and whether they fit.
 
-    A device holds what it always does, and for each microbatch what all of its chunks hold. They
-    stay as they are where not all stages have their memory.
+    A device holds its resident memory, and for each microbatch the activations of all its chunks.
 
     Args:
-        others: at the times of the run.
-        memory: of the run.
-        report: on the run.
-        limit_bytes: what a device has; None to compare with the run alone.
+        what_if: Other schedules at the times of the run.
+        memory: Memory of the run.
+        report: Report of the run.
+        limit_bytes: Memory of a device, or None to compare with the run alone.
+
+    Returns:
+        The schedules, unchanged if the memory of a stage is unknown.
     """
     kinds = report.explanation.phase_times.kinds
     stages = {kind.virtual_stage: kind.stage for kind in kinds}
-    known = measured_memory(memory, stages)
-    if known is None:
-        return others
-    held = dict.fromkeys(sorted(stages[number] for number in range(len(known.held))), 0.0)
-    for number, bytes_ in enumerate(known.held):
-        held[stages[number]] += bytes_
+    measured = measured_memory(memory, stages)
+    if measured is None:
+        return what_if
+    held = dict.fromkeys(sorted(stages[number] for number in range(len(measured.held))), 0.0)
+    for number, held_bytes in enumerate(measured.held):
+        held[stages[number]] += held_bytes
+    run_bytes = float(max(rank.peak_bytes for rank in memory.ranks))
     rows = []
-    for row in others.rows:
-        measured = row.name in {"measured", "no-delay"}
-        if measured:
-            peak = float(max(rank.peak_bytes for rank in memory.ranks))
-        elif len(row.peaks) == len(known.resident):
-            devices = zip(known.resident, row.peaks, held.values(), strict=True)
-            peak = max(taken + most * bytes_ for taken, most, bytes_ in devices)
+    for row in what_if.rows:
+        if row.is_measured_order:
+            peak_bytes = run_bytes
+        elif len(row.peaks) == len(measured.resident):
+            devices = zip(measured.resident, row.peaks, held.values(), strict=True)
+            peak_bytes = max(resident + peak * each for resident, peak, each in devices)
         else:
             rows.append(row)
             continue
-        rows.append(replace(row, peak_bytes=peak))
+        fits = row.fits
         if limit_bytes is not None:
-            fits = within(peak, limit_bytes) and (measured or row.replicas == 1)
-            rows[-1] = replace(rows[-1], fits=fits)
-    return replace(others, rows=tuple(rows), limit_bytes=limit_bytes)
+            is_held_once = row.is_measured_order or row.replicas == 1
+            fits = is_held_once and within(peak_bytes, limit_bytes)
+        rows.append(replace(row, peak_bytes=peak_bytes, fits=fits))
+    return replace(what_if, rows=tuple(rows), limit_bytes=limit_bytes)

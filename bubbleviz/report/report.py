@@ -53,8 +53,8 @@ from bubbleviz.model.texts import counted, listed, percent, some_of
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 
 if TYPE_CHECKING:
-    from bubbleviz.explain.alternatives import Alternatives
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+    from bubbleviz.explain.what_if import WhatIf
     from bubbleviz.report.memory import RunMemory
 
 
@@ -172,7 +172,7 @@ class Report:
         limitations: what could not be determined, and why.
         schedule: which schedule ran, by the order of operations; None if not analysed.
         plan: how the order differs from the given plan; None without one.
-        alternatives: other schedules at the same times; None if not analysed.
+        what_if: Other schedules at the same times, or None if they were not simulated.
         command: the command line; empty where there was none.
         exposed: when only collectives ran on a rank.
         overheads: when the profiler held a rank up.
@@ -201,7 +201,7 @@ class Report:
     limitations: tuple[Limitation, ...]
     schedule: Recognition | None = None
     plan: Recognition | None = None
-    alternatives: Alternatives | None = None
+    what_if: WhatIf | None = None
     command: str = ""
     exposed: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     overheads: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)

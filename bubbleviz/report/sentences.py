@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.explain.alternatives import Alternative
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
@@ -36,6 +35,7 @@ from bubbleviz.report.long_bubbles import latest_host, thread_state
 from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
+from bubbleviz.schedules.choices import Choice
 
 if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.faults import Fault
@@ -310,7 +310,7 @@ def _more_microbatches(report: Report) -> str:
 
 def _point_to_schedules(report: Report) -> str:
     """Return a clause on the option that compares other schedules, or "" if it was given."""
-    return "" if report.alternatives is not None else "; --what-if compares other schedules"
+    return "" if report.what_if is not None else "; --what-if compares other schedules"
 
 
 def _replayed_ratio(report: Report) -> float:
@@ -372,7 +372,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
     """Return what to do, a clause on what it saves, and what shows it, which may be empty."""
     evidence = advice.evidence
-    if isinstance(evidence, Alternative):
+    if isinstance(evidence, Choice):
         return _describe_schedule(report, evidence)
     if isinstance(evidence, Recognition):
         action, reasons = _describe_order(report, advice, evidence)
@@ -383,13 +383,13 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
     return action, f" ({saving})", reasons
 
 
-def _describe_schedule(report: Report, schedule: Alternative) -> tuple[str, str, str]:
+def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     """Return the advice to run a faster schedule."""
-    rows = () if report.alternatives is None else report.alternatives.rows
-    same_ms = next((row.makespan_ms for row in rows if row.name == "no-delay"), None) or 0.0
-    makespan_ms = schedule.makespan_ms or 0.0
+    same_order = None if report.what_if is None else report.what_if.without_delays
+    same_ms = 0.0 if same_order is None else same_order.makespan_ms or 0.0
+    makespan_ms = choice.makespan_ms or 0.0
     return (
-        f"Run the schedule {schedule.name}, which fits in the same memory",
+        f"Run the schedule {choice.schedule}, which fits in the same memory",
         f": at the measured times without delays, {makespan_ms:,.3f} ms instead of "
         f"{same_ms:,.3f} ms (-{percent((same_ms - makespan_ms) / same_ms)}) from first F "
         "to last backward",

@@ -24,12 +24,12 @@ from bubbleviz.count.rank_iterations import (
     rank_column,
 )
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.explain.alternatives import Alternatives
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import summary
@@ -47,6 +47,7 @@ from bubbleviz.report.rank_means import scores_of
 from bubbleviz.report.report import Report, even_chunks
 from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, timeline_of
+from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.measured_times import MeasuredTimes
 
 #: Maximum number of operations that are listed with their slack.
@@ -107,7 +108,7 @@ def summary_of(
         stragglers=_stragglers(report),
         critical_path=_critical_path(report),
         what_if=[summary.Change(**asdict(change)) for change in explanation.changes],
-        alternatives=_alternatives(report.alternatives),
+        alternatives=_what_if(report.what_if),
         memory=report.memory,
         longest_bubbles=_longest_bubbles(report),
         slowdown=None if slowdowns is None else _slowdown(slowdowns),
@@ -406,16 +407,32 @@ def _critical_path(report: Report) -> summary.CriticalPathEntry | None:
     )
 
 
-def _alternatives(alternatives: Alternatives | None) -> summary.AlternativesEntry | None:
-    if alternatives is None:
+def _what_if(what_if: WhatIf | None) -> summary.AlternativesEntry | None:
+    if what_if is None:
         return None
-    measured = alternatives.measured
+    measured = what_if.measured
     return summary.AlternativesEntry(
-        reason=alternatives.reason,
-        window=alternatives.window,
+        reason=what_if.reason,
+        window=what_if.window,
         times=None if measured is None else _simulated_times(measured),
-        rows=list(alternatives.rows),
-        reordered=alternatives.reordered,
+        rows=[_choice(choice) for choice in what_if.rows],
+        reordered=what_if.reordered,
+    )
+
+
+def _choice(choice: Choice) -> summary.AlternativeEntry:
+    return summary.AlternativeEntry(
+        name=choice.schedule,
+        makespan_ms=choice.makespan_ms,
+        cost_ms=choice.cost_ms,
+        bubble_ratio=choice.bubble_ratio,
+        peak_activations=choice.peak_activations,
+        speedup=choice.speedup,
+        fits=choice.fits,
+        reason=choice.reason,
+        peaks=choice.peaks,
+        replicas=choice.replicas,
+        peak_bytes=choice.peak_bytes,
     )
 
 

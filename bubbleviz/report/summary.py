@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from bubbleviz.explain.alternatives import Alternative
 from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.recognition import IterationOrder
@@ -576,8 +575,38 @@ class SimulatedTimes(Struct, frozen=True):
     split: bool
 
 
+class AlternativeEntry(Struct, frozen=True):
+    """The iteration under one schedule; see :class:`.choices.Choice`.
+
+    Attributes:
+        name: Name of the schedule; ``measured``, or ``no-delay`` for the same order without delays.
+        makespan_ms: Window over all stages, or None if it is unknown.
+        cost_ms: The longest of the stages' own windows, or None if it is unknown.
+        bubble_ratio: Ratio of the window that is compared.
+        peak_activations: Maximum number of microbatches that a stage holds from F to W.
+        speedup: Share of the measured window that the schedule saves.
+        fits: Whether it needs no more memory than the run, or than the memory limit.
+        reason: Why it cannot be simulated; else empty.
+        peaks: Peak activations by stage; empty if they are unknown.
+        replicas: Number of copies of the model.
+        peak_bytes: Memory of its fullest device, or None if memory was not measured.
+    """
+
+    name: str
+    makespan_ms: float | None
+    cost_ms: float | None
+    bubble_ratio: float | None
+    peak_activations: float | None
+    speedup: float | None
+    fits: bool | None
+    reason: str
+    peaks: tuple[float, ...]
+    replicas: int
+    peak_bytes: float | None
+
+
 class AlternativesEntry(Struct, frozen=True):
-    """Other schedules at the times of the run; see :class:`.alternatives.Alternatives`.
+    """Other schedules at the times of the run; see :class:`.what_if.WhatIf`.
 
     Attributes:
         reason: Why there are no rows; else empty.
@@ -590,7 +619,7 @@ class AlternativesEntry(Struct, frozen=True):
     reason: str
     window: str
     times: SimulatedTimes | None
-    rows: list[Alternative]
+    rows: list[AlternativeEntry]
     reordered: tuple[tuple[int, ...], float] | None
 
 

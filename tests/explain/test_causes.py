@@ -313,8 +313,8 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
     assert (document["critical_path"], document["what_if"]) == (None, [])
     assert str(describe_first_steps(report)).startswith("Set the order of stages with --order")
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
-    assert report.alternatives is not None
-    assert report.alternatives.reason == told["critical path, slack and what-if"]
+    assert report.what_if is not None
+    assert report.what_if.reason == told["critical path, slack and what-if"]
 
 
 def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:

@@ -234,7 +234,7 @@ def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_pat
 
 
 def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Open) -> None:
-    assert in_bytes.alternatives is not None
+    assert in_bytes.what_if is not None
     own = opened(in_bytes)
     rows = {row[0]: row for row in texts_of(own.page.locator("#schedules tbody tr"))}
     header = own.page.locator("#schedules thead th").all_inner_texts()
@@ -243,14 +243,14 @@ def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Op
     by_name = {name: dot for dot in dots for name in dot["schedules"].split(", ")}
 
     assert header[-2:] == ["peak memory", "fits in 1.10 GB"]
-    for row in in_bytes.alternatives.rows:
-        if row.peak_bytes is None or row.bubble_ratio is None or row.name == "no-delay":
+    for row in in_bytes.what_if.rows:
+        if row.peak_bytes is None or row.bubble_ratio is None or row.schedule == "no-delay":
             continue
-        cells = rows[row.name]
+        cells = rows[row.schedule]
         assert parse_bytes(cells[-2].replace(" ", ""), "") == pytest.approx(
             row.peak_bytes, rel=0.005
         )
-        name = {"measured": "as measured", "gpipe": "gpipe (ran)"}.get(row.name, row.name)
+        name = {"measured": "as measured", "gpipe": "gpipe (ran)"}.get(row.schedule, row.schedule)
         dot = by_name[name]
         assert dot["memory"] == pytest.approx(row.peak_bytes / 1e9)
         assert dot["ratio"] == pytest.approx(row.bubble_ratio)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.explain.alternatives import Alternative
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
 from bubbleviz.render.json_document import document
@@ -23,6 +22,7 @@ from bubbleviz.report.sentences import (
     describe_further_steps,
     write_all_advice,
 )
+from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 from tests.planting import Planting, plant
 from tests.planting.ranks.runs import Recipe
 from tests.planting.ranks.runs import plant as plant_ranks
@@ -69,11 +69,11 @@ def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
 @pytest.mark.parametrize(("saved", "advised"), [(0.019, False), (0.021, True)])
 def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: bool) -> None:
     report = analysed(Planting(), what_if=True)
-    assert report.alternatives is not None
-    same = (Alternative(name, 100.0) for name in ("measured", "no-delay"))
-    rows = (*same, Alternative("zb-h1", 100 * (1 - saved), fits=True))
-    others = replace(report.alternatives, rows=rows)
-    found = write_all_advice(replace(report, alternatives=others))
+    assert report.what_if is not None
+    same = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
+    rows = (*same, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
+    others = replace(report.what_if, rows=rows)
+    found = write_all_advice(replace(report, what_if=others))
 
     assert ("schedule" in {advice.kind for advice in found}) is advised
 

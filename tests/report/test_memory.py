@@ -109,8 +109,8 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
 def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
     traces = planted(replace(BASE, schedule="gpipe"), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit="650MB")
-    assert report.alternatives is not None
-    rows = {row.name: row for row in report.alternatives.rows}
+    assert report.what_if is not None
+    rows = {row.schedule: row for row in report.what_if.rows}
 
     # GPipe holds four microbatches on each stage, 1F1B two and one.
     assert rows["gpipe"].peak_bytes == pytest.approx(902e6 + 4 * 80e6, rel=0.01)
@@ -118,8 +118,8 @@ def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
     assert rows["measured"].peak_bytes == pytest.approx(rows["gpipe"].peak_bytes, rel=0.01)
     assert not rows["1f1b"].fits
     roomy = bubbleviz.analyze(traces, what_if=True, memory_limit="1GB")
-    assert roomy.alternatives is not None
-    fits = {row.name: row.fits for row in roomy.alternatives.rows}
+    assert roomy.what_if is not None
+    fits = {row.schedule: row.fits for row in roomy.what_if.rows}
     assert (fits["1f1b"], fits["gpipe"], fits["dualpipe"]) == (True, False, False)
 
 

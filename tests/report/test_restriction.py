@@ -78,8 +78,8 @@ def test_one_stage_of_a_pipeline_has_no_schedule(names: list[str]) -> None:
     reason = "the profiles hold one stage of a pipeline, and the others are missing"
     assert report.schedule is not None
     assert (report.schedule.name, report.schedule.reason) == (None, reason)
-    assert report.alternatives is not None
-    assert (report.alternatives.rows, report.alternatives.reason) == ((), reason)
+    assert report.what_if is not None
+    assert (report.what_if.rows, report.what_if.reason) == ((), reason)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])

@@ -140,6 +140,6 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
     if report.plan is not None:
         show(sections.plan_deviations(report))
     if compared:
-        show(sections.alternatives(report))
+        show(sections.what_if(report))
     if report.memory is not None:
         show(sections.memory(report))

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from bubbleviz.model.limitations import Restriction
     from bubbleviz.report.saved import SavedReport, Sizes
+    from bubbleviz.schedules.choices import Choice
     from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.ideal import Estimate, GivenMemory, Ideal
     from bubbleviz.schedules.measured_times import StageTimes
-    from bubbleviz.schedules.predictions import Setting
 
     #: Predictions of several sizes, and why they may be wrong.
-    _Comparison: TypeAlias = tuple[Sequence[Setting], tuple[Restriction, ...]]
+    _Comparison: TypeAlias = tuple[Sequence[Choice], tuple[Restriction, ...]]
 
 
 @dataclass(frozen=True)
@@ -185,13 +185,13 @@ def _compare(
         UsageError: an output holds one order.
     """
     from bubbleviz.render import ideal as ideal_report
-    from bubbleviz.schedules.predictions import predicted
+    from bubbleviz.schedules.choices import compare_sizes
 
     name, p, m = sizes
     schedules, stages, microbatches, chunks = listed
     # Where a time is given, it is not that of the run.
     run = saved.measured if saved is not None and given == (None,) * 4 else None
-    found = predicted(
+    choices = compare_sizes(
         times, run, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
     )
     restrictions = () if saved is None else saved.restrictions
@@ -199,13 +199,13 @@ def _compare(
     def content(shown: _Comparison, name: str, _: str) -> str:
         if name != "json":
             raise UsageError("several sizes have no one order; name one of each, or write .json")
-        return ideal_report.as_settings_json(*shown)
+        return ideal_report.sizes_as_json(*shown)
 
-    result: _Comparison = found, restrictions
+    result: _Comparison = choices, restrictions
     outputs.deliver(
         result,
         content,
-        lambda shown: show(ideal_report.setting_sections(*shown)),
+        lambda shown: show(ideal_report.list_sizes(*shown)),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from bubbleviz.explain.alternatives import Alternatives
+from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture import page as pages
 from bubbleviz.render.picture.labels import headings, iteration_ratio
@@ -131,7 +131,7 @@ def theory(report: Report, view: View) -> str:
 
     Without times of stages it is the measurement alone.
     """
-    others = report.alternatives
+    others = report.what_if
     same = None if others is None else others.same
     if others is None or (same is None and others.ideal is None):
         why = others.reason if others is not None and others.reason else "no schedule recognised"
@@ -152,7 +152,7 @@ def theory(report: Report, view: View) -> str:
     return draw_panels([*above, ("measured", measured, view)], heading, note)
 
 
-def _theories(others: Alternatives) -> Iterator[tuple[str, Ideal]]:
+def _theories(others: WhatIf) -> Iterator[tuple[str, Ideal]]:
     """Yield what is drawn above the measurement, with its title."""
     same, ideal, best = others.same, others.ideal, others.best
     # Where stages are equal and transfers free, the ideal is no other picture.

@@ -17,6 +17,7 @@ from bubbleviz.render import document as doc
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words, even_chunks
 from bubbleviz.report.sentences import WrittenAdvice, write_all_advice
+from bubbleviz.schedules.choices import MEASURED, NO_DELAY
 
 _DEVIATIONS = 5
 
@@ -430,12 +431,12 @@ _MEMORY = "fits in the same memory"
 _REORDERED = 0.01
 
 
-def what_if(report: Report) -> Iterator[doc.Block]:
+def changes(report: Report) -> Iterator[doc.Block]:
     """Yield the length of the typical iteration without each delay."""
-    changes = report.explanation.changes
-    if not changes:
+    replayed = report.explanation.changes
+    if not replayed:
         return
-    whole = changes[0].makespan_ns
+    whole = replayed[0].makespan_ns
     rows = [
         {
             "what if": change.change,
@@ -443,7 +444,7 @@ def what_if(report: Report) -> Iterator[doc.Block]:
             "time saved %": doc.in_percent(1 - change.makespan_ns / whole if whole else None),
             "schedule %": doc.in_percent(change.bubble_ratio),
         }
-        for change in changes
+        for change in replayed
     ]
     yield doc.Table(
         "Typical iteration without each delay, all else as measured",
@@ -459,9 +460,9 @@ def what_if(report: Report) -> Iterator[doc.Block]:
         )
 
 
-def alternatives(report: Report) -> Iterator[doc.Block]:
+def what_if(report: Report) -> Iterator[doc.Block]:
     """Yield what other schedules would take, where the report has them."""
-    others = report.alternatives
+    others = report.what_if
     if others is None:
         return
     if others.measured is None:
@@ -473,7 +474,7 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
     in_bytes = any(row.peak_bytes is not None for row in others.rows)
     limit = others.limit_bytes
     fits = _MEMORY if limit is None else f"fits in {memory_text(limit)}"
-    called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
+    called = {MEASURED: "as measured", NO_DELAY: "the same order, without any delay"}
     ran = report.schedule.name if report.schedule is not None else None
     rows = []
     for row in others.rows:
@@ -489,9 +490,10 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
             **({"peak memory": peak} if in_bytes else {}),
         }
         why = doc.shortened(one_line(row.reason, 200), 40)
+        name = called.get(row.schedule, row.schedule)
         rows.append(
             {
-                "order": called.get(row.name, row.name) + (" (this one)" * (row.name == ran)),
+                "order": f"{name} (this one)" if row.schedule == ran else name,
                 **(cells if known else dict.fromkeys(cells, "-")),
                 fits: why if not known else "yes" if row.fits else "no",
             }

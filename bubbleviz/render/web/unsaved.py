@@ -56,7 +56,7 @@ class UnsavedNumbers:
 
 def unsaved_numbers(report: Report) -> UnsavedNumbers:
     """Return the numbers of a page that its JSON report does not contain."""
-    others = report.alternatives
+    others = report.what_if
     return UnsavedNumbers(
         chunk_times=_chunk_times(report),
         memory_limit_bytes=None if others is None else others.limit_bytes,

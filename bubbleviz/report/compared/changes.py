@@ -10,7 +10,7 @@ from bubbleviz.model.texts import one_line, percent
 from bubbleviz.report.compared.pair import SAME_WORK, RunPair, count_stages, sum_work_ns
 from bubbleviz.report.promise import saved_share
 from bubbleviz.report.saved import SavedReport
-from bubbleviz.schedules.predictions import Setting, predicted
+from bubbleviz.schedules.choices import Choice, compare_sizes
 
 #: Minimum relative change of a time that is reported.
 _MIN_CHANGE = 0.02
@@ -76,20 +76,20 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
     if not measured_ns or pair.before.no_pipeline or pair.after.no_pipeline:
         return
     try:
-        setting = _predict(pair)
+        predicted = _predict(pair)
     except BubblevizError:  # The times of a run are not those of a schedule.
         return
-    if setting is None or setting.iteration_ns is None or setting.error_ns is None:
+    if predicted is None or predicted.makespan_ns is None or predicted.error_ns is None:
         return
-    error_percent = 100 * (setting.iteration_ns / measured_ns - 1)
+    error_percent = 100 * (predicted.makespan_ns / measured_ns - 1)
     yield (
-        f"predicted from the times before: {setting.iteration_ns / 1e6:,.3f} ± "
-        f"{setting.error_ns / 1e6:,.3f} ms (schedule window); measured "
+        f"predicted from the times before: {predicted.makespan_ns / 1e6:,.3f} ± "
+        f"{predicted.error_ns / 1e6:,.3f} ms (schedule window); measured "
         f"{measured_ns / 1e6:,.3f} ms ({error_percent:+.2f} % off)"
     )
 
 
-def _predict(pair: RunPair) -> Setting | None:
+def _predict(pair: RunPair) -> Choice | None:
     """Return the later schedule and sizes, simulated with the earlier times.
 
     Returns:
@@ -112,8 +112,10 @@ def _predict(pair: RunPair) -> Setting | None:
     if is_same_plan or times.window_ns is None:
         return None
     stages, microbatches, chunks = later_sizes
-    (setting,) = predicted(times.times, times, [after.schedule], [stages], [microbatches], [chunks])
-    return setting
+    (predicted,) = compare_sizes(
+        times.times, times, [after.schedule], [stages], [microbatches], [chunks]
+    )
+    return predicted
 
 
 def _is_same_model(before: SavedReport, after: SavedReport) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
-from bubbleviz.explain.alternatives import Alternatives
+from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import theory
 from bubbleviz.render.text.report import as_text
@@ -41,18 +41,18 @@ RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")
 
 
 @cache
-def planted(planting: Planting) -> tuple[Report, Alternatives]:
+def planted(planting: Planting) -> tuple[Report, WhatIf]:
     """Return the report of a planted run, and what other schedules would take."""
     report = analysed(planting, what_if=True)
-    assert report.alternatives is not None
-    return report, report.alternatives
+    assert report.what_if is not None
+    return report, report.what_if
 
 
 def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
-    assert bubbleviz.analyze(path).alternatives is None
+    assert bubbleviz.analyze(path).what_if is None
     report = bubbleviz.analyze(path, what_if=True)
-    others = report.alternatives
+    others = report.what_if
 
     assert others is not None
     assert (others.measured, others.rows, others.same) == (None, (), None)
@@ -79,7 +79,7 @@ def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting)
     assert times.transfer_ms == pytest.approx(planting.transfer_ns / 1e6, abs=3e-3)
     assert others.measured.split is split
 
-    rows = {row.name: row for row in others.rows}
+    rows = {row.schedule: row for row in others.rows}
     assert set(rows) == {"measured", "no-delay", *(rule.name for rule in schedules())}
     same = rows[planting.schedule]
     assert same.makespan_ms == pytest.approx(rows["measured"].makespan_ms, rel=2e-3)
@@ -91,7 +91,7 @@ def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting)
 
 def test_a_long_microbatch_is_as_long_in_any_order() -> None:
     _, others = planted(replace(FUSED, microbatches=8, lengths=(1, 1, 1, 3, 1, 1, 1, 1)))
-    times = {row.name: row.makespan_ms for row in others.rows}
+    times = {row.schedule: row.makespan_ms for row in others.rows}
 
     assert times["1f1b"] == pytest.approx(times["measured"], rel=0.005)
 
@@ -124,9 +124,9 @@ def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
     """A planted 1F1B; what is searched has its memory, counted as the measurement's is."""
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)
     _, others = planted(planting)
-    rows = {row.name: row for row in others.rows}
+    rows = {row.schedule: row for row in others.rows}
     held = rows["measured"].peak_activations
-    makespan = {row.name: row.makespan_ms or 0.0 for row in others.rows}
+    makespan = {row.schedule: row.makespan_ms or 0.0 for row in others.rows}
 
     assert held == 4.0
     for name, most in (("zb-1p", 4.0), ("zb-2p", 8.0), ("v-half", 3.0), ("v-min", 2.0)):
@@ -153,10 +153,10 @@ def titles(svg: str) -> list[str]:
 
 def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
     report = analysed(replace(SPLIT, schedule="1f1b", slow_stage=2, slow_factor=1.5), ideal=True)
-    others = report.alternatives
+    others = report.what_if
 
     assert others is not None
-    assert {row.name for row in others.rows} == {"measured", "no-delay", "1f1b"}
+    assert {row.schedule for row in others.rows} == {"measured", "no-delay", "1f1b"}
     assert others.best is None
     assert others.ideal is not None
     # (p - 1) / (m + p - 1) with 4 stages and 12 microbatches.
@@ -177,7 +177,7 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
 
     # An ideal 1F1B stands for an unknown schedule.
     unknown = replace(others, same=None, best=None)
-    shown = titles(theory(replace(report, alternatives=unknown), View()))
+    shown = titles(theory(replace(report, what_if=unknown), View()))
     assert len(shown) == 2
     assert shown[0].endswith("ideal: equal stages, free transfers")
 
@@ -188,9 +188,9 @@ def test_why_there_is_no_theory_is_told_to_the_end() -> None:
     )
     told = " ".join(written(theory(report, View())))
 
-    assert report.alternatives is not None
-    assert report.alternatives.reason in told
-    assert "microbatch" not in report.alternatives.reason
+    assert report.what_if is not None
+    assert report.what_if.reason in told
+    assert "microbatch" not in report.what_if.reason
     assert "…" not in told.split("measured", 2)[1]
 
 
@@ -263,7 +263,7 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     assert report.headline == "period"
     assert typical is not None
     assert others.window == "stage"
-    rows = {row.name: row for row in others.rows}
+    rows = {row.schedule: row for row in others.rows}
     assert "no-delay" not in rows
     assert rows["measured"].cost_ms == (typical.ratios["stage"].window_ns or 0) / 1e6
     assert rows["measured"].bubble_ratio == typical.ratios["stage"].value

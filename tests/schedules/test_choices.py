@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.schedules.choices import compare_sizes
 from bubbleviz.schedules.ideal import ideal
 from bubbleviz.schedules.known import SCHEDULES
 from bubbleviz.schedules.measured_times import StageTimes
-from bubbleviz.schedules.predictions import predicted
 from tests.planting import Planting
 from tests.support.command_line import CommandLine
 from tests.support.planted_runs import analysed
@@ -58,9 +58,9 @@ def test_other_sizes_take_what_they_take(
 @pytest.mark.parametrize("name", [rule.name for rule in SCHEDULES if not rule.searched])
 def test_times_that_do_not_vary_take_what_a_simulation_takes(name: str) -> None:
     times = StageTimes((1.0, 2.0, 1.0, 1.5), (1.0,), (0.5,), 0.1)
-    (found,) = predicted(times, None, [name], [4], [8], [None])
+    (found,) = compare_sizes(times, None, [name], [4], [8], [None])
 
-    assert found.iteration_ns == pytest.approx(1e6 * ideal(name, 4, 8, times).makespan_ms)
+    assert found.makespan_ns == pytest.approx(1e6 * ideal(name, 4, 8, times).makespan_ms)
 
 
 def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:

@@ -1,0 +1,272 @@
+"""What if another schedule had run: an iteration under other schedules, at its measured times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.count.count import Counts
+from bubbleviz.count.iterations import Iteration, typical
+from bubbleviz.errors import BubblevizError
+from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.microbatch_lengths import lengths_of_iteration
+from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
+from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
+from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.choices import (
+    MEASURED,
+    NO_DELAY,
+    Choice,
+    compare_schedules,
+    simulate_equal_stages,
+)
+from bubbleviz.schedules.ideal import Ideal, ideal_of
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.measured_times import MeasuredTimes, measured_times
+from bubbleviz.schedules.microbatch_order import order_microbatches
+from bubbleviz.schedules.plan import Plan
+
+#: Minimum share of the window that the best schedule saves.
+_MIN_SPEEDUP = 0.01
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Other schedules at the times of the typical iteration.
+
+    Attributes:
+        measured: Times of the run, or None if the run does not show them.
+        rows: The order that ran as measured, the same order without delays, then schedules, the
+            best first.
+        same: The recognised schedule (or the given plan), simulated, or None if there is none.
+        reason: Why there are no rows, or "" if there are.
+        window: Ratio whose window is compared: ``schedule``, the makespan, or ``stage``, the
+            longest of the ranks' own windows, if consecutive iterations overlap. Training then
+            waits for its period, of which the simulation of one iteration gives only this lower
+            bound.
+        ideal: The order of ``same``, or of 1F1B if it is unknown, with equal stages and free
+            transfers, or None if neither can be simulated.
+        best: The fastest other schedule that fits in the same memory and saves time, or None if
+            there is none or others are not simulated.
+        limit_bytes: Memory of a device that schedules are compared with, or None if they are
+            compared with that of the run.
+        reordered: Order of microbatches of unequal length in which ``same`` is shortest, and the
+            share of its makespan that this saves, or None if they are of equal length.
+    """
+
+    measured: MeasuredTimes | None
+    rows: tuple[Choice, ...]
+    same: Ideal | None
+    reason: str = ""
+    window: str = "schedule"
+    ideal: Ideal | None = None
+    best: Ideal | None = None
+    limit_bytes: float | None = None
+    reordered: tuple[tuple[int, ...], float] | None = None
+
+    @property
+    def as_measured(self) -> Choice | None:
+        """The order that ran, as measured, or None if there are no rows."""
+        return next((row for row in self.rows if row.schedule == MEASURED), None)
+
+    @property
+    def without_delays(self) -> Choice | None:
+        """The order that ran without delays, or None if it is unknown or iterations overlap."""
+        return next((row for row in self.rows if row.schedule == NO_DELAY), None)
+
+    @property
+    def schedules(self) -> tuple[Choice, ...]:
+        """The rows that are schedules, the best first."""
+        return tuple(row for row in self.rows if not row.is_measured_order)
+
+
+def ask_what_if(
+    ranks: tuple[Rank, ...],
+    operations: Operations,
+    counts: Counts,
+    explanation: Explanation,
+    recognised: Recognition | None,
+    plan: Plan | None = None,
+    *,
+    others: bool = True,
+) -> WhatIf:
+    """Return how long the typical iteration would take under other schedules.
+
+    Args:
+        ranks: The ranks, by index.
+        operations: Operations of all ranks.
+        counts: The counted iterations.
+        explanation: Explanation of the run, with phase times and changes.
+        recognised: The recognised schedule, or None if nothing was recognised.
+        plan: The plan of the run, or None for the recognised schedule.
+        others: Whether to simulate every schedule instead of the recognised one alone.
+    """
+
+    def unknown(reason: str) -> WhatIf:
+        return WhatIf(None, (), None, explanation.no_path_reason or reason)
+
+    shown = typical(counts.iterations, counts.headline)
+    if shown is None or not explanation.changes:
+        return unknown("no iteration has all of its ranks on one clock and few enough operations")
+    if recognised is not None and recognised.reason in (*NO_SCHEDULE, FORWARD_ONLY):
+        return unknown(recognised.reason)
+    times = explanation.phase_times
+    try:
+        measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)
+    except BubblevizError as error:
+        return unknown(str(error))
+    if _has_uneven_microbatches(explanation):
+        # A long microbatch is as long under any schedule.
+        lengths = lengths_of_iteration(operations, shown.index, shown.microbatches or 0)
+        measured = replace(measured, times=replace(measured.times, lengths=lengths))
+    peak = max(_measure_peaks(ranks, operations, shown), default=0.0)
+    rows = _measured_choices(measured, shown, explanation, peak)
+    name = None if recognised is None else recognised.name
+    by_makespan = explanation.period_ns is None
+    return _compare_with_run(measured, rows, name, plan, others=others, by_makespan=by_makespan)
+
+
+def _compare_with_run(
+    measured: MeasuredTimes,
+    rows: tuple[Choice, ...],
+    name: str | None,
+    plan: Plan | None,
+    *,
+    others: bool,
+    by_makespan: bool,
+) -> WhatIf:
+    """Compare schedules with the order that ran.
+
+    Args:
+        measured: Times of the run.
+        rows: The order that ran as measured, and perhaps without delays.
+        name: Name of the recognised schedule, or None if it is unknown.
+        plan: The plan of the run, or None for the recognised schedule.
+        others: Whether to simulate every schedule instead of the recognised one alone.
+        by_makespan: Whether schedules are compared by makespan instead of cost.
+    """
+    rules = [rule for rule in schedules() if others or (plan is None and rule.name == name)]
+    compared = compare_schedules(measured, rules, rows[0], by_makespan=by_makespan)
+    same = None
+    if plan is None:
+        same = next((ideal for choice, ideal in compared if choice.schedule == name), None)
+    else:
+        with suppress(BubblevizError):  # A plan of other sizes.
+            same = ideal_of(plan, measured.times)
+    reordered = None
+    if others and measured.times.lengths and same is not None and same.plan.replicas == 1:
+        reordered = order_microbatches(same.plan, measured.times)
+    return WhatIf(
+        measured,
+        (*rows, *(choice for choice, _ in compared)),
+        same,
+        window="schedule" if by_makespan else "stage",
+        ideal=simulate_equal_stages(None if same is None else same.plan, measured),
+        best=_find_best(compared, name) if others else None,
+        reordered=reordered,
+    )
+
+
+def _find_best(compared: list[tuple[Choice, Ideal | None]], name: str | None) -> Ideal | None:
+    """Return the first schedule with another name that fits and saves time, or None."""
+    for choice, simulated in compared:
+        saves = choice.fits and (choice.speedup or 0.0) > _MIN_SPEEDUP
+        if saves and choice.schedule != name:
+            return simulated
+    return None
+
+
+def _has_uneven_microbatches(explanation: Explanation) -> bool:
+    """Return whether a finding of the diagnosis names microbatches."""
+    findings = () if explanation.diagnosis is None else explanation.diagnosis.findings
+    return any(fault.microbatches for finding in findings for fault in finding.faults)
+
+
+def _measured_choices(
+    measured: MeasuredTimes, shown: Iteration, explanation: Explanation, peak: float
+) -> tuple[Choice, ...]:
+    """Return the order that ran as measured and, unless iterations overlap, without delays.
+
+    Args:
+        measured: Times and sizes of the run.
+        shown: The typical iteration.
+        explanation: Explanation of the run, with changes.
+        peak: Maximum number of microbatches that a rank held.
+    """
+    changes = {change.name: change for change in explanation.changes}
+    whole, without = changes["measured"], changes["no-delay"]
+    stage, overlaps = shown.ratios["stage"], explanation.period_ns is not None
+    as_measured = Choice(
+        MEASURED,
+        measured.stages,
+        measured.microbatches,
+        measured.chunks,
+        makespan_ns=whole.makespan_ns,
+        cost_ns=stage.window_ns,
+        bubble_ratio=stage.value if overlaps else whole.bubble_ratio,
+        peak_activations=peak,
+        speedup=0.0 if whole.makespan_ns else None,
+        fits=True,
+    )
+    if overlaps:
+        # A replay without delays gives only a makespan.
+        return (as_measured,)
+    without_delays = replace(
+        as_measured,
+        schedule=NO_DELAY,
+        makespan_ns=without.makespan_ns,
+        cost_ns=None,
+        bubble_ratio=without.bubble_ratio,
+        speedup=1 - without.makespan_ns / whole.makespan_ns if whole.makespan_ns else None,
+    )
+    return as_measured, without_delays
+
+
+def _measure_peaks(
+    ranks: tuple[Rank, ...], operations: Operations, iteration: Iteration
+) -> Iterator[float]:
+    """Yield for each rank the maximum number of microbatches whose F has run and whose W has not.
+
+    A BW, or a B of a microbatch without a W, counts as a W.
+    """
+    ran = operations.take(
+        (operations.iteration == iteration.index)
+        & (operations.has_span == 1)
+        & (operations.occurrence == 0)
+    )
+    # An overlapped pair is a forward of one microbatch and a backward of another.
+    pair = ran.take(ran.phase == Phase.FB)
+    first_phase = np.where(ran.phase == Phase.FB, Phase.F, ran.phase)
+    phase = np.concatenate((first_phase, np.full(len(pair), Phase.B)))
+    microbatch = np.concatenate((ran.microbatch, pair.second_microbatch))
+    chunk = np.concatenate((ran.chunk, pair.second_chunk))
+    rank = np.concatenate((ran.rank, pair.rank))
+    end_ns = np.concatenate((ran.end_ns, pair.end_ns))
+    change = _change_activations(rank, chunk, microbatch, phase)
+    chunks = max(1, len(distinct(chunk[phase == Phase.F])))
+    for number in range(len(ranks)):
+        rows = np.flatnonzero((rank == number) & (change != 0))
+        # Operations that free memory come first among those that end at the same time.
+        order = rows[sorted_rows(end_ns[rows], change[rows])]
+        yield float(np.cumsum(change[order]).max(initial=0)) / chunks
+
+
+def _change_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:
+    """Return 1 for operations that start to hold activations, -1 for those that free them, else 0.
+
+    Args:
+        rank: Rank of each operation.
+        chunk: Its model chunk.
+        microbatch: Its microbatch.
+        phase: Its phase.
+    """
+    passes = groups_of(rank, chunk, microbatch).of_row
+    is_split = np.isin(passes, passes[phase == Phase.W])
+    frees = (phase == Phase.W) | (phase == Phase.BW) | ((phase == Phase.B) & ~is_split)
+    return np.where(phase == Phase.F, 1, np.where(frees, -1, 0)).astype(np.int64)

@@ -1,0 +1,299 @@
+"""Choices: how long an iteration would take under other schedules, or in other sizes.
+
+A choice is a schedule with its sizes. Schedules are compared with the order that ran, at its
+measured times. Sizes are compared with each other, with a confidence interval if a run was
+measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+
+from bubbleviz.errors import BubblevizError, UsageError
+from bubbleviz.model.memory_sizes import MemorySize
+from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
+from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, of_stages
+from bubbleviz.schedules.plan import Plan, Schedule
+from bubbleviz.schedules.varied_times import Variation, draw_makespans, no_variation, variation_of
+
+#: Names of two choices that are no schedule: the order that ran, and the same without any delay.
+MEASURED, NO_DELAY = "measured", "no-delay"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A schedule with its sizes, and what an iteration of it would take.
+
+    Attributes:
+        schedule: Name of the schedule, or one of ``MEASURED`` and ``NO_DELAY``.
+        stages: Number of stages, p.
+        microbatches: Number of microbatches, m.
+        chunks: Number of model chunks per stage, v.
+        makespan_ns: Window over all stages (the mean, if operations vary), or None if it is
+            unknown.
+        cost_ns: The longest of the stages' own windows, or None if it is unknown.
+        error_ns: Half width of the 95 % interval of the makespan, or None if no run was measured.
+        bubble_ratio: Bubble ratio in the window that is compared, or None if it is unknown.
+        peak_activations: Maximum number of microbatches that a stage holds from F to W, or None if
+            it is unknown.
+        peaks: The same by stage, or empty if it is unknown.
+        replicas: Number of copies of the model.
+        speedup: Share of the measured window that the choice saves, or None if there is none.
+        fits: Whether the choice fits in the memory that it is compared with, or None if it is not
+            compared.
+        peak_bytes: Memory of the fullest device, or None if it was not measured.
+        reason: Why the choice cannot be simulated, or "" if it can.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    makespan_ns: float | None = None
+    cost_ns: float | None = None
+    error_ns: float | None = None
+    bubble_ratio: float | None = None
+    peak_activations: float | None = None
+    peaks: tuple[float, ...] = ()
+    replicas: int = 1
+    speedup: float | None = None
+    fits: bool | None = None
+    peak_bytes: float | None = None
+    reason: str = ""
+
+    @property
+    def is_measured_order(self) -> bool:
+        """Whether this is the order that ran, with or without its delays."""
+        return self.schedule in {MEASURED, NO_DELAY}
+
+    @property
+    def makespan_ms(self) -> float | None:
+        """Window over all stages in ms, or None if it is unknown."""
+        return None if self.makespan_ns is None else self.makespan_ns / 1e6
+
+    @property
+    def cost_ms(self) -> float | None:
+        """The longest of the stages' own windows in ms, or None if it is unknown."""
+        return None if self.cost_ns is None else self.cost_ns / 1e6
+
+    @property
+    def device_ns(self) -> float | None:
+        """Time of a device per microbatch, which is comparable whatever the sizes, or None."""
+        if self.makespan_ns is None:
+            return None
+        return self.makespan_ns * self.stages / self.microbatches
+
+
+#: Maximum number of operations of a schedule that is compared with the order that ran.
+_MAX_OPERATIONS = 100_000
+#: Tolerance for equal memory: warm-ups differ by parts of a microbatch.
+_SAME_MEMORY = 1e-9
+#: Memory of searched schedules: a microbatch is held whole from F to W, as in measured orders.
+_MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
+
+
+def compare_schedules(
+    measured: MeasuredTimes, rules: Iterable[Schedule], ran: Choice, *, by_makespan: bool
+) -> list[tuple[Choice, Ideal | None]]:
+    """Simulate schedules at the times and in the sizes of a run, and compare them with its order.
+
+    A schedule fits if no stage holds more microbatches than in the order that ran, and each device
+    holds its weights once.
+
+    Args:
+        measured: Times and sizes of the run.
+        rules: The schedules.
+        ran: The order that ran, as measured.
+        by_makespan: Whether schedules are searched for, and compared by, the shortest makespan
+            instead of the shortest cost.
+
+    Returns:
+        Each schedule with its simulation, the shortest first. A schedule that cannot be simulated
+        comes last, with the reason and without a simulation.
+    """
+    compared: list[tuple[Choice, Ideal | None]] = []
+    for rule in rules:
+        try:
+            simulated = _simulate_schedule(rule, measured, by_makespan=by_makespan)
+        except BubblevizError as error:
+            sizes = (measured.stages, measured.microbatches, rule.chunks)
+            compared.append((Choice(rule.name, *sizes, reason=str(error)), None))
+        else:
+            compared.append((_compare_with(ran, simulated, by_makespan=by_makespan), simulated))
+
+    def by_time(row: tuple[Choice, Ideal | None]) -> tuple[bool, float, str]:
+        choice, _ = row
+        time_ns = choice.makespan_ns if by_makespan else choice.cost_ns
+        return time_ns is None, time_ns or 0.0, choice.schedule
+
+    return sorted(compared, key=by_time)
+
+
+def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: bool) -> Ideal:
+    """Simulate a schedule at measured times.
+
+    Raises:
+        BubblevizError: The schedule has too many operations, or does not exist in these sizes.
+    """
+    chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
+    stages, microbatches = measured.stages, measured.microbatches
+    if 3 * chunks * stages * microbatches > _MAX_OPERATIONS:
+        raise UsageError(f"more than {_MAX_OPERATIONS:,} operations; see bubbleviz simulate")
+    return ideal(
+        rule.name,
+        stages,
+        microbatches,
+        measured.times,
+        chunks,
+        memory=_MEMORY,
+        of_makespan=by_makespan,
+    )
+
+
+def _compare_with(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
+    """Return a simulated schedule as a choice, compared with the order that ran."""
+    plan, peak = simulated.plan, max(simulated.peak_activations, default=0.0)
+    time_ms = simulated.makespan_ms if by_makespan else simulated.cost_ms
+    measured_ms = ran.makespan_ms if by_makespan else ran.cost_ms
+    return Choice(
+        plan.name,
+        plan.stages,
+        plan.microbatches,
+        plan.chunks,
+        makespan_ns=simulated.simulation.makespan_ns / plan.chunks,
+        cost_ns=simulated.simulation.cost_ns / plan.chunks,
+        bubble_ratio=simulated.schedule_ratio if by_makespan else simulated.stage_ratio,
+        peak_activations=peak,
+        peaks=simulated.peak_activations,
+        replicas=plan.replicas,
+        speedup=1 - time_ms / measured_ms if measured_ms else None,
+        fits=peak <= (ran.peak_activations or 0.0) + _SAME_MEMORY and plan.replicas == 1,
+    )
+
+
+#: The schedule that represents an unknown one.
+_USUAL = "1f1b"
+
+
+def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal | None:
+    """Simulate a plan with equal stages and free transfers.
+
+    Args:
+        plan: What each device runs, or None for 1F1B in the sizes of the run.
+        measured: Times and sizes of the run. All stages take the mean of its stages.
+
+    Returns:
+        The simulation, or None if the plan cannot be simulated, or there is none and the run has
+        several chunks per stage.
+    """
+    times = measured.times
+    forward, backward, weight = (
+        (sum(time_ms) / len(time_ms),)
+        for time_ms in (times.forward_ms, times.backward_ms, times.weight_ms)
+    )
+    mean = StageTimes(forward, backward, weight)
+    with suppress(BubblevizError):
+        if plan is not None:
+            return ideal_of(plan, mean)
+        if measured.chunks == 1:
+            return ideal(_USUAL, measured.stages, measured.microbatches, mean)
+    return None
+
+
+#: Half width of a 95 % interval, in standard errors.
+_Z95 = 1.96
+
+
+@dataclass(frozen=True)
+class _Calibration:
+    """What a run shows of predictions from its times.
+
+    Attributes:
+        variation: How much its operations vary.
+        scale: Its measured window relative to its own replay, which scales all predictions.
+        error: Half width of the 95 % interval of one window, relative to the window.
+        windows: Number of measured windows, or 0 if no run was measured.
+    """
+
+    variation: Variation
+    scale: float = 1.0
+    error: float = 0.0
+    windows: int = 0
+
+
+def compare_sizes(
+    times: StageTimes,
+    run: MeasuredTimes | None,
+    schedules: Sequence[str],
+    stages: Sequence[int],
+    microbatches: Sequence[int],
+    chunks: Sequence[int | None],
+) -> tuple[Choice, ...]:
+    """Simulate every combination of schedules and sizes, and return the cheapest first.
+
+    The sizes of the run are replayed, too, and its measured window divided by this replay scales
+    all others. The interval covers the measured mean, the draws, and how far the run is off its
+    replay.
+
+    Args:
+        times: Times of the stages; see :func:`of_stages`.
+        run: The run that has these times. If it is None or its windows are unknown, times are
+            simulated as they are.
+        schedules: Names of the schedules.
+        stages: Numbers of stages, p.
+        microbatches: Numbers of microbatches, m.
+        chunks: Numbers of model chunks per stage, v, or None for the usual one of the schedule.
+    """
+    calibration = _Calibration(no_variation()) if run is None else _calibrate(run)
+    choices = []
+    for name, p, m, v in product(schedules, stages, microbatches, chunks):
+        stage_times = of_stages(times, p)
+        try:
+            simulated = ideal(name, p, m, stage_times, v)
+        except UsageError as error:
+            choices.append(Choice(name, p, m, v or 1, reason=str(error)))
+        else:
+            choices.append(_predict(simulated, stage_times, calibration))
+    return tuple(sorted(choices, key=lambda row: (row.device_ns is None, row.device_ns or 0.0)))
+
+
+def _calibrate(run: MeasuredTimes) -> _Calibration:
+    """Replay the sizes of a run, and compare them with its measured windows."""
+    if run.window_ns is None:
+        return _Calibration(no_variation())
+    window_ns, std_ns, windows = run.window_ns
+    simulated = ideal(run.schedule, run.stages, run.microbatches, run.times, run.chunks)
+    variation = variation_of(run)
+    replayed_ns = float(draw_makespans(simulated.plan, run.times, variation).mean())
+    scale = window_ns / replayed_ns if replayed_ns else 1.0
+    return _Calibration(variation, scale, _Z95 * std_ns / window_ns, windows)
+
+
+def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> Choice:
+    """Return a simulated schedule as a choice, with its mean over varying times.
+
+    Its bubble is the part of the iteration that its work leaves.
+    """
+    plan, ratio = simulated.plan, simulated.schedule_ratio
+    makespans_ns = draw_makespans(plan, times, calibration.variation)
+    mean_ns = float(makespans_ns.mean())
+    makespan_ns = calibration.scale * mean_ns
+    error_ns = None
+    if calibration.windows:
+        drawn = _Z95 * float(makespans_ns.std(ddof=1)) / mean_ns if mean_ns else 0.0
+        variance = (calibration.error**2 + drawn**2) / calibration.windows
+        error_ns = (variance + (calibration.scale - 1) ** 2) ** 0.5 * makespan_ns
+    work_ns = (1 - (ratio or 0.0)) * simulated.makespan_ms * 1e6
+    return Choice(
+        plan.name,
+        plan.stages,
+        plan.microbatches,
+        plan.chunks,
+        makespan_ns=makespan_ns,
+        error_ns=error_ns,
+        bubble_ratio=None if ratio is None else max(1 - work_ns / makespan_ns, 0.0),
+        peak_activations=max(simulated.peak_activations),
+    )

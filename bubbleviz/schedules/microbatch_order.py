@@ -1,0 +1,76 @@
+"""The order in which to feed microbatches of unequal length: a local search by swaps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.schedules.measured_times import StageTimes
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.varied_times import makespans_of
+
+#: Number of orders that are tried side by side.
+_SIDE_BY_SIDE = 48
+#: Number of rounds without a shorter order that end the search.
+_PATIENCE = 6
+#: Maximum number of operations that are timed in each of the orders.
+_MAX_TIMED = 60_000
+
+
+def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
+    """Return the shortest order of microbatches of unequal length that the search finds.
+
+    The plan stays, and each microbatch takes the place of another one. The search starts with the
+    orders by length. In a round, many orders swap one pair of microbatches each, and the shortest
+    of them continues.
+
+    Args:
+        plan: What each device runs, in one direction.
+        times: Times of the stages, with the lengths of the microbatches.
+
+    Returns:
+        order: The microbatch at each place.
+        saved: The share of the makespan that this order saves.
+    """
+    lengths, count = np.array(times.lengths), plan.microbatches
+    mean_times, random = replace(times, lengths=()), np.random.default_rng(0)
+
+    def time_orders(orders: Ints) -> Floats:
+        factors = lengths[orders].T
+        return makespans_of(plan, mean_times, lambda operation: factors[operation.microbatch])
+
+    orders = _starting_orders(lengths)
+    times_ns = time_orders(orders)
+    measured_ns, shortest = float(times_ns[0]), int(times_ns.argmin())
+    best, best_ns = orders[shortest], float(times_ns[shortest])
+    rounds_without = 0
+    for _ in range(_MAX_TIMED // max(sum(map(len, plan.orders)), 1)):
+        if rounds_without == _PATIENCE:
+            break
+        orders = _swap_pairs(best, random.integers(0, count, (2, _SIDE_BY_SIDE)))
+        times_ns = time_orders(orders)
+        shortest = int(times_ns.argmin())
+        rounds_without += 1
+        if times_ns[shortest] < best_ns:
+            best, best_ns, rounds_without = orders[shortest], float(times_ns[shortest]), 0
+    return tuple(best.tolist()), 1 - best_ns / measured_ns if measured_ns else 0.0
+
+
+def _starting_orders(lengths: Floats) -> Ints:
+    """Return the measured order, both orders by length, and one with short ones at both ends.
+
+    Short microbatches at both ends make filling and draining short.
+    """
+    rising = np.argsort(lengths, kind="stable")
+    hill = np.concatenate((rising[::2], rising[1::2][::-1]))
+    return np.stack((np.arange(len(lengths)), rising, rising[::-1], hill))
+
+
+def _swap_pairs(order: Ints, pairs: Ints) -> Ints:
+    """Return a copy of an order for each pair of places, in which these are swapped."""
+    first, second = pairs
+    orders, row = np.repeat(order[None], len(first), axis=0), np.arange(len(first))
+    orders[row, first], orders[row, second] = order[second], order[first]
+    return orders

@@ -1,0 +1,105 @@
+"""Makespans of a plan whose operations vary, with many draws side by side.
+
+Operations vary, and a device that waits for two inputs waits for the later one, so a simulation of
+mean times ends too early. A plan is replayed with times that are drawn from the measured spread::
+
+    means     F0 ███  F1 ███  BW0 ██████           -> T
+    draws     F0 ██·  F1 ███▌ BW0 █████▌           -> T of each draw
+              F0 ███▌ F1 ██·  BW0 ███████
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import numpy as np
+
+from bubbleviz.model.columns import Floats
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.ideal import ideal_workload
+from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
+from bubbleviz.schedules.plan import Plan, PlannedOperation
+from bubbleviz.schedules.simulation import phase_times, timed
+
+#: Number of draws. The error of their mean is a sixth of the spread of one draw.
+_DRAWS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Variation:
+    """How much operations and microbatches vary.
+
+    Attributes:
+        spread: Standard deviation of the operations of each phase, relative to their mean, without
+            what their microbatches explain.
+        lengths: Length of microbatches relative to their mean, shape (iterations, microbatches).
+    """
+
+    spread: Mapping[Phase, float]
+    lengths: Floats
+
+
+def no_variation() -> Variation:
+    """Return the variation of operations that all take their mean."""
+    return Variation({}, np.ones((1, 1)))
+
+
+def variation_of(run: MeasuredTimes) -> Variation:
+    """Return how much the operations of a run vary.
+
+    The operations of a microbatch are drawn together, so the variance of lengths is taken off the
+    variance of operations.
+    """
+    lengths = np.array(run.lengths or [[1.0]])
+    variance = lengths.var(ddof=1) if run.lengths else 0.0
+    spread = {phase: max(std**2 - variance, 0) ** 0.5 for phase, std in run.spread.items()}
+    return Variation(spread, lengths)
+
+
+def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Floats:
+    """Return the makespan in ns of each of several draws, the same ones in every call.
+
+    Each draw takes the microbatch lengths of one iteration, and of further ones if the plan has
+    more microbatches.
+
+    Args:
+        plan: What each device runs.
+        times: Mean times of the stages.
+        variation: How much these vary.
+    """
+    random, lengths = np.random.default_rng(0), variation.lengths
+    iterations_per_draw = -(-plan.microbatches // lengths.shape[1])
+    iterations = random.integers(0, len(lengths), (_DRAWS, iterations_per_draw))
+    drawn = lengths[iterations].reshape(_DRAWS, -1).T
+
+    def factor(operation: PlannedOperation) -> Floats:
+        share = variation.spread.get(operation.phase, 0.0)
+        operation_factor = np.maximum(1 + share * random.standard_normal(_DRAWS), 0.0)
+        return np.asarray(operation_factor * drawn[operation.microbatch], np.float64)
+
+    return makespans_of(plan, times, factor)
+
+
+def makespans_of(
+    plan: Plan, times: StageTimes, factor: Callable[[PlannedOperation], Floats]
+) -> Floats:
+    """Return the makespans of a plan in ns, shape (draws,).
+
+    Args:
+        plan: What each device runs.
+        times: Mean times of the stages.
+        factor: Function that returns the time of an operation in each draw, relative to its mean;
+            shape (draws,).
+    """
+    work = ideal_workload(plan, times)
+    usual = phase_times(work)
+
+    def lasting_ns(op: PlannedOperation) -> Floats:
+        return work.lasting_ns(usual[op.phase][op.virtual_stage], op.microbatch) * factor(op)
+
+    ran = timed(plan, work, lasting_ns, np.zeros(1), partial(reduce, np.maximum))
+    # The last operation of each device overwrites the ends of the others.
+    ends_ns = {device: end_ns for device, *_, end_ns in ran}
+    return np.asarray(reduce(np.maximum, ends_ns.values()) / plan.chunks, np.float64)
