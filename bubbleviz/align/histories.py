@@ -74,15 +74,14 @@ class Histories:
 
 
 def histories_of(
-    operations: Operations, virtual_stage: Ints, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
+    operations: Operations, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
 ) -> Histories:
     """Return the histories of ranks.
 
     Args:
-        operations: of all of them.
-        virtual_stage: of each operation; -1 unknown.
-        ready_ns: when the input of each was there; the smallest number where that is not known.
-        recorded_ns: when the first and last kernel or call of each rank's profile were.
+        operations: Operations of all ranks, with their virtual stages.
+        ready_ns: Time at which the input of each operation was available, or ``NEVER``.
+        recorded_ns: Times of the first and of the last kernel or call in the profile of each rank.
     """
     spanned = np.flatnonzero((operations.has_span == 1) & (operations.iteration >= 0))
     phase = operations.phase[spanned]
@@ -103,7 +102,7 @@ def histories_of(
     )
     counts = np.count_nonzero(np.isfinite(start_ns), axis=1)
     kept = among(phase, PASSED_ON) & (operations.occurrence[spanned] == 0)
-    rows = spanned[kept & (operations.cut[spanned] == 0) & (virtual_stage[spanned] >= 0)]
+    rows = spanned[kept & (operations.cut[spanned] == 0) & (operations.virtual_stage[spanned] >= 0)]
     rank, iteration = operations.rank[rows], operations.iteration[rows]
     backward = (operations.phase[rows] != Phase.F).astype(np.int64)
     numbers = group_sum(cell_of[rows], shape[0] * shape[1], 1 + (backward << 20)).reshape(shape)
@@ -126,7 +125,7 @@ def histories_of(
             chunk=operations.chunk[first],
             microbatch=operations.microbatch[first],
             is_backward=backward[events.first],
-            virtual_stage=virtual_stage[first],
+            virtual_stage=operations.virtual_stage[first],
         ),
         ready_ns=ready,
         end_ns=end,

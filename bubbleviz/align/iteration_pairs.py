@@ -64,24 +64,17 @@ class Pairing:
 
 
 def pair_iterations(
-    joined: JoinedRecordings,
-    operations: Operations,
-    inputs: Arrivals,
-    virtual_stage: Ints,
-    pipeline: Ints,
-    stage: Ints,
+    joined: JoinedRecordings, inputs: Arrivals, pipeline: Ints, stage: Ints
 ) -> Pairing:
     """Number the iterations of all ranks together.
 
     Args:
-        joined: The recordings.
-        operations: Operations of all ranks on one clock, with iterations numbered per rank.
+        joined: The recordings with virtual stages, and with iterations numbered per rank.
         inputs: Times at which the inputs of operations were available.
-        virtual_stage: Virtual stage of each operation, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
         stage: Stage of each rank, or -1 if unknown.
     """
-    named = joined.named_iteration
+    operations, named = joined.operations, joined.named_iteration
     counted = joined.works
     named_ranks = distinct_rows(operations.rank, chosen=counted & (named >= 0))[0]
     unnamed = without(joined.working, named_ranks)
@@ -90,7 +83,7 @@ def pair_iterations(
     working = distinct(operations.rank[counted & (operations.has_span == 1)])
     recorded_ns = joined.recorded_start_ns, joined.recorded_end_ns
     ready_ns = inputs_ready(operations, inputs)
-    histories = histories_of(operations, virtual_stage, ready_ns, recorded_ns)
+    histories = histories_of(operations, ready_ns, recorded_ns)
     moves, offset_ns, told, found_links = _moves(joined, histories, working, pipeline, stage)
     iteration = operations.iteration + moves[operations.rank]
     is_one_clock = len(distinct(joined.machine_of_rank[working])) == 1
@@ -101,7 +94,7 @@ def pair_iterations(
             if by_time is None:
                 continue
             numbered = operations.changed(iteration=by_time)
-            histories = histories_of(numbered, virtual_stage, ready_ns, recorded_ns)
+            histories = histories_of(numbered, ready_ns, recorded_ns)
             moves, _, is_possible, _ = _moves(joined, histories, working, pipeline, stage)
             if is_possible and not moves.any():
                 told, iteration = True, by_time

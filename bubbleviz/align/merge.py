@@ -19,8 +19,8 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import ToldClock
 
-#: The columns of operations that depend on the clock.
-TIMES = (
+#: Columns of operations that contain times.
+_TIMES = (
     *("start_ns", "end_ns", "host_start_ns", "host_end_ns"),
     *("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns"),
 )
@@ -198,7 +198,7 @@ def on_clocks(
         )
 
     operations, columns = joined.operations, {}
-    for name in TIMES:
+    for name in _TIMES:
         column = getattr(operations, name)
         known = operations.has_span == 1 if name in ("start_ns", "end_ns") else column != NONE
         columns[name] = moved(operations.rank, column, None if name.startswith("host") else known)

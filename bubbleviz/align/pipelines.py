@@ -253,33 +253,32 @@ def first_stages(stages: VirtualStages, count: int) -> Ints:
     return np.where(first == big, NONE, first)
 
 
-def with_model_chunks(
-    operations: Operations, stages: VirtualStages, by_name: bool
-) -> tuple[Operations, Ints]:
-    """Return the operations with chunks counted in the model's order, and virtual stages.
+def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) -> Operations:
+    """Return the operations with virtual stages, and with chunks numbered in the model's order.
 
-    Where names give stages (``by_name``), the chunk columns may hold these.
+    Args:
+        operations: Operations of all ranks, with chunks as their names number them.
+        stages: Virtual stage of each (rank, chunk).
+        by_name: Whether names number chunks by their stage, so that all chunks are renumbered.
     """
     known = np.flatnonzero(stages.virtual_stage >= 0)
     known = known[grouping.sorted_rows(stages.rank[known], stages.virtual_stage[known])]
-    rank, name = stages.rank[known], stages.chunk[known]
-    index = occurrences((rank,))
-    # Names that count a rank's chunks in the model's order are kept, gaps and all.
-    falling = (rank[1:] == rank[:-1]) & (name[1:] <= name[:-1])
-    counted = np.isin(rank, rank[1:][falling]) | by_name
-    renamed = np.where(counted, index, name)
-    pairs = rank, name
-    virtual_stage = grouping.looked_up(
-        pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)
-    )
-    if np.array_equal(renamed, name):
-        return operations, virtual_stage
-    chunk = grouping.looked_up(pairs, renamed, (operations.rank, operations.chunk))
-    second_chunk = grouping.looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
-    return (
-        operations.changed(
-            chunk=np.where(chunk >= 0, chunk, operations.chunk),
-            second_chunk=np.where(second_chunk >= 0, second_chunk, operations.second_chunk),
-        ),
-        virtual_stage,
+    rank, chunk = stages.rank[known], stages.chunk[known]
+    # Names that already number the chunks of a rank in the model's order are kept, with gaps.
+    is_descending = (rank[1:] == rank[:-1]) & (chunk[1:] <= chunk[:-1])
+    is_renumbered = np.isin(rank, rank[1:][is_descending]) | by_name
+    model_chunk = np.where(is_renumbered, occurrences((rank,)), chunk)
+
+    def look_up(values: Ints, chunks: Ints) -> Ints:
+        return grouping.looked_up((rank, chunk), values, (operations.rank, chunks))
+
+    virtual_stage = look_up(stages.virtual_stage[known], operations.chunk)
+    if np.array_equal(model_chunk, chunk):
+        return operations.changed(virtual_stage=virtual_stage)
+    new_chunk = look_up(model_chunk, operations.chunk)
+    new_second_chunk = look_up(model_chunk, operations.second_chunk)
+    return operations.changed(
+        virtual_stage=virtual_stage,
+        chunk=np.where(new_chunk >= 0, new_chunk, operations.chunk),
+        second_chunk=np.where(new_second_chunk >= 0, new_second_chunk, operations.second_chunk),
     )

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.merge import JoinedRecordings, on_clocks
+from bubbleviz.align.merge import on_clocks
 from bubbleviz.align.offsets import GRAIN_NS, Precedences, ProfileClock
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.timebase import rank_precedences, timebase
@@ -39,10 +39,7 @@ _MAX_NAMES = 8
 
 
 def receiving_kernels(
-    recordings: Sequence[Recording],
-    sessions: Sequence[ProfileClock],
-    joined: JoinedRecordings,
-    staging: Staging,
+    recordings: Sequence[Recording], sessions: Sequence[ProfileClock], staging: Staging
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose kernels wait for an input and count as compute.
 
@@ -51,14 +48,13 @@ def receiving_kernels(
     Args:
         recordings: All recordings of a run.
         sessions: Clock of each recording according to its session.
-        joined: The recordings, on these clocks.
-        staging: Their stages, pipelines and iterations.
+        staging: The recordings on these clocks, with stages and iterations.
     """
     several = _on_several_ranks(recordings, sessions)
     if not several or not staging.pairing.known:
         return
-    precedences = rank_precedences(joined, staging)
-    machine = joined.machine_of_rank
+    precedences = rank_precedences(staging)
+    machine = staging.joined.machine_of_rank
     precedences = precedences.take(machine[precedences.before] == machine[precedences.after])
     ready_ns = _inputs_ready(staging, precedences)
     for name, of_ranks in several.items():
@@ -71,7 +67,6 @@ def contradicting_kernels(
     recordings: Sequence[Recording],
     captures: Sequence[tuple[int, int]],
     sessions: Sequence[ProfileClock],
-    joined: JoinedRecordings,
     staging: Staging,
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose waiting explains why clocks contradict each other.
@@ -83,21 +78,19 @@ def contradicting_kernels(
         recordings: All recordings of a run.
         captures: First and last time of each profile on its own clock.
         sessions: Clock of each recording according to its session.
-        joined: The recordings, on these clocks.
-        staging: Their stages, pipelines and iterations.
+        staging: The recordings on these clocks, with stages and iterations.
     """
     for name, of_ranks in _on_several_ranks(recordings, sessions).items():
         start_ns = _starts_without(of_ranks, staging.operations)
-        shortened = replace(staging, operations=staging.operations.changed(start_ns=start_ns))
-        time = timebase(joined, shortened, sessions, captures, "causal")
+        shortened = staging.with_operations(staging.operations.changed(start_ns=start_ns))
+        time = timebase(shortened, sessions, captures, "causal")
         if time.contradicted:
             continue
-        times = on_clocks(joined, sessions, time.clocks).operations
-        operations = staging.operations.changed(start_ns=times.start_ns, end_ns=times.end_ns)
-        aligned = replace(staging, operations=operations)
-        ready_ns = _inputs_ready(aligned, rank_precedences(joined, aligned))
+        on_report_clock = on_clocks(staging.joined, sessions, time.clocks)
+        aligned = replace(staging, joined=on_report_clock)
+        ready_ns = _inputs_ready(aligned, rank_precedences(aligned))
         on_report = _on_several_ranks(recordings, time.clocks)[name]
-        if _are_receiving(on_report, operations, ready_ns):
+        if _are_receiving(on_report, aligned.operations, ready_ns):
             behaviour = "explains the contradiction of clocks if it waits"
             yield waiting_limitation(name, of_ranks, behaviour, "bubbles may be too small")
 

@@ -214,22 +214,17 @@ def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools
 
 
 def matched(
-    operations: Operations,
-    inputs: Arrivals,
-    virtual_stage: Ints,
-    stage: Ints,
-    number: Ints,
-    machine: Ints,
+    operations: Operations, inputs: Arrivals, stage: Ints, number: Ints, machine: Ints
 ) -> Ints:
-    """Return the pipeline of each rank, -1 for all where more than one matching is possible.
+    """Return the pipeline of each rank, or -1 for all ranks if several matchings are possible.
 
     Args:
-        operations: of all ranks, with iterations that are the same on all of them.
-        inputs: when their inputs were there.
-        virtual_stage: of each operation; -1 unknown.
-        stage: of each rank; -1 for ranks that take no part.
-        number: of each rank; pipelines are counted in its order.
-        machine: a number for the clock of each rank.
+        operations: Operations of all ranks with their virtual stages. Their iterations are the
+            same on all ranks.
+        inputs: Times at which the inputs of operations were available.
+        stage: Stage of each rank, or -1 for a rank without forwards and backwards.
+        number: Number of each rank, which gives the order of pipelines.
+        machine: Machine of each rank. Ranks of one machine share its clock.
     """
     unknown = np.full(len(stage), NONE, np.int64)
     by_number = np.argsort(number)
@@ -244,7 +239,7 @@ def matched(
         among(operations.phase, COUNTED) & np.isin(operations.chunk, table.chunks)
     )
     chunk = np.searchsorted(table.chunks, operations.chunk[rows])
-    held[operations.rank[rows], chunk] = virtual_stage[rows]
+    held[operations.rank[rows], chunk] = operations.virtual_stage[rows]
 
     def fits(ranks: Ints, others: Ints) -> Bools:
         return neighbours(table, ranks, others, held)

@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.align import clocks
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.meetings import met, without_members
-from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
+from bubbleviz.align.merge import JoinedRecordings, join, on_clocks
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
@@ -112,8 +112,12 @@ def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
 # Ranks of a run: their places in the report, their names, and those that take no part in it.
 
 
-def places_of(joined: JoinedRecordings, staging: Staging) -> Ints:
-    """Return each rank's place: by pipeline, stage, host, rank number, process and device."""
+def places_of(staging: Staging) -> Ints:
+    """Return the index of each rank in the report.
+
+    Ranks are ordered by pipeline, stage, host, global rank, device and process.
+    """
+    joined = staging.joined
     big = np.iinfo(np.int64).max
     stages = zip(staging.stage_of_rank.tolist(), staging.pipeline.tolist(), strict=True)
     key_of = {host: natural_key(host) for host in {rank.host for rank in joined.ranks}}
@@ -131,8 +135,14 @@ def places_of(joined: JoinedRecordings, staging: Staging) -> Ints:
     return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
-def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[tables.Rank, ...]:
-    """Return the ranks in pipeline order."""
+def ranks_of(staging: Staging, place: Ints) -> tuple[tables.Rank, ...]:
+    """Return the ranks in pipeline order.
+
+    Args:
+        staging: The recordings with their stages.
+        place: Index of each rank in the report.
+    """
+    joined = staging.joined
     labels = _labels(joined)
     stages, pipelines = staging.stage_of_rank.tolist(), staging.pipeline.tolist()
     placed = []
@@ -342,10 +352,10 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     if (hints.method or "causal") == "causal":
         aligned, shared = _separate_contradicting(aligned, parts, captures, hints)
         wrong = (*wrong, *shared)
-    joined, staging, place, time = aligned.joined, aligned.staging, aligned.place, aligned.time
+    staging, place, time = aligned.staging, aligned.place, aligned.time
     early, sessions, machines = aligned.early, aligned.sessions, aligned.machines
-    joined = on_clocks(joined, sessions, time.clocks)
-    ranks = ranks_of(joined, place, staging)
+    joined = on_clocks(staging.joined, sessions, time.clocks)
+    ranks = ranks_of(staging, place)
     collectives = met(joined, staging, time, hints.parallel)
     limitations = (
         *wrong,
@@ -356,19 +366,17 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *_left_out(joined),
         *waiting_kernels(recordings, time.clocks),
         *(
-            contradicting_kernels(recordings, captures, sessions, aligned.joined, staging)
+            contradicting_kernels(recordings, captures, sessions, staging)
             if time.contradicted and hints.method != "utc"
-            else receiving_kernels(recordings, sessions, aligned.joined, staging)
+            else receiving_kernels(recordings, sessions, staging)
         ),
         *without_members(collectives, joined.exposed),
     )
     pairing = staging.pairing
     unplaced = replace(
-        staging.operations,
+        joined.operations,
         rank=place[joined.operations.rank],
         iteration=pairing.iteration,
-        **{name: getattr(joined.operations, name) for name in TIMES},
-        virtual_stage=staging.virtual_stage,
         stages=tuple(rank.stage for rank in ranks),
         global_ranks=tuple(rank.global_rank for rank in ranks),
     )
@@ -431,8 +439,7 @@ class _Aligned:
         machines: Assumed machine of each profile.
         hosts: Name of the host of each profile.
         sessions: Clock of each profile according to its session.
-        joined: The recordings, on these clocks.
-        staging: Stages, pipelines and iterations of the recordings.
+        staging: The recordings on these clocks, with stages, pipelines and iterations.
         place: Index of each rank in the report.
         time: Common clock of all profiles.
         early: Limitations for ranks of one machine that contradict each other.
@@ -441,7 +448,6 @@ class _Aligned:
     machines: tuple[str, ...]
     hosts: tuple[str, ...]
     sessions: tuple[ProfileClock, ...]
-    joined: JoinedRecordings
     staging: Staging
     place: Ints
     time: Timebase
@@ -472,10 +478,10 @@ def _align(
     clocks.refuse_other_runs(parts.recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)
-    time = timebase(joined, staging, sessions, captures, hints.method or "causal")
-    early = within_machines(joined, staging)
+    time = timebase(staging, sessions, captures, hints.method or "causal")
+    early = within_machines(staging)
     hosts = tuple(source.host for source in sources)
-    return _Aligned(machines, hosts, sessions, joined, staging, place, time, early)
+    return _Aligned(machines, hosts, sessions, staging, place, time, early)
 
 
 def _separate_contradicting(
@@ -500,15 +506,14 @@ def _separate_contradicting(
         aligned: The recordings, aligned again if machines were separated.
         notes: Limitations for hostnames that stand for several machines, or may do so.
     """
-    joined, staging = aligned.joined, aligned.staging
+    staging = aligned.staging
     given_hosts = {host for group in hints.same_clock for host in group}
     is_given = any(recording.source.host in given_hosts for recording in parts.recordings)
-    is_given |= any(clock is not None and clock.aligned for clock in joined.told_clocks)
+    is_given |= any(clock is not None and clock.aligned for clock in staging.joined.told_clocks)
     shares_machine = len(aligned.machines) > len(set(aligned.machines))
     if is_given or not shares_machine or not staging.pairing.known:
         return aligned, ()
-    precedences = rank_precedences(joined, staging)
-    machines = separate_machines(joined, staging, precedences)
+    machines = separate_machines(staging, rank_precedences(staging))
     if machines is None:
         return aligned, ()
     separated = _align(_rename_hosts(parts, aligned.machines, machines), machines, captures, hints)
@@ -545,7 +550,7 @@ def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
         UsageError: ``hints.order`` does not name every rank once.
     """
     staging = stage(joined, parallel=hints.parallel)
-    place = places_of(joined, staging)
+    place = places_of(staging)
     if not hints.order:
         return staging, place
     # The order names ranks by the places they would have without it.
@@ -556,7 +561,7 @@ def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
         )
     order = np.argsort(place)[np.array(hints.order)].tolist()
     staging = stage(joined, order, hints.parallel)
-    return staging, places_of(joined, staging)
+    return staging, places_of(staging)
 
 
 # Local stages: which virtual stage a chunk of one of a profile's own ranks became.

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.align import offsets
-from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.waits import NEVER
 from bubbleviz.model.columns import Ints
@@ -24,23 +23,21 @@ from bubbleviz.model.texts import counted
 _MIN_BROKEN_SHARE = 0.5
 
 
-def separate_machines(
-    joined: JoinedRecordings, staging: Staging, precedences: offsets.Precedences
-) -> tuple[str, ...] | None:
+def separate_machines(staging: Staging, precedences: offsets.Precedences) -> tuple[str, ...] | None:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
     Profiles with agreeing clocks join one machine, unless it has a profile with a contradicting
     clock. A profile without dependencies on the others gets a separate machine.
 
     Args:
-        joined: The recordings, on the clocks of their sessions.
-        staging: Their stages, pipelines and iterations.
+        staging: The recordings on the clocks of their sessions, with stages and iterations.
         precedences: Dependencies between all ranks; their clocks are rank numbers.
 
     Returns:
         Machine of each profile, or None if no clock is contradicted.
     """
-    agreeing, contradicting = _compare_clocks(joined, staging, precedences)
+    joined = staging.joined
+    agreeing, contradicting = _compare_clocks(staging, precedences)
     if not contradicting:
         return None
     contradicted = {joined.machine_of_profile[profile] for profile, _ in contradicting}
@@ -90,7 +87,7 @@ def _group_profiles(
 
 
 def _compare_clocks(
-    joined: JoinedRecordings, staging: Staging, precedences: offsets.Precedences
+    staging: Staging, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     """Compare the clocks of profiles of one machine by the dependencies between them.
 
@@ -98,6 +95,7 @@ def _compare_clocks(
         agreeing: Pairs of profiles without a contradicted dependency.
         contradicting: Pairs with contradicted dependencies in most of their iterations.
     """
+    joined = staging.joined
     profile = np.array([rank.profile for rank in joined.ranks], np.int64)
     machine = joined.machine_of_rank
     before, after = profile[precedences.before], profile[precedences.after]

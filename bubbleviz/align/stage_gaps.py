@@ -51,11 +51,7 @@ _ITERATION = ("rank", "iteration")
 
 
 def find_stages_before_gaps(
-    operations: Operations,
-    inputs: Arrivals,
-    virtual_stage: Ints,
-    machine: Ints,
-    iteration: Ints | None,
+    operations: Operations, inputs: Arrivals, machine: Ints, iteration: Ints | None
 ) -> tuple[int, ...]:
     """Return the virtual stages after which microbatches are away long enough for another stage.
 
@@ -70,15 +66,15 @@ def find_stages_before_gaps(
     forwards meanwhile than there are stages.
 
     Args:
-        operations: Operations of all ranks, with iterations numbered per rank.
+        operations: Operations of all ranks with their virtual stages, and with iterations
+            numbered per rank.
         inputs: Times at which the inputs of operations were available.
-        virtual_stage: Virtual stage of each operation, or -1 if unknown.
         machine: Machine of each rank. Ranks of one machine share its clock.
         iteration: Iteration of each operation over all ranks, or None if unknown.
     """
-    staged = operations.changed(chunk=virtual_stage)
+    staged = operations.changed(chunk=operations.virtual_stage)
     is_sent = _is_sent(staged, inputs)
-    sending = grouping.distinct(virtual_stage[is_sent])
+    sending = grouping.distinct(operations.virtual_stage[is_sent])
     usual = usual_waits(staged, inputs)
     until_sent = _extend_until_sent(staged, inputs, is_sent)
     sent = usual_waits(until_sent, inputs)
@@ -97,9 +93,7 @@ def find_stages_before_gaps(
             continue
         next_ranks = usual.rank[usual.chunk == stage + 1]
         has_earlier_chunk = np.isin(next_ranks, usual.rank[usual.chunk <= stage]).any()
-        if not has_earlier_chunk or runs_ahead_of_chunk(
-            operations, inputs, virtual_stage, stage + 1
-        ):
+        if not has_earlier_chunk or runs_ahead_of_chunk(operations, inputs, stage + 1):
             gaps.append(stage)
     return tuple(gaps)
 
@@ -196,7 +190,7 @@ def describe_gaps(stages: Sequence[int]) -> Limitation:
 
 
 def find_numbered_gaps(
-    stages: Sequence[int], operations: Operations, virtual_stage: Ints, number: Ints
+    stages: Sequence[int], operations: Operations, number: Ints
 ) -> tuple[tuple[int, int], ...]:
     """Return the rank numbers next to the gaps that rank numbers confirm.
 
@@ -204,18 +198,18 @@ def find_numbered_gaps(
 
     Args:
         stages: Virtual stages before a gap, as found by time.
-        operations: Operations of all ranks.
-        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+        operations: Operations of all ranks, with their virtual stages.
         number: Rank number of each rank.
 
     Returns:
         Largest number before each confirmed gap, and smallest number after it.
     """
-    rows = np.flatnonzero(virtual_stage >= 0)
+    rows = np.flatnonzero(operations.virtual_stage >= 0)
+    stage = operations.virtual_stage[rows]
     rank_number = number[operations.rank[rows]]
-    n_stages = int(virtual_stage.max(initial=-1)) + 1
-    first, last = group_extents(virtual_stage[rows], n_stages, rank_number, rank_number)
-    pairs = [(int(last[stage]), int(first[stage + 1])) for stage in stages]
+    n_stages = int(stage.max(initial=NONE)) + 1
+    first, last = group_extents(stage, n_stages, rank_number, rank_number)
+    pairs = [(int(last[before]), int(first[before + 1])) for before in stages]
     return tuple((before, after) for before, after in pairs if after - before > 1)
 
 
@@ -260,33 +254,30 @@ def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | Non
     return Limitation("stages that may be missing", reason, int(first[0] // steps[0]), kind)
 
 
-def find_turns(operations: Operations, virtual_stage: Ints) -> frozenset[int]:
+def find_turns(operations: Operations) -> frozenset[int]:
     """Return the virtual stages whose next stage is on the same rank, such as the turn of a V.
 
     Args:
-        operations: Operations of all ranks.
-        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+        operations: Operations of all ranks, with their virtual stages.
     """
+    virtual_stage = operations.virtual_stage
     is_known = virtual_stage >= 0
     rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=is_known)
     is_followed = (rank[1:] == rank[:-1]) & (stage[1:] == stage[:-1] + 1)
     return frozenset(stage[:-1][is_followed].tolist())
 
 
-def runs_ahead_of_chunk(
-    operations: Operations, inputs: Arrivals, virtual_stage: Ints, stage: int
-) -> bool:
+def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks run unusually many forwards of a chunk before the next chunk starts.
 
     The usual maximum is one forward for each stage from the one chunk to the next.
 
     Args:
-        operations: Operations of all ranks.
+        operations: Operations of all ranks, with their virtual stages.
         inputs: Times at which the inputs of operations were available.
-        virtual_stage: Virtual stage of each operation, or -1 if unknown.
         stage: Virtual stage of the next chunk.
     """
-    of_ranks = _take_waits(operations, inputs, virtual_stage, stage)
+    of_ranks = _take_waits(operations, inputs, stage)
     before = int(of_ranks.chunk[of_ranks.chunk < stage].max(initial=NONE))
     if before < 0:
         return False
@@ -295,27 +286,25 @@ def runs_ahead_of_chunk(
     return _runs_ahead(forward, later, later.left_ns, stage - before)
 
 
-def runs_ahead_of_backward(
-    operations: Operations, inputs: Arrivals, virtual_stage: Ints, stage: int
-) -> bool:
+def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks of the last stage run more than one forward before the first backward.
 
     Args:
-        operations: Operations of all ranks.
+        operations: Operations of all ranks, with their virtual stages.
         inputs: Times at which the inputs of operations were available.
-        virtual_stage: Virtual stage of each operation, or -1 if unknown.
         stage: The last virtual stage.
     """
-    of_ranks = _take_waits(operations, inputs, virtual_stage, stage)
+    of_ranks = _take_waits(operations, inputs, stage)
     forward = of_ranks.take(of_ranks.chunk == stage)
     return _runs_ahead(forward, forward, forward.left_ns + forward.waited_ns, 1)
 
 
-def _take_waits(operations: Operations, inputs: Arrivals, virtual_stage: Ints, stage: int) -> Waits:
+def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
     """Return all waits of the first 16 ranks that hold a stage; chunks are virtual stages."""
-    ranks = grouping.distinct(operations.rank[virtual_stage == stage])[:_MAX_RANKS]
+    is_of_stage = operations.virtual_stage == stage
+    ranks = grouping.distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
     rows = np.flatnonzero(np.isin(operations.rank, ranks))
-    staged = operations.changed(chunk=virtual_stage)
+    staged = operations.changed(chunk=operations.virtual_stage)
     return waits(staged.take(rows), inputs.take(rows))
 
 
@@ -347,9 +336,7 @@ def _count_microbatches(forward: Waits, group: Ints, chosen: Bools, count: int) 
     return np.bincount(pairs[0], minlength=count)
 
 
-def are_adjacent_by_order(
-    stages: Sequence[int], operations: Operations, virtual_stage: Ints
-) -> bool:
+def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool:
     """Return whether the orders of operations show that no stage is missing after these stages.
 
     Each stage of 1F1B runs one more forward than the next stage before its first backward. Orders
@@ -358,23 +345,20 @@ def are_adjacent_by_order(
 
     Args:
         stages: Virtual stages.
-        operations: Operations of all ranks.
-        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+        operations: Operations of all ranks, with their virtual stages.
     """
     return all(
-        _count_warmup(operations, virtual_stage, stage)
-        - _count_warmup(operations, virtual_stage, stage + 1)
-        == 1
+        _count_warmup(operations, stage) - _count_warmup(operations, stage + 1) == 1
         for stage in stages
     )
 
 
-def _count_warmup(operations: Operations, virtual_stage: Ints, stage: int) -> float:
+def _count_warmup(operations: Operations, stage: int) -> float:
     """Return the median number of forwards of a stage before its first backward in an iteration.
 
     The result is NaN if the stage has no backward.
     """
-    is_of_stage = (operations.has_span == 1) & (virtual_stage == stage)
+    is_of_stage = (operations.has_span == 1) & (operations.virtual_stage == stage)
     forward = np.flatnonzero(is_of_stage & (operations.phase == Phase.F))
     backward = np.flatnonzero(is_of_stage & among(operations.phase, (Phase.B, Phase.BW)))
     rows = np.concatenate((forward, backward))

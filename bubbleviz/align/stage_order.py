@@ -228,18 +228,18 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     return ranks > 1 and bool(np.bincount(order[trains]).max() < ranks)
 
 
-def nests(operations: Operations, inputs: Arrivals, virtual_stage: Ints) -> bool:
+def nests(operations: Operations, inputs: Arrivals) -> bool:
     """Return whether each virtual stage of a pipeline can be the one before the next.
 
     Unequally fast replicas that were taken for stages of one pipeline show here: of
     some microbatch the shorter wait is not inside the longer one.
 
     Args:
-        operations: of all ranks, with each rank's own iteration numbers.
-        inputs: when their inputs were there.
-        virtual_stage: of each operation; -1 unknown.
+        operations: Operations of all ranks with their virtual stages, and with iterations
+            numbered per rank.
+        inputs: Times at which the inputs of operations were available.
     """
-    every = waits(operations.changed(chunk=virtual_stage), inputs)
+    every = waits(operations.changed(chunk=operations.virtual_stage), inputs)
     upper, lower = held_waits(every)
     worked_ns = every.worked_ns[lower]
     slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - worked_ns

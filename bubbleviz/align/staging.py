@@ -89,25 +89,26 @@ class Staging:
     """Stages, pipelines and paired iterations of all ranks.
 
     Attributes:
-        operations: with chunks counted in the model's order.
-        arrivals: when inputs of operations were there.
-        virtual_stage: of each operation; -1 unknown.
-        stage_of_rank: smallest virtual stage of each rank; -1 unknown.
-        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
-        reducing: a number for the ranks that reduce gradients together; -1 none.
-        pairing: the iterations over all ranks.
-        stages_missing: whether virtual stages are known to be missing.
-        ranks_missing: whether ranks are known to be missing, of these stages or others.
-        pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
+        joined: The recordings. Their operations have virtual stages, and chunks numbered in the
+            model's order.
+        arrivals: Times at which the inputs of operations were available.
+        stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
+        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
+        reducing: Number shared by the ranks that reduce gradients together, or -1 if there are
+            none.
+        pairing: Iterations over all ranks.
+        stages_missing: Whether virtual stages are known to be missing.
+        ranks_missing: Whether ranks of these or other stages are known to be missing.
+        pipeline_unproven: Whether nothing shows that the ranks are stages instead of replicas of
+            one stage.
         ends_early: Whether stages may be missing after the last recorded stage.
         order_refutes: Whether an exact match of the order with a known schedule would show that no
             stages are missing.
-        limitations: what could not be inferred.
+        limitations: Properties that could not be inferred.
     """
 
-    operations: Operations
+    joined: JoinedRecordings
     arrivals: Arrivals
-    virtual_stage: Ints
     stage_of_rank: Ints
     pipeline: Ints
     reducing: Ints
@@ -119,10 +120,19 @@ class Staging:
     order_refutes: bool = True
     limitations: tuple[Limitation, ...] = ()
 
+    @property
+    def operations(self) -> Operations:
+        """The operations of all ranks, with virtual stages."""
+        return self.joined.operations
+
+    def with_operations(self, operations: Operations) -> Staging:
+        """Return the staging of changed operations, row by row the same ones."""
+        return replace(self, joined=replace(self.joined, operations=operations))
+
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The recordings, and what is known of their ranks before staging."""
+    """The recordings, and properties of their ranks that are known before staging."""
 
     joined: JoinedRecordings
     machine: Ints
@@ -266,15 +276,16 @@ def _as_in_job(inputs: _Inputs, stages: pipelines.VirtualStages, staging: Stagin
         return staging
     if not _receives_from_before(staging, _stage_of_transfers(staging)):
         return staging
-    return _with(inputs, replace(stages, virtual_stage=stages.virtual_stage + before[0]))
+    return _with(inputs, stages.changed(virtual_stage=stages.virtual_stage + before[0]))
 
 
 def _receives_from_before(staging: Staging, virtual_stage: Ints) -> bool:
     """Return whether ranks of stage 0 receive activations, so that it is not the first stage.
 
     Args:
-        staging: of all ranks.
-        virtual_stage: of each operation; see :func:`_stage_of_transfers`.
+        staging: Stages of all ranks.
+        virtual_stage: Virtual stage of each operation, as returned by
+            :func:`_stage_of_transfers`.
     """
     operations = staging.operations
     ran = (operations.has_span == 1) & (virtual_stage == 0)
@@ -307,7 +318,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
     if len(grouping.distinct(operations.microbatch[work])) < 2:
         return False
     numbered = staging.operations.changed(iteration=comparable.iteration)
-    return stage_order.nests(numbered, inputs.arrivals, staging.virtual_stage)
+    return stage_order.nests(numbered, inputs.arrivals)
 
 
 def _noted(
@@ -325,9 +336,9 @@ def _noted(
     ranks, working = inputs.joined.ranks, inputs.joined.working
     apart = bool((np.minimum(staging.pipeline, staging.stage_of_rank)[working] < 0).any())
     notes = (*notes, *pairing_limitations(staging.pairing, ranks, sizes_tell=apart))
-    virtual_stage = staging.virtual_stage if doubtful else _stage_of_transfers(staging)
+    virtual_stage = _stage_of_transfers(staging)
     stages_missing = stages_missing or (
-        not doubtful and _transfers_elsewhere(inputs.joined, staging, virtual_stage)
+        not doubtful and _transfers_elsewhere(staging, virtual_stage)
     )
     if stages_missing:
         notes = (*notes, _STAGES_MISSING)
@@ -344,7 +355,7 @@ def _noted(
         gaps, stages_missing, is_refutable = _find_stage_gaps(inputs, staging)
         notes = (*notes, *gaps)
     ends_early = not (stages_missing or absent or doubtful or is_complete)
-    ends_early = ends_early and _waits_behind(inputs.joined, staging)
+    ends_early = ends_early and _waits_behind(staging)
     if ends_early:
         notes = (*notes, _STAGES_BEHIND)
     # The sizes of the run may give more stages than the profiles hold.
@@ -374,21 +385,20 @@ def _find_stage_gaps(
         is_refutable: Whether an exact match of the order with a known schedule would show that no
             stages are missing.
     """
-    operations, virtual_stage = staging.operations, staging.virtual_stage
-    numbers = inputs.numbers
+    operations, numbers = staging.operations, inputs.numbers
     # Rank numbers in tables are arbitrary.
     is_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
     iteration = staging.pairing.iteration if staging.pairing.known else None
     gaps = stage_gaps.find_stages_before_gaps(
-        operations, inputs.arrivals, virtual_stage, inputs.machine, iteration
+        operations, inputs.arrivals, inputs.machine, iteration
     )
-    turns = stage_gaps.find_turns(operations, virtual_stage)
+    turns = stage_gaps.find_turns(operations)
     far = tuple(stage for stage in gaps if stage not in turns)
     if far:
-        are_adjacent = stage_gaps.are_adjacent_by_order(far, operations, virtual_stage)
+        are_adjacent = stage_gaps.are_adjacent_by_order(far, operations)
         numbered: tuple[tuple[int, int], ...] = ()
         if numbers.named:
-            numbered = stage_gaps.find_numbered_gaps(far, operations, virtual_stage, numbers.number)
+            numbered = stage_gaps.find_numbered_gaps(far, operations, numbers.number)
         if numbered and not are_adjacent:
             return (stage_gaps.describe_numbered_gaps(numbered),), True, False
         if numbered or not numbers.named or (is_table and not are_adjacent):
@@ -407,7 +417,7 @@ def _find_stage_gaps(
 def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = False) -> Staging:
     """Return the pipelines and paired iterations that follow from virtual stages."""
     joined = inputs.joined
-    operations, virtual_stage = pipelines.with_model_chunks(joined.operations, stages, by_name)
+    operations = pipelines.set_stages(joined.operations, stages, by_name=by_name)
     first = pipelines.first_stages(stages, len(joined.ranks))
     if inputs.counts_chunks:
         operations, _ = moved_chunks(operations, first, inputs.machine)
@@ -423,10 +433,11 @@ def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = F
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := inputs.comparable) is not None:
             same = operations.changed(iteration=comparable.iteration)
-            pipeline = matched(same, inputs.arrivals, virtual_stage, first, number, inputs.machine)
+            pipeline = matched(same, inputs.arrivals, first, number, inputs.machine)
         together = pipelines.reducing(first, inputs.machine, inputs.numbers)
-    pairing = pair_iterations(joined, operations, inputs.arrivals, virtual_stage, pipeline, first)
-    return Staging(operations, inputs.arrivals, virtual_stage, first, pipeline, together, pairing)
+    staged = replace(joined, operations=operations)
+    pairing = pair_iterations(staged, inputs.arrivals, pipeline, first)
+    return Staging(staged, inputs.arrivals, first, pipeline, together, pairing)
 
 
 def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
@@ -450,8 +461,8 @@ def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
         stages = stages if known else stages.changed(virtual_stage=np.full(len(stages), NONE))
     comparable = inputs.comparable
     if known and single and comparable is not None:
-        numbered, virtual_stage = pipelines.with_model_chunks(comparable, stages, by_name=False)
-        known = stage_order.nests(numbered, inputs.arrivals, virtual_stage)
+        staged = pipelines.set_stages(comparable, stages, by_name=False)
+        known = stage_order.nests(staged, inputs.arrivals)
     if known:
         return stages, False
     number = inputs.numbers.number
@@ -477,12 +488,13 @@ def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
         stages = pipelines.stages_in_order(
             inputs.joined, inputs.arrivals, stage_of_rank, stage_count
         )
-        numbered, stage = pipelines.with_model_chunks(operations, stages, by_name=False)
-        apart = numbered.iteration * replicas + place[numbered.rank] % replicas
-        numbered = numbered.changed(iteration=apart)
-        if stage_order.run_alike(
-            inputs.orders, stages.rank, stage_of_rank[stages.rank]
-        ) and stage_order.nests(numbered, inputs.arrivals, stage):
+        staged = pipelines.set_stages(operations, stages, by_name=False)
+        # Microbatches of different pipelines must not be compared, so each pipeline gets its own
+        # iteration numbers.
+        replica = place[staged.rank] % replicas
+        staged = staged.changed(iteration=staged.iteration * replicas + replica)
+        run_alike = stage_order.run_alike(inputs.orders, stages.rank, stage_of_rank[stages.rank])
+        if run_alike and stage_order.nests(staged, inputs.arrivals):
             return stages
     return None
 
@@ -613,7 +625,7 @@ def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
     )
 
 
-def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_stage: Ints) -> bool:
+def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     """Return whether ranks transfer with stages that no profile holds.
 
     They do where all ranks hold one stage (one rank may hold several, such as the first and the
@@ -622,11 +634,12 @@ def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_sta
     transfer to itself, so stages lie between the two.
 
     Args:
-        joined: the recordings.
-        staging: of all ranks.
-        virtual_stage: of each operation; see :func:`_stage_of_transfers`.
+        staging: Stages of all ranks.
+        virtual_stage: Virtual stage of each operation, as returned by
+            :func:`_stage_of_transfers`.
     """
-    operations, working = staging.operations, joined.working
+    joined, operations = staging.joined, staging.operations
+    working = joined.working
     ran = operations.has_span == 1
     stages = grouping.distinct(staging.stage_of_rank[working])
     if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
@@ -681,7 +694,7 @@ def _stage_of_transfers(staging: Staging) -> Ints:
     It is unknown of ranks that hold several stages, or may: where names give no chunks, some
     forwards of the first rank receive from the last one, and others do not.
     """
-    operations, virtual_stage = staging.operations, staging.virtual_stage
+    operations, virtual_stage = staging.operations, staging.operations.virtual_stage
     if not among(operations.phase, TRANSFERS).any():
         return virtual_stage
     known, ran = virtual_stage >= 0, operations.has_span == 1
@@ -705,7 +718,7 @@ def _stage_of_transfers(staging: Staging) -> Ints:
     return found
 
 
-def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:
+def _waits_behind(staging: Staging) -> bool:
     """Return whether the last recorded stage waits for its backwards, as earlier stages do.
 
     A true last stage starts the backward of a microbatch when its forward is done, or runs other
@@ -716,34 +729,31 @@ def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:
         last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
     """
-    last = int(staging.virtual_stage.max(initial=NONE))
-    if last < 1 or staging.arrivals.receives.any():
+    operations, inputs = staging.operations, staging.arrivals
+    last = int(operations.virtual_stage.max(initial=NONE))
+    if last < 1 or inputs.receives.any():
         return False
-    of_last = np.flatnonzero(staging.virtual_stage == last)
-    every = usual_waits(staging.operations.take(of_last), staging.arrivals.take(of_last))
+    of_last = np.flatnonzero(operations.virtual_stage == last)
+    every = usual_waits(operations.take(of_last), inputs.take(of_last))
     if not len(every) or every.waited_ns.min() < _AWAY * every.worked_ns.min():
         return False
-    if stage_gaps.runs_ahead_of_backward(
-        staging.operations, staging.arrivals, staging.virtual_stage, last
-    ):
+    if stage_gaps.runs_ahead_of_backward(operations, inputs, last):
         return True
     ranks = grouping.distinct(every.rank)[:_MAX_RANKS].tolist()
-    return all(_idles_before_backwards(joined, staging, rank, last) for rank in ranks)
+    return all(_idles_before_backwards(staging.joined, rank, last) for rank in ranks)
 
 
-def _idles_before_backwards(
-    joined: JoinedRecordings, staging: Staging, rank: int, stage: int
-) -> bool:
+def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> bool:
     """Return whether a rank usually idles before the first backward of an iteration on a stage.
 
     Other operations must run between that backward and its forward. If later backwards wait about
     as long as the first one, the host is late, and the result is False.
     """
-    operations = staging.operations
+    operations = joined.operations
     own = np.flatnonzero((operations.rank == rank) & (operations.has_span == 1))
     own = own[np.argsort(operations.start_ns[own], kind="stable")]
     backward = among(operations.phase[own], (Phase.B, Phase.BW))
-    at = np.flatnonzero(backward & (staging.virtual_stage[own] == stage))
+    at = np.flatnonzero(backward & (operations.virtual_stage[own] == stage))
     at = at[at > 0]
     if not len(at):
         return False

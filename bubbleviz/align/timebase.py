@@ -62,7 +62,6 @@ class Timebase:
 
 
 def timebase(
-    joined: JoinedRecordings,
     staging: Staging,
     clocks: Sequence[offsets.ProfileClock],
     captures: Sequence[tuple[int, int]],
@@ -71,16 +70,16 @@ def timebase(
     """Return the clock of all profiles.
 
     Args:
-        joined: the recordings, on the clocks of their sessions.
-        staging: their stages, pipelines and iterations.
-        clocks: of the profiles, by their sessions.
-        captures: first and last time of each profile, on its own clock.
-        method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
+        staging: The recordings on the clocks of their sessions, with stages and iterations.
+        clocks: Clock of each profile according to its session.
+        captures: First and last time of each profile, on its own clock.
+        method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
+    joined = staging.joined
     if any(clock is not None and clock.aligned for clock in joined.told_clocks):
         return _as_told(joined)
     if method != "causal" or len(joined.machines) == 1:
-        return _by_session(joined, staging, clocks, method)
+        return _by_session(staging, clocks, method)
     bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
     for own, machine, capture in zip(clocks, joined.machine_of_profile, captures, strict=True):
         bounds[machine].extend(time + own.offset_ns for time in capture)
@@ -88,11 +87,11 @@ def timebase(
         np.array([min(times) for times in bounds.values()], np.int64),
         np.array([max(times) for times in bounds.values()], np.int64),
     )
-    reference = _reference_machine(joined, staging)
-    solution = _solved(joined, staging, extents, reference)
+    reference = _reference_machine(staging)
+    solution = _solved(staging, extents, reference)
     if reference and not _is_constant(solution[1]):
         # Corrections with drift or without bounds cannot be converted to the first machine's clock.
-        solution = _solved(joined, staging, extents, 0)
+        solution = _solved(staging, extents, 0)
     precedences, corrections, contradiction, dropped = solution
     steps, stepped = clock_steps(precedences, len(joined.machines), extents)
     corrections = stepped if steps else corrections
@@ -117,9 +116,9 @@ def timebase(
             )
         )
     if contradiction is not None:
-        notes.append(_contradicting(joined, staging, precedences, contradiction))
+        notes.append(_contradicting(staging, precedences, contradiction))
     if steps:
-        notes.append(_stepped(joined, staging, steps))
+        notes.append(_stepped(staging, steps))
     return replace(
         found,
         contradicted=contradiction is not None or len(steps) > 0,
@@ -128,7 +127,7 @@ def timebase(
     )
 
 
-def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitation, ...]:
+def within_machines(staging: Staging) -> tuple[Limitation, ...]:
     """Return a limitation where ranks of one machine, which share its clock, contradict each other.
 
     Only received inputs count: spans may begin with kernels that need none. Where stages were given
@@ -137,8 +136,8 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
     given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in staging.limitations)
     if given or not staging.pairing.known or (staging.arrivals.latest_ns == NEVER).all():
         return ()
-    pairs = rank_precedences(joined, staging)
-    machine = joined.machine_of_rank
+    pairs = rank_precedences(staging)
+    machine = staging.joined.machine_of_rank
     same = machine[pairs.before] == machine[pairs.after]
     same &= staging.arrivals.latest_ns[pairs.after_row] != NEVER
     early_ns = np.where(same, pairs.before_ns - pairs.after_ns, 0)
@@ -147,9 +146,9 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
         return ()
     row = int(early_ns.argmax())
     ends = int(pairs.after_row[row]), int(pairs.before_row[row])
-    stages = " and ".join(str(int(staging.virtual_stage[at])) for at in ends)
+    stages = " and ".join(str(int(staging.operations.virtual_stage[at])) for at in ends)
     reason = (
-        f"{_need(joined, staging, pairs, row)} (virtual stages {stages}), and ran "
+        f"{_need(staging, pairs, row)} (virtual stages {stages}), and ran "
         f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
         "them are wrong, its work goes on after what it passes on, or stages are other than "
         "inferred (--parallel sets them)"
@@ -157,12 +156,13 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
 
-def _reference_machine(joined: JoinedRecordings, staging: Staging) -> int:
+def _reference_machine(staging: Staging) -> int:
     """Return the index of the machine that serves as reference when clocks are solved.
 
     The choice does not depend on the order of files. It is the machine of the first stage. Ties are
     broken by the smallest rank number, then by the name of the machine.
     """
+    joined = staging.joined
     largest = np.iinfo(np.int64).max
     keys = [
         (
@@ -203,24 +203,24 @@ def _relate_to_first(
     return (offsets.ProfileClock(0, 0), *others)
 
 
-def rank_precedences(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
+def rank_precedences(staging: Staging) -> offsets.Precedences:
     """Return the data dependencies between all ranks, in which clocks are rank numbers.
 
     Replicas of a stage that cannot be distinguished are compared on the clock of their machine.
     """
+    joined = staging.joined
     return _causal(staging, np.arange(len(joined.ranks)), joined.machine_of_rank)
 
 
 def _solved(
-    joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints], reference: int
+    staging: Staging, extents: tuple[Ints, Ints], reference: int
 ) -> tuple[
     offsets.Precedences, tuple[offsets.ProfileClock, ...], offsets.Contradiction | None, bool
 ]:
     """Solve the clocks of all machines.
 
     Args:
-        joined: The recordings, on the clocks of their sessions.
-        staging: Their stages, pipelines and iterations.
+        staging: The recordings on the clocks of their sessions, with stages and iterations.
         extents: Start and end of each machine's captures.
         reference: Index of the machine whose correction is 0.
 
@@ -231,6 +231,7 @@ def _solved(
         is_without_collectives: Whether precedences of collectives were dropped because they
             contradict the others.
     """
+    joined = staging.joined
     causal = _causal(staging, joined.machine_of_rank)
     reduced = offsets.together()
     if staging.pairing.known:
@@ -275,10 +276,9 @@ def _timebase(
     )
 
 
-def _by_session(
-    joined: JoinedRecordings, staging: Staging, clocks: Sequence[offsets.ProfileClock], method: str
-) -> Timebase:
-    """Return the sessions' own clocks; those of other machines are trusted with ``utc``."""
+def _by_session(staging: Staging, clocks: Sequence[offsets.ProfileClock], method: str) -> Timebase:
+    """Return the clocks of the sessions. Only ``utc`` trusts the clocks of further machines."""
+    joined = staging.joined
     count = len(joined.machines)
     if method == "none":
         # Each machine stays on the clock of its first profile.
@@ -307,7 +307,7 @@ def _by_session(
     if broken := early.max(initial=0) > offsets.GRAIN_NS:
         row = int(early.argmax())
         reason = (
-            f"{_need(joined, staging, precedences, row)}, and by UTC it ran "
+            f"{_need(staging, precedences, row)}, and by UTC it ran "
             f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
             "(!), and --align causal finds better ones"
         )
@@ -334,7 +334,6 @@ def _causal(
     return dependencies(
         staging.operations.changed(iteration=staging.pairing.iteration),
         staging.arrivals,
-        staging.virtual_stage,
         staging.pipeline,
         clock,
         clock if replica_clock is None else replica_clock,
@@ -354,14 +353,12 @@ def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
 
 
 def _contradicting(
-    joined: JoinedRecordings,
-    staging: Staging,
-    precedences: offsets.Precedences,
-    contradiction: offsets.Contradiction,
+    staging: Staging, precedences: offsets.Precedences, contradiction: offsets.Contradiction
 ) -> Limitation:
-    """Return a limitation on a circle of dependencies that no clocks satisfy."""
+    """Return the limitation for a cycle of dependencies that no clocks satisfy."""
+    joined = staging.joined
     needs = [
-        _need(joined, staging, precedences, row)
+        _need(staging, precedences, row)
         if precedences.after_row[row] >= 0
         else f"a collective of {joined.machines[int(precedences.after[row])]} holds "
         f"{joined.machines[int(precedences.before[row])]}"
@@ -393,10 +390,11 @@ def _jumps(
     return jumps if steps else np.empty(0, np.int64)
 
 
-def _stepped(joined: JoinedRecordings, staging: Staging, steps: Sequence[ClockStep]) -> Limitation:
-    """Return a limitation on clocks that were set during the capture."""
+def _stepped(staging: Staging, steps: Sequence[ClockStep]) -> Limitation:
+    """Return the limitation for clocks that were set during the capture."""
+    machines = staging.joined.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
-    first, second = (joined.machines[number] for number in (step.first, step.second))
+    first, second = (machines[number] for number in (step.first, step.second))
     more = f", and {counted(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
     return Limitation(
         "clocks that were set during the capture",
@@ -407,11 +405,9 @@ def _stepped(joined: JoinedRecordings, staging: Staging, steps: Sequence[ClockSt
     )
 
 
-def _need(
-    joined: JoinedRecordings, staging: Staging, precedences: offsets.Precedences, row: int
-) -> str:
-    """Return which operation needs which, in words."""
-    operations, names = staging.operations, []
+def _need(staging: Staging, precedences: offsets.Precedences, row: int) -> str:
+    """Return a clause that says which operation needs which."""
+    joined, operations, names = staging.joined, staging.operations, []
     for at in (int(precedences.after_row[row]), int(precedences.before_row[row])):
         name = operations.names[int(operations.name_id[at])]
         iteration = staging.pairing.names[int(staging.pairing.iteration[at])]
@@ -437,22 +433,21 @@ def _need(
 def dependencies(
     operations: Operations,
     inputs: Arrivals,
-    virtual_stage: Ints,
     pipeline: Ints,
     clock: Ints,
     replica_clock: Ints,
 ) -> offsets.Precedences:
-    """Return the precedences of the pipelines' data dependencies, over pairs of clocks.
+    """Return the data dependencies within pipelines as precedences between clocks.
 
     Args:
-        operations: of all ranks, ``iteration`` counted over all of them.
-        inputs: when their inputs were there.
-        virtual_stage: of each operation; -1 unknown.
-        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
-        clock: of each rank.
+        operations: Operations of all ranks with their virtual stages, and with iterations numbered
+            over all ranks.
+        inputs: Times at which the inputs of operations were available.
+        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
+        clock: Clock of each rank.
         replica_clock: Clock of each rank on which replicas of a stage are compared.
     """
-    before, after = _hops(operations, virtual_stage, pipeline, clock, replica_clock)
+    before, after = _hops(operations, pipeline, clock, replica_clock)
 
     def table(before: Ints, after: Ints, before_ns: Ints, after_ns: Ints) -> offsets.Precedences:
         return offsets.Precedences(
@@ -481,11 +476,7 @@ def dependencies(
 
 
 def _hops(
-    operations: Operations,
-    virtual_stage: Ints,
-    pipeline: Ints,
-    clock: Ints,
-    replica_clock: Ints,
+    operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
 ) -> tuple[Ints, Ints]:
     """Return the rows of operations, and of those on other clocks that wait for them.
 
@@ -496,7 +487,7 @@ def _hops(
         & (operations.has_span == 1)
         & (operations.occurrence == 0)
         & (operations.iteration >= 0)
-        & (virtual_stage >= 0)
+        & (operations.virtual_stage >= 0)
     )
     rank = operations.rank[rows]
     own = clock[rank]
@@ -509,7 +500,8 @@ def _hops(
         operations.sequence[rows],
         forward.astype(np.int64),
     ).of_row
-    stage = np.where(forward, virtual_stage[rows], -virtual_stage[rows])
+    virtual_stage = operations.virtual_stage[rows]
+    stage = np.where(forward, virtual_stage, -virtual_stage)
     blocks = groups_of(microbatch, stage)
     # A block is one operation, unless replicas of a stage cannot be distinguished. Then any of them
     # may have sent the input of the next stage, which cannot run before the earliest of them ends.
