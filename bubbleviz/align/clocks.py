@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError, UsageError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.histories import Histories, histories_of
-from bubbleviz.align.merge import JoinedRank, JoinedRecordings
+from bubbleviz.align.join import JoinedRank, JoinedRecordings
 from bubbleviz.align.pairs_by_time import pair_by_time
 from bubbleviz.align.possible_shifts import Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, inputs_ready

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.align.iteration_pairs import paired
-from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.timebase import LEAVE_NS, Timebase, unsteady

@@ -18,6 +18,7 @@ offset satisfies the bounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +34,35 @@ _EACH = DRIFT / 2
 GRAIN_NS = 5_000.0
 
 
+def correct_times(
+    times_ns: Ints, offset_ns: Ints | int, drift_ppm: Floats | float, t0_ns: Ints | int
+) -> Ints:
+    """Return ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)`` for each time t.
+
+    Args:
+        times_ns: Times on one or several clocks.
+        offset_ns: Offset of the clock, or of the clock of each time.
+        drift_ppm: Drift of the clock, or of the clock of each time.
+        t0_ns: Time at which the drift is 0.
+    """
+    corrected_ns = times_ns + offset_ns
+    if np.any(drift_ppm):
+        drifted_ns = np.rint((times_ns - t0_ns) * drift_ppm * 1e-6)
+        corrected_ns += drifted_ns.astype(np.int64)
+    return corrected_ns
+
+
 @dataclass(frozen=True)
 class ProfileClock:
-    """What to add to a clock's times: a profile's against the report's, or a correction of that.
+    """Correction of the times of a clock, as described in :func:`correct_times`.
 
-    A time t becomes ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)``. ``uncertainty_ns``
-    bounds the error of that at every instant of the capture; None where nothing does.
+    It converts times of a profile to the clock of the report, or corrects such a conversion.
+
+    Attributes:
+        offset_ns: Offset of the clock.
+        uncertainty_ns: Bound on the error at every instant of the capture, or None if unbounded.
+        drift_ppm: Drift of the clock.
+        t0_ns: Time at which the drift is 0.
     """
 
     offset_ns: int
@@ -46,22 +70,45 @@ class ProfileClock:
     drift_ppm: float = 0.0
     t0_ns: int = 0
 
-    def of(self, times_ns: Ints) -> Ints:
-        """Return these times of the profile on the report's clock."""
-        if self.drift_ppm == 0.0:
-            return times_ns + self.offset_ns
-        drifted = np.rint((times_ns - self.t0_ns) * self.drift_ppm * 1e-6).astype(np.int64)
-        return np.asarray(times_ns + self.offset_ns + drifted, np.int64)
+    def convert(self, times_ns: Ints) -> Ints:
+        """Return the corrected times."""
+        return correct_times(times_ns, self.offset_ns, self.drift_ppm, self.t0_ns)
 
     def corrected(self, correction: ProfileClock) -> ProfileClock:
-        """Return this clock with a correction of the times that it gives."""
+        """Return this clock with a further correction of the times that it gives."""
         return ProfileClock(
             self.offset_ns + correction.offset_ns,
             correction.uncertainty_ns,
-            # To a millionth of a ppm, so that the printed number gives the same times.
+            # Rounded to a millionth of a ppm, so that the printed number gives the same times.
             round(correction.drift_ppm, 6),
             correction.t0_ns - self.offset_ns if correction.drift_ppm else 0,
         )
+
+    def relative_to(self, session: ProfileClock) -> ProfileClock:
+        """Return the correction that leads from the times that ``session`` gives to this clock.
+
+        Args:
+            session: Clock of the same profile, without drift.
+        """
+        return ProfileClock(
+            self.offset_ns - session.offset_ns,
+            self.uncertainty_ns,
+            self.drift_ppm,
+            self.t0_ns + session.offset_ns,
+        )
+
+
+def subtract_sessions(
+    clocks: Sequence[ProfileClock], sessions: Sequence[ProfileClock]
+) -> tuple[ProfileClock, ...]:
+    """Return the corrections that lead from the clocks of sessions to other clocks.
+
+    Args:
+        clocks: Clock of each profile.
+        sessions: Clock of each profile according to its session, without drift.
+    """
+    pairs = zip(clocks, sessions, strict=True)
+    return tuple(clock.relative_to(session) for clock, session in pairs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.merge import JoinedRank, JoinedRecordings
+from bubbleviz.align.join import JoinedRank, JoinedRecordings
 from bubbleviz.align.waits import Arrivals, usual_waits
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.iterations import occurrences

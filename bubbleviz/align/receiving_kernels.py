@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.merge import on_clocks
-from bubbleviz.align.offsets import GRAIN_NS, Precedences, ProfileClock
+from bubbleviz.align.join import correct_clocks
+from bubbleviz.align.offsets import GRAIN_NS, Precedences, ProfileClock, subtract_sessions
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.timebase import rank_precedences, timebase
 from bubbleviz.align.waiting_kernels import kernels_by_name, waiting_limitation
@@ -86,8 +86,8 @@ def contradicting_kernels(
         time = timebase(shortened, sessions, captures, "causal")
         if time.contradicted:
             continue
-        on_report_clock = on_clocks(staging.joined, sessions, time.clocks)
-        aligned = replace(staging, joined=on_report_clock)
+        corrections = subtract_sessions(time.clocks, sessions)
+        aligned = replace(staging, joined=correct_clocks(staging.joined, corrections))
         ready_ns = _inputs_ready(aligned, rank_precedences(aligned))
         on_report = _on_several_ranks(recordings, time.clocks)[name]
         if _are_receiving(on_report, aligned.operations, ready_ns):
@@ -122,8 +122,8 @@ def _numbered_through(
             yield replace(
                 kernels,
                 rank=first_rank + kernels.rank,
-                start_ns=clock.of(kernels.start_ns),
-                end_ns=clock.of(kernels.end_ns),
+                start_ns=clock.convert(kernels.start_ns),
+                end_ns=clock.convert(kernels.end_ns),
             )
         first_rank += len(recording.ranks)
 

@@ -29,6 +29,6 @@ def convert_to_run_clock(
         is_aligned = clock.uncertainty_ns is not None
         for device in recording.recorded:
             begin_ns = device.begin_ns - (utc_ns or 0)
-            aligned_ns = int(clock.of(np.array([begin_ns], np.int64))[0])
+            aligned_ns = int(clock.convert(np.array([begin_ns], np.int64))[0])
             has_common_clock = is_aligned or (utc_ns is not None and not is_contradicted)
             yield device.shift(aligned_ns - device.begin_ns, has_common_clock=has_common_clock)

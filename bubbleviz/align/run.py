@@ -12,9 +12,9 @@ import numpy as np
 
 from bubbleviz.align import clocks
 from bubbleviz.align.iteration_pairs import paired
+from bubbleviz.align.join import JoinedRecordings, as_stream, correct_clocks, join
 from bubbleviz.align.meetings import met, without_members
-from bubbleviz.align.merge import JoinedRecordings, join, on_clocks
-from bubbleviz.align.offsets import ProfileClock
+from bubbleviz.align.offsets import ProfileClock, subtract_sessions
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
 from bubbleviz.align.recorded_devices import convert_to_run_clock
@@ -24,7 +24,6 @@ from bubbleviz.align.shared_names import (
     shared_name_limitations,
 )
 from bubbleviz.align.staging import Staging, stage
-from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, rank_precedences, timebase, within_machines
 from bubbleviz.align.waiting_kernels import waiting_kernels
 from bubbleviz.conventions.range_names import LayerName
@@ -354,7 +353,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         wrong = (*wrong, *shared)
     staging, place, time = aligned.staging, aligned.place, aligned.time
     early, sessions, machines = aligned.early, aligned.sessions, aligned.machines
-    joined = on_clocks(staging.joined, sessions, time.clocks)
+    joined = correct_clocks(staging.joined, subtract_sessions(time.clocks, sessions))
     ranks = ranks_of(staging, place)
     collectives = met(joined, staging, time, hints.parallel)
     limitations = (
@@ -474,7 +473,7 @@ def _align(
     """
     sources = [recording.source for recording in parts.recordings]
     sessions = clocks.session_clocks(sources, machines)
-    joined = on_clocks(join(parts, machines), [ProfileClock(0, 0)] * len(sources), sessions)
+    joined = join(parts, machines, sessions)
     clocks.refuse_other_runs(parts.recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)

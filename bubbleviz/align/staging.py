@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.align import pipelines, stage_gaps, stage_order
 from bubbleviz.align.iteration_pairs import Pairing, pair_iterations, pairing_limitations
-from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.replicas import matched, split
 from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
 from bubbleviz.align.waits import Arrivals, arrivals, usual_waits

@@ -14,20 +14,14 @@ that names give them decide.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.pipelines import RankNumbers, VirtualStages
-from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.phases import Phase
 
 #: Two chunks at least, and nearly all of them, show an order.
@@ -212,80 +206,3 @@ def _pass(upper: Operations, lower: Operations, beside: bool) -> bool:
         return float((late | early).mean()) <= 1 - _FITTING
     follows = lower.start_ns + lower.busy_ns // _EARLY >= upper.end_ns
     return float(follows.mean()) >= _FITTING
-
-
-# Streams: a run that only goes forward, chunk after chunk, is one window and no iterations.
-#
-# Serving frameworks mark each step of their scheduler, and a step is one chunk: the next one enters
-# the pipeline while this one is still in it. A window from the first start to the last end of one
-# chunk would be nearly all bubble, whatever the pipeline does::
-#
-#     steps    ├── 7 ──┤├── 8 ──┤├── 9 ──┤
-#     stage 0  ███ F7 ██ ███ F8 ██ ███ F9 ██
-#     stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
-#     becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
-#
-# Marks that hold several chunks (the batches of an evaluation) stay iterations.
-
-
-def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
-    """Return recordings of single chunks that follow each other as recordings of one window.
-
-    Chunks are numbered by the marks around them, else in their order. Any other run is returned
-    as it is.
-    """
-    operations = joined.operations
-    if run_kind(operations.phase) != INFERENCE:
-        return joined
-    forward = operations.phase == Phase.F
-    rows = np.flatnonzero(forward & (operations.iteration >= 0))
-    chunks = (operations.chunk[rows], operations.sequence[rows])
-    several = len(grouping.distinct(operations.iteration[rows])) > 1
-    # Each of several iterations of each rank holds one forward of each chunk.
-    own = operations.rank[rows], operations.iteration[rows]
-    if not several or occurrences((*own, *chunks)).any():
-        return joined
-    named = joined.named_iteration
-    marked = bool((named[forward] >= 0).all())
-    number = (named if marked else operations.iteration)[rows]
-    number = grouping.looked_up(own, number, (operations.rank, operations.iteration))
-    inside = operations.iteration >= 0
-    iteration = np.where(inside, 0, NONE)
-    collectives = joined.collectives
-    return replace(
-        joined,
-        operations=operations.changed(
-            iteration=iteration,
-            microbatch=np.where(inside & (number >= 0), number, operations.microbatch),
-        ),
-        active=_together(joined),
-        collectives=collectives.changed(iteration=np.minimum(collectives.iteration, 0)),
-        named_iteration=np.full(len(named), NONE, np.int64),
-    )
-
-
-def _together(joined: JoinedRecordings) -> ActiveTime:
-    """Return how long kernels ran in the window of each rank."""
-    active, running, operations = joined.active, joined.running, joined.operations
-    ranks = len(joined.ranks)
-    work = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    first, last = group_extents(
-        operations.rank[work], ranks, operations.start_ns[work], operations.end_ns[work]
-    )
-    within = running.start_ns >= first[running.rank]
-    within &= running.end_ns <= last[running.rank]
-    inside = active.iteration >= 0
-    present = grouping.distinct(active.rank[inside])
-
-    def total(name: str) -> Ints:
-        return group_sum(active.rank[inside], ranks, getattr(active, name)[inside])[present]
-
-    kernel_ns = group_sum(running.rank[within], ranks, running.running_ns[within])
-    return ActiveTime(
-        rank=present,
-        iteration=np.zeros(len(present), np.int64),
-        active_ns=total("active_ns"),
-        kernel_ns=kernel_ns[present],
-        gap_ns=total("gap_ns"),
-        collective_gap_ns=total("collective_gap_ns"),
-    )

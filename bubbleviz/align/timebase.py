@@ -14,7 +14,7 @@ import numpy as np
 from bubbleviz.align import offsets
 from bubbleviz.align.clock_steps import ClockStep, clock_steps
 from bubbleviz.align.iteration_pairs import paired
-from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.model.collectives import CollectiveIntervals

@@ -50,7 +50,9 @@ def waiting_kernels(
         clocks: For each recording, its clock relative to the clock of the report.
     """
     aligned = [
-        replace(kernels, start_ns=clock.of(kernels.start_ns), end_ns=clock.of(kernels.end_ns))
+        replace(
+            kernels, start_ns=clock.convert(kernels.start_ns), end_ns=clock.convert(kernels.end_ns)
+        )
         for recording, clock in zip(recordings, clocks, strict=True)
         for kernels in recording.unknown_kernels
     ]

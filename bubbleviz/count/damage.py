@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.interpret.recording import Recording
@@ -79,7 +78,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
     """
     if note.noticeable_kind is None or note.unknown_ns is None:
         return note
-    began_ns, ended_ns = (_align_times(times, run.clocks[profile]) for times in note.unknown_ns)
+    began_ns, ended_ns = (run.clocks[profile].convert(times) for times in note.unknown_ns)
     ranks = run.rank_of_local[profile]
     start_ns, end_ns = _iteration_times(run, ranks)
     is_present = averaged & (end_ns > start_ns)
@@ -152,7 +151,7 @@ def _damaged_iterations(note: Limitation, profile: int, run: Run, counts: Counts
         damage_ns = note.unknown_ns
     else:
         return None
-    began_ns, ended_ns = (np.sort(_align_times(times, run.clocks[profile])) for times in damage_ns)
+    began_ns, ended_ns = (np.sort(run.clocks[profile].convert(times)) for times in damage_ns)
     start_ns, end_ns = _iteration_times(run, run.rank_of_local[profile])
     n_ended_before = np.searchsorted(ended_ns, start_ns)
     n_began = np.searchsorted(began_ns, end_ns, side="right")
@@ -231,12 +230,6 @@ def _may_have_idled(profile: int, run: Run, counts: Counts) -> bool:
     is_left_out = np.array([not i.averaged for i in counts.iterations], bool)
     iteration = run.operations.iteration[rows]
     return bool((may_idle[iteration, run.operations.rank[rows]] & is_left_out[iteration]).any())
-
-
-def _align_times(times_ns: Ints, clock: ProfileClock) -> Ints:
-    """Convert times of a profile to the clock of the run."""
-    drift_ns = np.rint((times_ns - clock.t0_ns) * clock.drift_ppm * 1e-6).astype(np.int64)
-    return np.asarray(times_ns + clock.offset_ns + drift_ns, np.int64)
 
 
 def _iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:

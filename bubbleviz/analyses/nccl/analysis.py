@@ -153,8 +153,10 @@ def merge_communication(
     Raises:
         NothingToAnalyseError: nothing communicated.
     """
-    clocks, machines, offsets_ns = _profile_clocks([profile.source for profile in profiles])
-    pool = pooled([profile.kernels for profile in profiles], offsets_ns)
+    sources = [profile.source for profile in profiles]
+    clocks, machines = _profile_clocks(sources)
+    sessions = session_clocks(sources, machines_of(sources))
+    pool = pooled([profile.kernels for profile in profiles], sessions)
     events, event_clocks, ambiguous = align_events(recorded, pool)
     table = operations_of(recorded, events, profiles, pool)
     dumped = np.array([*(file.rank != NONE for file in recorded), *(False for _ in profiles)])
@@ -258,10 +260,10 @@ def with_shared(table: members.Communications) -> members.Communications:
 
 def _profile_clocks(
     sources: Sequence[Source],
-) -> tuple[list[members.RecordingClock], list[int], list[int]]:
-    """Return the clocks of profiles, a number of the machine of each, and what to add to its times.
+) -> tuple[list[members.RecordingClock], list[int]]:
+    """Return the clock of each profile, and the index of its machine.
 
-    The first profile's clock is the report's.
+    The clock of the first profile is the clock of the report.
     """
     machines = machines_of(sources)
     clocks = []
@@ -274,8 +276,7 @@ def _profile_clocks(
             aligned_by = members.Alignment.UTC if timed else members.Alignment.UNALIGNED
         clocks.append(members.RecordingClock(Path(source.path).name, aligned_by))
     distinct = tuple(dict.fromkeys(machines))
-    offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
-    return clocks, [distinct.index(machine) for machine in machines], offsets_ns
+    return clocks, [distinct.index(machine) for machine in machines]
 
 
 def _clock_bases(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.analyses.idle.analysis import IdleOptions, window_extent
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
@@ -134,16 +135,21 @@ def kernels_of(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[
     return kernels, rows
 
 
-def pooled(tables: Sequence[Kernels], offsets_ns: Sequence[int]) -> Kernels:
-    """Return the kernels of profiles, on the report's clock; ``offsets_ns`` move their times."""
+def pooled(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> Kernels:
+    """Return the kernels of all profiles on the clock of the report.
+
+    Args:
+        tables: Kernels of each profile.
+        clocks: Clock of each profile.
+    """
     places: list[tuple[int, int, str]] = []
     moved = [Kernels.none()]
-    for table, offset_ns in zip(tables, offsets_ns, strict=True):
+    for table, clock in zip(tables, clocks, strict=True):
         moved.append(
             replace(
                 table,
-                start_ns=table.start_ns + offset_ns,
-                end_ns=table.end_ns + offset_ns,
+                start_ns=clock.convert(table.start_ns),
+                end_ns=clock.convert(table.end_ns),
                 place=table.place + len(places),
             )
         )

@@ -1,0 +1,324 @@
+"""The recordings of several profiles, joined into one set of tables.
+
+Ranks, operations and names get numbers that count over all profiles. Times stay integer
+nanoseconds; :func:`correct_clocks` is the only place that moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bubbleviz.align.offsets import ProfileClock, correct_times
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
+from bubbleviz.interpret.spans import ActiveTime
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.intervals import group_extents, group_sum
+from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.operations import BusyIntervals, RankIntervals
+from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.profile import ToldClock
+
+#: Columns of operations that contain times.
+_TIMES = (
+    *("start_ns", "end_ns", "host_start_ns", "host_end_ns"),
+    *("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns"),
+)
+#: Tables whose rows have a rank, a start and an end.
+_INTERVALS = (
+    *("unattributed", "exposed", "overheads", "unrecorded", "pauses", "hosts", "running"),
+    "collectives",
+)
+
+
+@dataclass(frozen=True)
+class JoinedRank:
+    """A rank, the profile that recorded it, and the machine whose clock its times are on."""
+
+    profile: int
+    host: str
+    machine: str
+    local: LocalRank
+
+
+@dataclass(frozen=True)
+class JoinedRecordings(RecordedTables):
+    """The tables of all recordings. Ranks are numbered in the order of the profiles.
+
+    Attributes:
+        ranks: All ranks.
+        machine_of_profile: Machine whose clock each profile has.
+        told_clocks: Clock that each profile names, or None if it names none.
+        timed: Whether the UTC of each rank's profile is known.
+        recorded_start_ns: Time of the first kernel or call in the profile of each rank.
+        recorded_end_ns: Time of the last kernel or call in that profile.
+        named_stage: Virtual stage that the name of each operation gives, or -1 if it gives none.
+        named_iteration: Iteration that a range around each operation names, or -1 if there is
+            none.
+        inferred: Whether the names of any recording leave microbatches to be counted by order.
+        unmarked: Whether the names of any recording do not show where iterations begin.
+    """
+
+    ranks: tuple[JoinedRank, ...]
+    machine_of_profile: tuple[str, ...]
+    told_clocks: tuple[ToldClock | None, ...]
+    timed: Bools
+    recorded_start_ns: Ints
+    recorded_end_ns: Ints
+    named_stage: Ints
+    named_iteration: Ints
+    inferred: bool
+    unmarked: bool
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines, in the order in which ranks first name them."""
+        return tuple(dict.fromkeys(rank.machine for rank in self.ranks))
+
+    @cached_property
+    def works(self) -> Bools:
+        """Mask of the operations that are a forward or a backward."""
+        return among(self.operations.phase, COUNTED)
+
+    @cached_property
+    def working(self) -> Ints:
+        """Ranks that run a forward or a backward, in ascending order."""
+        ranks: Ints = grouping.distinct_rows(self.operations.rank, chosen=self.works)[0]
+        return ranks
+
+    @property
+    def machine_of_rank(self) -> Ints:
+        """Index of the machine of each rank."""
+        index_of = {machine: index for index, machine in enumerate(self.machines)}
+        return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
+
+
+def join(
+    parts: Recordings, machines: Sequence[str], sessions: Sequence[ProfileClock]
+) -> JoinedRecordings:
+    """Join recordings into one set of tables, on the clocks of their sessions.
+
+    Ranks of one machine share its clock only after their sessions are taken into account. Stages,
+    iterations and the clocks of other machines are inferred from these times.
+
+    Args:
+        parts: One recording per clock of a profile.
+        machines: Machine of each recording.
+        sessions: Clock of each recording according to its session.
+    """
+    recordings = parts.recordings
+    noted = {note.kind for recording in recordings for note in recording.limitations}
+    n_ranks = [len(recording.ranks) for recording in recordings]
+    has_utc = [recording.source.session_utc_ns is not None for recording in recordings]
+    start_ns = np.array([recording.start_ns for recording in recordings], np.int64)
+    end_ns = np.array([recording.end_ns for recording in recordings], np.int64)
+    ranks = tuple(
+        JoinedRank(profile, _host(recording, rank), machine, rank)
+        for profile, (recording, machine) in enumerate(zip(recordings, machines, strict=True))
+        for rank in recording.ranks
+    )
+    joined = JoinedRecordings(
+        ranks=ranks,
+        machine_of_profile=tuple(machines),
+        told_clocks=tuple(recording.source.clock for recording in recordings),
+        timed=np.repeat(np.array(has_utc, np.bool_), n_ranks),
+        recorded_start_ns=np.repeat(start_ns, n_ranks),
+        recorded_end_ns=np.repeat(end_ns, n_ranks),
+        named_stage=parts.hints.stage,
+        named_iteration=parts.hints.iteration,
+        inferred=LimitationKind.MICROBATCHES_INFERRED in noted,
+        unmarked=LimitationKind.ITERATIONS_UNMARKED in noted,
+        **_number_over_all(parts),
+    )
+    return correct_clocks(joined, sessions)
+
+
+def _number_over_all(parts: Recordings) -> dict[str, Any]:
+    """Return the tables by name, with ranks, operations and names numbered over all recordings."""
+    first_number = {
+        "meeting": _first_meetings(parts),
+        "rank": _first_rows([len(recording.ranks) for recording in parts.recordings]),
+        "operation": _first_rows(parts.lengths("operations")),
+        "name_id": _first_rows(parts.names),
+    }
+    tables = {}
+    for table_name in (part.name for part in fields(RecordedTables)):
+        table, lengths = getattr(parts, table_name), parts.lengths(table_name)
+        columns = {}
+        for column, first in first_number.items():
+            local_number = getattr(table, column, None)
+            if local_number is None:
+                continue
+            number = np.repeat(first, lengths)
+            number += local_number
+            if local_number.min(initial=0) < 0:
+                number[local_number == NONE] = NONE
+            columns[column] = number
+        tables[table_name] = replace(table, **columns)
+    return tables
+
+
+def _first_rows(lengths: Ints | Sequence[int]) -> Ints:
+    """Return the number of rows before each part."""
+    return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
+
+
+def _host(recording: Recording, rank: LocalRank) -> str:
+    """Return the host of a rank: the one that a table gives, or else the host of the profile."""
+    told = rank.told
+    return recording.source.host if told is None or told.host is None else told.host
+
+
+def _first_meetings(parts: Recordings) -> Ints:
+    """Return the number that the first meeting of each recording gets in the run.
+
+    Each recording numbers its meetings from 0. In the run they follow each other.
+    """
+    lengths = parts.lengths("collectives")
+    pieces = np.split(parts.collectives.meeting, np.cumsum(lengths)[:-1])
+    meetings = np.array([piece.max(initial=NONE) + 1 for piece in pieces], np.int64)
+    return np.cumsum(meetings) - meetings
+
+
+IntervalsT = TypeVar("IntervalsT", RankIntervals, BusyIntervals)
+
+
+def correct_clocks(
+    joined: JoinedRecordings, corrections: Sequence[ProfileClock]
+) -> JoinedRecordings:
+    """Return recordings with corrected times.
+
+    This is called twice: :func:`join` puts times on the clocks of sessions, and once the clocks of
+    all machines are known, the rest of their correction is added. Both versions of the times are
+    never kept at once.
+
+    Args:
+        joined: The recordings.
+        corrections: Correction of the times of each profile.
+    """
+    profile = np.array([rank.profile for rank in joined.ranks], np.int64)
+    offset_ns = np.array([clock.offset_ns for clock in corrections], np.int64)[profile]
+    drift_ppm = np.array([clock.drift_ppm for clock in corrections])[profile]
+    t0_ns = np.array([clock.t0_ns for clock in corrections], np.int64)[profile]
+    has_drift = bool(drift_ppm.any())
+    if not has_drift and not offset_ns.any():
+        return joined
+
+    def correct(rank: Ints, times_ns: Ints) -> Ints:
+        if not has_drift:
+            return times_ns + offset_ns[rank]
+        return correct_times(times_ns, offset_ns[rank], drift_ppm[rank], t0_ns[rank])
+
+    def correct_known(rank: Ints, times_ns: Ints, is_known: Bools) -> Ints:
+        if not is_known.any():
+            return times_ns
+        corrected_ns = correct(rank, times_ns)
+        return corrected_ns if is_known.all() else np.where(is_known, corrected_ns, NONE)
+
+    def correct_intervals(table: IntervalsT, rank: Ints) -> IntervalsT:
+        start_ns, end_ns = correct(rank, table.start_ns), correct(rank, table.end_ns)
+        return replace(table, start_ns=start_ns, end_ns=end_ns)
+
+    operations, columns = joined.operations, {}
+    for name in _TIMES:
+        times_ns = getattr(operations, name)
+        if name.startswith("host"):
+            columns[name] = correct(operations.rank, times_ns)
+            continue
+        is_span = name in ("start_ns", "end_ns")
+        is_known = operations.has_span == 1 if is_span else times_ns != NONE
+        columns[name] = correct_known(operations.rank, times_ns, is_known)
+    tables = {name: getattr(joined, name) for name in _INTERVALS}
+    every_rank = np.arange(len(joined.ranks))
+    return replace(
+        joined,
+        recorded_start_ns=correct(every_rank, joined.recorded_start_ns),
+        recorded_end_ns=correct(every_rank, joined.recorded_end_ns),
+        operations=operations.changed(**columns),
+        busy=correct_intervals(joined.busy, operations.rank[joined.busy.operation]),
+        **{
+            name: correct_intervals(table, table.rank)
+            for name, table in tables.items()
+            if len(table)
+        },
+    )
+
+
+def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
+    """Make one window of recordings that only go forward, chunk after chunk.
+
+    Serving frameworks mark each step of their scheduler, and a step is one chunk. The next chunk
+    enters the pipeline while this one is still in it. A window from the first start to the last end
+    of one chunk would be nearly all bubble, whatever the pipeline does::
+
+        steps    ├── 7 ──┤├── 8 ──┤├── 9 ──┤
+        stage 0  ███ F7 ██ ███ F8 ██ ███ F9 ██
+        stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
+        becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
+
+    Chunks are numbered by the ranges around them, or else by their order. Ranges that contain
+    several chunks, such as the batches of an evaluation, stay iterations, and all other runs are
+    returned unchanged.
+    """
+    operations = joined.operations
+    if run_kind(operations.phase) != INFERENCE:
+        return joined
+    is_forward = operations.phase == Phase.F
+    rows = np.flatnonzero(is_forward & (operations.iteration >= 0))
+    # Each of several iterations of each rank must contain one forward of each chunk.
+    iteration_of_rank = operations.rank[rows], operations.iteration[rows]
+    chunk = operations.chunk[rows], operations.sequence[rows]
+    n_iterations = len(grouping.distinct(operations.iteration[rows]))
+    if n_iterations < 2 or occurrences((*iteration_of_rank, *chunk)).any():
+        return joined
+    named = joined.named_iteration
+    is_named = bool((named[is_forward] >= 0).all())
+    number = (named if is_named else operations.iteration)[rows]
+    number = grouping.looked_up(iteration_of_rank, number, (operations.rank, operations.iteration))
+    is_inside = operations.iteration >= 0
+    collectives = joined.collectives
+    return replace(
+        joined,
+        operations=operations.changed(
+            iteration=np.where(is_inside, 0, NONE),
+            microbatch=np.where(is_inside & (number >= 0), number, operations.microbatch),
+        ),
+        active=_sum_active_time(joined),
+        collectives=collectives.changed(iteration=np.minimum(collectives.iteration, 0)),
+        named_iteration=np.full(len(named), NONE, np.int64),
+    )
+
+
+def _sum_active_time(joined: JoinedRecordings) -> ActiveTime:
+    """Return the time for which each rank was active over all of its iterations."""
+    active, running, operations = joined.active, joined.running, joined.operations
+    n_ranks = len(joined.ranks)
+    work = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
+    first_ns, last_ns = group_extents(
+        operations.rank[work], n_ranks, operations.start_ns[work], operations.end_ns[work]
+    )
+    is_within = running.start_ns >= first_ns[running.rank]
+    is_within &= running.end_ns <= last_ns[running.rank]
+    kernel_ns = group_sum(running.rank[is_within], n_ranks, running.running_ns[is_within])
+    is_inside = active.iteration >= 0
+    ranks = grouping.distinct(active.rank[is_inside])
+
+    def total(name: str) -> Ints:
+        times_ns = getattr(active, name)[is_inside]
+        return group_sum(active.rank[is_inside], n_ranks, times_ns)[ranks]
+
+    return ActiveTime(
+        rank=ranks,
+        iteration=np.zeros(len(ranks), np.int64),
+        active_ns=total("active_ns"),
+        kernel_ns=kernel_ns[ranks],
+        gap_ns=total("gap_ns"),
+        collective_gap_ns=total("collective_gap_ns"),
+    )
