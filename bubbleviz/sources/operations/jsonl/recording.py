@@ -88,7 +88,12 @@ def table_of(session: RecordedSession) -> OperationTable:
         global_rank=header.rank,
         world_size=header.world_size if header.world_size > 0 else None,
     )
-    return replace(operation_table(cells, source), places=(place,), noun="recording")
+    table = operation_table(cells, source)
+    told = table.told
+    if (operations.start_ns == NONE).all():
+        # Launches of lost work alone do not show which launches were late.
+        told -= {"launched_ns"}
+    return replace(table, places=(place,), told=told, noun="recording")
 
 
 def _make_cells(
@@ -128,9 +133,10 @@ def _make_cells(
         "active_ns": NumberColumn(np.maximum(end_ns - start_ns - waited_ns, 0), has_span),
         "received_ns": NumberColumn(received_ns, received_ns != NONE),
     }
-    if on_device.any():
-        # The host launched the work of a device about when it entered the range.
-        numbers["launched_ns"] = NumberColumn(operations.host_start_ns, on_device | ~has_span)
+    # The host launched the work of a device about when it entered the range.
+    is_launched = on_device | ~has_span
+    if is_launched.any():
+        numbers["launched_ns"] = NumberColumn(operations.host_start_ns, is_launched)
     if not is_paired:
         numbers["paired"] = NumberColumn(np.zeros(count, np.int64), np.ones(count, bool))
     for column, attribute in _FROM_NAMES.items():
