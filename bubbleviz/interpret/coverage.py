@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import WORK_CALLS
-from bubbleviz.interpret.linking import NEVER, CompactTimes, LinkedProfile, LinkRule, Links
+from bubbleviz.interpret.linking import LinkedProfile, LinkRule
 from bubbleviz.interpret.spans import DeviceWork
-from bubbleviz.model.columns import NONE, Bools, Ints, marked
-from bubbleviz.model.grouping import distinct, groups_of, rows_by_value, without
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import rows_by_value
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.model.operations import Operations, RankCoverage, UnattributedKernels
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
-from bubbleviz.model.profile import CallLog, Ranges, process_of, tid_of
+from bubbleviz.model.operations import RankCoverage, UnattributedKernels
+from bubbleviz.model.profile import Ranges, tid_of
 
 if TYPE_CHECKING:
     from intervaltree import IntervalTree
@@ -144,120 +141,3 @@ def _tree_of(named: Ranges, thread: int) -> IntervalTree:
         (int(named.start_ns[r]), int(named.end_ns[r]) + 1, named.names[named.name_id[r]])
         for r in rows
     )
-
-
-# What the end of a capture cut: work that the host had launched and no device had done.
-#
-# A host runs ahead of its devices, so that at the end of a capture ranges are closed whose kernels
-# had not run::
-#
-#     host     F0 F1 F2 B0 F3 B1 │
-#     device      F0   F1   F2   B│0        B0 was cut short, F3 and B1 never ran
-#                                 end
-
-
-#: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
-OPEN, UNRECORDED = 1, 2
-
-
-def mark_unrecorded(
-    operations: Operations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
-) -> Operations:
-    """Return the operations with ``cut`` set where the capture ended before their work did.
-
-    These are at the end of their rank, without any GPU work though they made calls, and of a
-    phase that has work elsewhere on the rank, if it occurs elsewhere. The last one with work was
-    cut short if it has fewer kernels, and more calls without work, than each other operation of
-    its phase and chunk.
-
-    Args:
-        operations: of one profile, in order of (rank, host start), with their spans.
-        workless: when calls without work in the profile began, by process.
-        process: of each rank.
-    """
-    compute = np.flatnonzero(among(operations.phase, COMPUTE))
-    rank, spanned = operations.rank[compute], operations.has_span[compute] == 1
-    last = np.full(len(process), NONE, np.int64)
-    np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))
-    tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
-    # How many calls without work in the profile each operation's process made in it.
-    calls = np.zeros(len(compute), np.int64)
-    for number, process_of_rank in enumerate(process.tolist()):
-        times = [base + after.astype(np.int64) for base, after in workless.get(process_of_rank, ())]
-        # Those of each thread are in order already, block by block.
-        starts_ns = np.sort(np.concatenate((np.empty(0, np.int64), *times)), kind="stable")
-        at = compute[rank == number]
-        until, since = operations.host_end_ns[at], operations.host_start_ns[at]
-        made = np.searchsorted(starts_ns, until, "right") - np.searchsorted(starts_ns, since)
-        calls[rank == number] = made
-    tail &= (calls > 0) & ~_always_idle(operations, compute, tail)
-    short = last[last >= 0]
-    short = short[_cut_short(operations, compute, short, calls)]
-    cut = operations.cut.copy()
-    lost = compute[np.concatenate((np.flatnonzero(tail), short))]
-    cut[lost[cut[lost] == 0]] = UNRECORDED
-    return operations.changed(cut=cut)
-
-
-def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
-    """Tell which operations are of a phase that never has GPU work on their rank before."""
-    # A post-validation has the phase of an Optimizer, and often nothing to do.
-    stepping = operations.phase[rows] == Phase.OPTIMIZER
-    name = np.where(stepping, operations.name_id[rows], NONE)
-    kind = groups_of(operations.rank[rows], operations.phase[rows], name)
-    before = marked(len(kind), kind.of_row[~tail])
-    works = marked(len(kind), kind.of_row[operations.has_span[rows] == 1])
-    idle: Bools = before & ~works
-    return idle[kind.of_row]
-
-
-def _cut_short(operations: Operations, rows: Ints, last: Ints, calls: Ints) -> Bools:
-    """Tell which of the last operations have less work than each other of their phase and chunk.
-
-    Args:
-        operations: of one profile.
-        rows: the compute operations.
-        last: places among these of each rank's last one with work.
-        calls: of each of ``rows``, how many calls it made that have no work.
-    """
-    kind = groups_of(operations.rank[rows], operations.phase[rows], operations.chunk[rows]).of_row
-    kernels = operations.kernels[rows]
-    result = np.zeros(len(last), bool)
-    for index, row in enumerate(last.tolist()):
-        others = (kind == kind[row]) & (operations.has_span[rows] == 1)
-        others[row] = False
-        less = (kernels[others] > kernels[row]) & (calls[others] < calls[row])
-        result[index] = others.any() and bool(less.all())
-    return result
-
-
-def locate_launches(
-    operations: Operations, links: Links, calls: CallLog, process: Ints
-) -> Operations:
-    """Return the operations, those without GPU work with the time of a launch that they made.
-
-    Such a launch shows that the GPU work of the operation was lost. An operation that launched
-    nothing ran nothing. Launches of other threads count too, because backward may run there.
-
-    Args:
-        operations: Operations of one profile.
-        links: Links of the kernels and copies to their calls.
-        calls: Calls of the profile.
-        process: Process of each rank.
-    """
-    lacking = np.flatnonzero((operations.has_span == 0) & among(operations.phase, COUNTED))
-    if len(lacking) == 0:
-        return operations
-    linked = distinct(links.call[links.call != NONE].astype(np.int64))
-    lost = calls.at(without(calls.named(WORK_CALLS), linked))
-    process_of_lost = process_of(lost.thread)
-    launched_ns = operations.launched_ns.copy()
-    # There are few ranks.
-    for rank, rows in rows_by_value(operations.rank[lacking]):
-        of_rank = lacking[rows]
-        starts_ns = np.sort(lost.start_ns[process_of_lost == process[rank]])
-        next_launch = np.searchsorted(starts_ns, operations.host_start_ns[of_rank])
-        next_ns = np.append(starts_ns, NEVER)[next_launch]
-        has_launch = next_ns <= operations.host_end_ns[of_rank]
-        launched_ns[of_rank] = np.where(has_launch, next_ns, NONE)
-    return operations.changed(launched_ns=launched_ns)

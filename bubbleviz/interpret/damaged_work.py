@@ -29,7 +29,7 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.late_launches import Launches, WorklessRows
+from bubbleviz.interpret.launches import Launches, WorklessRows
 from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value

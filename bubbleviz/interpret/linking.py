@@ -31,7 +31,7 @@ from bubbleviz.interpret.damaged_work import (
     find_lost_kernels,
     limitations_of_lost,
 )
-from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
+from bubbleviz.interpret.launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.overruns import clip_late_ends, clip_overruns
 from bubbleviz.interpret.partial_replays import find_partial_replays
 from bubbleviz.interpret.unrecorded_work import (

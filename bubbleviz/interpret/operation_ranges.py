@@ -1,4 +1,4 @@
-"""Operation ranges: the ranges that name operations, by rank, grouped into operations."""
+"""Operation ranges: the ranges that name operations, by rank, and the operations they make up."""
 
 from __future__ import annotations
 
@@ -287,9 +287,6 @@ def _without_rank(
             what = "ranges without GPU work whose device is unknown"
             notes.append(Limitation(what, f"{path}: {reason}", count))
     return tuple(notes)
-
-
-# Keys: what operations are, by the names of their ranges and by their order on the host.
 
 
 @dataclass(frozen=True, eq=False, repr=False)

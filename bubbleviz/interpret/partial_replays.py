@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bubbleviz.interpret.late_launches import Launches
+from bubbleviz.interpret.launches import Launches
 from bubbleviz.interpret.unrecorded_work import find_times_between_kernels
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Codes, Ints, marked

@@ -13,8 +13,8 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations
 from bubbleviz.interpret.collectives import places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
-from bubbleviz.interpret.interpretation import candidates_of_operations, noted, unmarked
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
+from bubbleviz.interpret.operation_limitations import candidates_of_operations, noted, unmarked
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
 from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered

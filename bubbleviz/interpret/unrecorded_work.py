@@ -21,7 +21,7 @@ from bubbleviz.interpret.damaged_work import (
     recorded_until,
     until_recording_stopped,
 )
-from bubbleviz.interpret.late_launches import Launches
+from bubbleviz.interpret.launches import Launches
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined

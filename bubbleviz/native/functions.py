@@ -3,6 +3,11 @@
 Each function does what a function of another module does without a compiler, and returns None if
 it cannot: the library is missing or switched off, or the arguments do not suit it.
 :func:`accelerated_by` chooses between the two, so that callers need not know which one runs.
+
+The functions belong to these modules, in this order: intervals to :mod:`bubbleviz.model.intervals`,
+sorting and groups to :mod:`bubbleviz.model.grouping`, work of devices to
+:mod:`bubbleviz.interpret.linking` and :mod:`bubbleviz.interpret.spans`, orders to
+:mod:`bubbleviz.schedules.search.orders`, and pages to :mod:`bubbleviz.sources.sqlite.pages`.
 """
 
 from __future__ import annotations
@@ -56,9 +61,6 @@ def _empty(length: int) -> _Ints:
 
 def _as_ints(column: _Codes) -> _Ints:
     return column.astype(np.int64, copy=False)
-
-
-# Intervals: see bubbleviz.model.intervals.
 
 
 def union(
@@ -186,9 +188,6 @@ def last_before(
     return None if status else row
 
 
-# Sorting and grouping: see bubbleviz.model.grouping.
-
-
 def is_sorted(columns: Sequence[_Ints]) -> bool:
     """Return whether rows are in the order of some columns; False without the library."""
     native = library()
@@ -275,9 +274,6 @@ def look_up(
     numbers = np.empty(len(values), np.int32)
     is_known = native.call("numbers", (known, number, len(known)), values, len(values), numbers)
     return numbers if is_known else None
-
-
-# Work of devices: see bubbleviz.interpret.linking and bubbleviz.interpret.spans.
 
 
 def link_calls(
@@ -384,9 +380,6 @@ def measure_work(
     return MeasuredWork(start_ns, end_ns, n_kernels, first_row, length_ns, is_loose, spent_ns, sets)
 
 
-# Orders of operations: see bubbleviz.schedules.search.orders.
-
-
 def improve_orders(
     *,
     pipeline: tuple[Argument, ...],
@@ -418,9 +411,6 @@ def improve_orders(
         return None
     search = trials, memory, rise, seed, enough
     return native.call("orders_improved", pipeline, (code, offset), *search)
-
-
-# Pages of SQLite files: see bubbleviz.sources.sqlite.pages, whose caller falls back to SQLite.
 
 
 def find_leaves(

@@ -20,7 +20,7 @@ from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.analyses.idle.report import IdleReport, title_of
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
-from bubbleviz.interpret.late_launches import WorklessRows
+from bubbleviz.interpret.launches import WorklessRows
 from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals

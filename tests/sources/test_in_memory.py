@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.model.profile import IMPOSSIBLE_NS, UNCORRELATED
-from bubbleviz.sources.in_memory import ActivitiesBuilder
+from bubbleviz.sources.activities import ActivitiesBuilder
 
 #: Start, end, device, thread, correlation id and name of kernels; many times and ids are odd.
 _KERNELS = st.tuples(

@@ -23,10 +23,11 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.interpret import communication, iterations, linking, record, start_skew
+from bubbleviz.interpret import communication, linking, record, start_skew
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.recording import UnknownKernels
+from bubbleviz.interpret.steps import Steps, frequent_names, pattern_of, steps_of
 from bubbleviz.model import choices, collectives, intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, joined
 from bubbleviz.model.copies import Copies
@@ -123,7 +124,7 @@ def idle(
     builtin = known.default_activities()
     options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),
-        step=None if step is None else iterations.pattern_of(step),
+        step=None if step is None else pattern_of(step),
         activities=builtin if activities is None else builtin.extended(activities),
         kinds=convention_file.extended_kinds(convention_file.find_conventions(convention)),
         window=window,
@@ -279,7 +280,7 @@ class _Evidence:
     call: Codes
     ranges: Ranges
     host: host.HostEvents
-    steps: Mapping[int, iterations.Steps]
+    steps: Mapping[int, Steps]
     lead: Mapping[int, int]
     numbers: Numbering[str]
     launched_ns: Ints
@@ -457,9 +458,7 @@ def _linked(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfi
     return linked, devices
 
 
-def _extent(
-    profile: Profile, window: Window, steps: Mapping[int, iterations.Steps]
-) -> tuple[int, int]:
+def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
     """Return the start and end of a window, by the steps of all processes."""
     if window.times_ns is not None:
         return window.times_ns
@@ -598,7 +597,7 @@ def _steps(
     threads: Ints,
     lookup: known.ActivityList,
     pattern: re.Pattern[str] | None,
-) -> dict[int, iterations.Steps]:
+) -> dict[int, Steps]:
     """Return the steps of each process.
 
     Raises:
@@ -609,13 +608,13 @@ def _steps(
     first, last = np.array([since.min()]), np.array([until.max()])
     ranges = profile.every_range.lasting(shortest_ns, threads, first, last, None)
     steps = {
-        process: iterations.steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
+        process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
         for process in sorted({device.process for device in devices})
     }
     if pattern is not None and not any(len(table) for table in steps.values()):
         raise UsageError(
             f"--step: no range of a launching thread in {profile.source.path} has this name; the "
-            f"longer ones are {iterations.frequent_names(ranges)}"
+            f"longer ones are {frequent_names(ranges)}"
         )
     return steps
 

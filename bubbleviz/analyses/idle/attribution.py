@@ -38,7 +38,7 @@ from bubbleviz.explain.idle import (
     lay_over,
     merge_pieces,
 )
-from bubbleviz.interpret.iterations import Steps
+from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, sorted_rows

@@ -20,7 +20,7 @@ import numpy as np
 from bubbleviz.analyses.idle.waits import made_by
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import range_names
-from bubbleviz.interpret.iterations import Steps
+from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import EventRecords

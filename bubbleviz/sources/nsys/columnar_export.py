@@ -365,9 +365,6 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-# Opening: files are described, and views are created for them.
-
-
 def _open_files(
     connection: duckdb.DuckDBPyConnection, path: str
 ) -> tuple[Mapping[str, TableFile], Mapping[str, pa.Table]]:

@@ -1,9 +1,7 @@
-"""Work of the GPUs in an nsys export: kernels, CUDA graphs, copies, memsets; waits and memory."""
+"""Work of the GPUs in an nsys export: kernels, CUDA graphs, copies and memsets."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -13,171 +11,18 @@ import numpy as np
 from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, MEMSETS
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model import profile
-from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
-from bubbleviz.model.copies import Copies, Direction, Memory
-from bubbleviz.model.grouping import distinct, in_groups, places_in
+from bubbleviz.model.columns import NONE, Codes, Ints, marked
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.memory_sizes import MemoryEvents
-from bubbleviz.model.profile import Activities, Calls, process_of
-from bubbleviz.sources.in_memory import ActivitiesBuilder, has_times
+from bubbleviz.model.profile import Activities, process_of
+from bubbleviz.sources.activities import ActivitiesBuilder
+from bubbleviz.sources.nsys.calls import ExportedCalls, calls_named
+from bubbleviz.sources.nsys.copies import KINDS_OF_MIGRATION
 from bubbleviz.sources.nsys.export import Export
-from bubbleviz.sources.nsys.queries import NAME_OF_CALL, table_of
-from bubbleviz.timing import step
-
-# CUDA API calls of an nsys export, read block by block.
-
-
-#: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
-_VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
-#: What stands in a query for a correlation id, or for the start of a wait, where there is none.
-_NOTHING = -(1 << 40)
-#: More calls than any export has. DuckDB knows no negative number of rows, which is all in SQLite.
-_EVERY_CALL = 1 << 60
-#: A call that lasts longer from 0 on began later: CUPTI writes 0 for a time that it lacks.
-_LONGEST_FROM_0_NS = 1_000_000_000
-
-
-def _calls_named(
-    export: Export,
-    call_names: Mapping[int, str],
-    beginnings: tuple[str, ...],
-    most: int = _EVERY_CALL,
-) -> Ints:
-    """Return row, thread and correlation id of calls whose names begin in some ways, in order.
-
-    Args:
-        export: the open export.
-        call_names: names of calls, by their ids.
-        beginnings: of names.
-        most: Maximum number of calls.
-    """
-    ids = sorted(i for i, name in call_names.items() if name.startswith(beginnings))
-    if not ids:
-        return np.empty((3, 0), np.int64)
-    return export.columns("calls/named", {"name_ids": json.dumps(ids), "most": most})
-
-
-@dataclass(frozen=True)
-class ExportedCalls:
-    """A :class:`~bubbleviz.model.profile.CallLog`; it can be read while the export is open.
-
-    Attributes:
-        export: the open export.
-        call_names: names of calls that have work on a device, by their string ids.
-    """
-
-    export: Export
-    call_names: Mapping[int, str]
-
-    def blocks(self) -> Iterator[Calls]:
-        """Yield all that can have launched something, in the order of the export.
-
-        Raises:
-            ProfileError: the export is damaged.
-        """
-        blocks = self.export.made_stream("calls/all", self.block)
-        while True:
-            with step("read calls") as rows:
-                numbers, calls = next(blocks, (range(0), None))
-                rows.count = len(numbers)
-            if calls is None:
-                return
-            yield calls
-
-    def block(self, numbers: range, columns: Ints) -> Calls:
-        """Return the calls of some columns of calls/all.sql, and of the numbers of their rows."""
-        if columns.shape[1] == len(numbers):
-            return _calls(np.arange(numbers.start, numbers.stop), columns)
-        # Where numbers are left out there may be very many of them.
-        binds = {"first": numbers[0], "last": numbers[-1]}
-        return _calls(self.export.columns("calls/row_numbers", binds)[0], columns)
-
-    def _timed(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield thread and end of calls that can have launched something, with any time."""
-        for _, block in self.export.stream("calls/all"):
-            start_ns, end_ns, thread, _ = block[:, block[3] != _NOTHING]
-            inside = profile.possible(start_ns, end_ns)
-            yield thread, end_ns if inside is None else end_ns[inside]
-
-    def latest_end_ns(self) -> int:
-        """Return when the last call that can have launched something returned; at least 0."""
-        return max((int(end_ns.max(initial=0)) for _, end_ns in self._timed()), default=0)
-
-    def processes(self) -> Sequence[int]:
-        """Return the processes that made calls, in order."""
-        return sorted({p for t, _ in self._timed() for p in distinct(process_of(t)).tolist()})
-
-    def at(self, rows: Ints) -> Calls:
-        """Return the calls of some rows (distinct, ascending).
-
-        Raises:
-            ProfileError: the export is damaged.
-        """
-        return _calls(rows, self._columns_at(rows)[:4])
-
-    def _columns_at(self, rows: Ints) -> Ints:
-        """Return the columns of calls/at.sql, in which a name may be -1 and no error is 0."""
-        if len(rows) == 0:
-            return np.empty((6, 0), np.int64)
-        return self.export.read_rows("calls/at", rows)
-
-    def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the names of the calls of some rows (distinct, ascending), "" where unknown.
-
-        The version of the API behind a name is left out.
-        """
-        name_id = self._columns_at(rows)[NAME_OF_CALL]
-        texts = self.export.texts(distinct(name_id))
-        names = {number: _VERSION.sub("", text) for number, text in texts.items()}
-        return tuple(names.get(number, "") for number in name_id.tolist())
-
-    def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
-        ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
-        return rows[np.isin(self._columns_at(rows)[NAME_OF_CALL], ids)]
-
-    def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose names begin in some way, ascending."""
-        ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
-        # Exports register names that no call has, and to find none takes a look at all calls.
-        called = {*self.export.names_of_calls(ids)} if ids else set()
-        names = {i: self.call_names[i] for i in ids if i in called}
-        row, _, correlation_id = _calls_named(self.export, names, beginnings)
-        launching: Ints = row[correlation_id != _NOTHING]
-        return launching
-
-    def containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose name contains some letters, ascending."""
-        names = self.export.matching_strings((f"*{letters}*",))
-        row, _, correlation_id = _calls_named(self.export, names, ("",))
-        found: Ints = row[correlation_id != _NOTHING]
-        return found
-
-    def failed(self, rows: Ints) -> Bools:
-        """Tell which calls of some rows (distinct, ascending) returned an error."""
-        return np.asarray(self._columns_at(rows)[5] != 0, bool)
-
-
-def _calls(row: Ints, columns: Ints) -> Calls:
-    start_ns, end_ns, thread, correlation_id = columns
-    keep = correlation_id != _NOTHING
-    inside = profile.possible(start_ns, end_ns)
-    if not start_ns.all():
-        untimed = (start_ns == 0) & ((end_ns == 0) | (end_ns > _LONGEST_FROM_0_NS))
-        inside = ~untimed if inside is None else inside & ~untimed
-    impossible = 0 if inside is None else int((keep & ~inside).sum())
-    if inside is not None:
-        keep &= inside
-    ids = profile.correlations(correlation_id)
-    calls = Calls(row, start_ns, end_ns, thread, ids, impossible)
-    return calls if keep.all() else calls.take(keep)
-
+from bubbleviz.sources.nsys.queries import NOTHING, table_of
 
 #: The name ids of a CUDA graph, which has no name, and of pages of managed memory that move.
 _WHOLE_GRAPH, _MIGRATION = -2, -3
-#: Kinds of copies by which the driver moves pages (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD).
-_KINDS_OF_MIGRATION = (11, 12, 13)
 
 
 def _graph_columns(export: Export) -> Ints:
@@ -233,7 +78,7 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
     graphs = _graph_columns(export)
     copies = export.columns("gpu_work/copies")
-    is_migration = np.isin(copies[5], _KINDS_OF_MIGRATION)
+    is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
     copies[5] = np.where(is_migration, _MIGRATION, NONE)
     # No call launches a migration; its correlation id is 0, which may be that of a call.
     copies[4, is_migration] = NONE
@@ -356,7 +201,7 @@ def _lost_work(
             lacking = ", ".join(export.lacks(query))
             yield Limitation(what, f"{export.path} lacks {lacking}", kind=costs)
         elif not recorded.get(kind, not beginnings) and (
-            _calls_named(export, call_names, beginnings, 1).size
+            calls_named(export, call_names, beginnings, 1).size
         ):
             reason = f"{export.path} holds calls that {make} some, but none in {table}"
             yield Limitation(what, reason, kind=costs)
@@ -384,8 +229,8 @@ def _unrecorded_graphs(
 
     Graph launches of a process that has kernels are counted as lost work when calls are linked.
     """
-    _, thread, ids = _calls_named(export, call_names, GRAPH_LAUNCHES)
-    process = process_of(thread[(thread != NONE) & (ids != _NOTHING)])
+    _, thread, ids = calls_named(export, call_names, GRAPH_LAUNCHES)
+    process = process_of(thread[(thread != NONE) & (ids != NOTHING)])
     if len(process) == 0:
         return ()
     has_kernels = marked(len(activities.ranks), activities.rank[: activities.kernels])
@@ -393,133 +238,3 @@ def _unrecorded_graphs(
     reason = f"{export.path}: record graphs' work with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"
     return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
-
-
-# Synchronisation: recorded events, waits, and the streams of work.
-
-
-_WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
-
-
-def read_synchronisation(
-    export: Export,
-) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
-    """Return what an export holds of waiting, None where that is nothing, and what is lost.
-
-    Raises:
-        ProfileError: the export is damaged.
-    """
-    waits = export.columns(_WAITS)
-    waits = waits[:, waits[6] != _NOTHING]
-    queries = (_WAITS, _RECORDS) if waits.shape[1] else (_WAITS,)
-    losses = tuple(
-        Limitation("what streams waited for", f"{export.path} lacks {', '.join(lacking)}")
-        for name in queries
-        for lacking in (export.lacks(name),)
-        if table_of(name) in export.schema and not export.has(name)
-    )
-    if not waits.shape[1]:
-        return None, losses
-    records = export.columns(_RECORDS)
-    for table in (waits, records):
-        table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
-    return Synchronisation(EventRecords(*records), Waits(*waits)), losses
-
-
-# Copies: how much each moved, in which direction, and between which memory.
-
-
-#: Directions by their ids in ENUM_CUDA_MEMCPY_OPER.
-_DIRECTIONS = {
-    **dict.fromkeys((1, 3, 11), Direction.HOST_TO_DEVICE),
-    **dict.fromkeys((2, 4, 12), Direction.DEVICE_TO_HOST),
-    **dict.fromkeys((5, 6, 7, 8, 13), Direction.DEVICE_TO_DEVICE),
-    9: Direction.HOST_TO_HOST,
-    10: Direction.PEER_TO_PEER,
-}
-#: Kinds of memory by their ids in ENUM_CUDA_MEM_KIND.
-_MEMORY = {
-    0: Memory.PAGEABLE,
-    1: Memory.PINNED,
-    2: Memory.DEVICE,
-    3: Memory.ARRAY,
-    4: Memory.MANAGED,
-    5: Memory.DEVICE,
-    6: Memory.MANAGED,
-}
-#: Largest id of either table.
-_MAX_ID = 15
-
-
-def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
-    """Return what the copies of an export moved.
-
-    Args:
-        export: The open export.
-        activities: Its activities.
-        group: Groups by which these were put in order, or None if they were not.
-
-    Raises:
-        ProfileError: The export is damaged.
-    """
-    whole = export.columns("gpu_work/copies")
-    n_copies = int(has_times(whole[0], whole[1]).sum())
-    # Copies come after all kernels, and before all memsets.
-    copies = Copies.unknown(activities.kernels + np.arange(n_copies))
-    if export.has("gpu_work/copy_memory"):
-        start_ns, end_ns, source, target = export.columns("gpu_work/copy_memory")
-        timed = has_times(start_ns, end_ns)
-        source, target = (_codes(ids[timed], _MEMORY) for ids in (source, target))
-        copies = copies.changed(source=source, target=target)
-    if export.has("gpu_work/copy_sizes"):
-        start_ns, end_ns, size, kind = export.columns("gpu_work/copy_sizes")
-        timed = has_times(start_ns, end_ns)
-        size, kind = size[timed], kind[timed]
-        # The driver moves pages of managed memory alone, of which the kind may be unknown.
-        is_managed = np.isin(kind, _KINDS_OF_MIGRATION)
-        source, target = (
-            np.where(is_managed & (memory == Memory.UNKNOWN), Memory.MANAGED, memory)
-            for memory in (copies.source, copies.target)
-        )
-        copies = copies.changed(
-            size=np.maximum(size, NONE),
-            direction=_codes(kind, _DIRECTIONS),
-            source=source,
-            target=target,
-        )
-    if group is None:
-        return copies
-    (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
-    return copies.reorder(places_in(order))
-
-
-def _codes(ids: Ints, codes: Mapping[int, int]) -> Ints:
-    """Return the code of each id, 0 for ids that have none."""
-    by_id = np.array([codes.get(number, 0) for number in range(_MAX_ID + 1)], np.int64)
-    return np.where((ids >= 0) & (ids <= _MAX_ID), by_id[np.clip(ids, 0, _MAX_ID)], 0)
-
-
-# Memory: what was allocated on devices and freed (nsys profile --cuda-memory-usage=true).
-
-
-#: Kinds of the host's own memory: pageable, and pinned.
-_ON_HOST = (0, 1)
-_FREED = 1
-
-
-def read_memory(export: Export) -> MemoryEvents | None:
-    """Return the memory events of an export; None where it holds none.
-
-    The table names a process and no thread, which then stands for all of its threads.
-
-    Raises:
-        ProfileError: the export is damaged.
-    """
-    table = export.columns("memory/usage")
-    table = table[:, ~np.isin(table[5], _ON_HOST)]
-    if table.shape[1] == 0:
-        return None
-    time_ns, process, device, address, amount, _, operation = (row.copy() for row in table)
-    change = np.where(operation == _FREED, -amount, amount)
-    total = np.full(len(time_ns), NONE, np.int64)
-    return MemoryEvents(time_ns, process, device, address, change, total)

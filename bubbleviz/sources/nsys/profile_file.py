@@ -18,9 +18,13 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges, without_valid_times
 from bubbleviz.sources.nsys import gpu_work, target
 from bubbleviz.sources.nsys import ranges as nvtx
+from bubbleviz.sources.nsys.calls import ExportedCalls
+from bubbleviz.sources.nsys.copies import read_copies
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, KINDS, NVTX, RUNTIME, Export
+from bubbleviz.sources.nsys.memory import read_memory
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.sqlite_export import opened
+from bubbleviz.sources.nsys.synchronisation import read_synchronisation
 from bubbleviz.timing import note_way, step
 
 #: The remedy where a table is absent or empty.
@@ -203,7 +207,7 @@ class NsysFile:
             names = earlier[0] if earlier else nvtx.name_filter(export, globs)
         # Calls matter where some can have launched something.
         called = export.has("calls/all") and export.rows("calls/any")
-        calls = gpu_work.ExportedCalls(export, names.call_names) if called else None
+        calls = ExportedCalls(export, names.call_names) if called else None
         if not partial and calls is not None:
             # Threads that have read the kernels go on with these.
             export.begin("calls/all", calls.block)
@@ -248,10 +252,10 @@ class NsysFile:
             else None,
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
-            synchronisation=lambda: gpu_work.read_synchronisation(export),
-            memory=lambda: gpu_work.read_memory(export),
+            synchronisation=lambda: read_synchronisation(export),
+            memory=lambda: read_memory(export),
             streams=work.read_streams,
-            copies=lambda: gpu_work.read_copies(export, activities, work.group),
+            copies=lambda: read_copies(export, activities, work.group),
         )
 
     def _ranges(

@@ -12,3 +12,5 @@ table_of = QUERIES.table_of
 
 #: Index of the name among the columns of calls/at.sql.
 NAME_OF_CALL = 4
+#: Value that queries return for a NULL correlation id or start of a wait.
+NOTHING = -(1 << 40)

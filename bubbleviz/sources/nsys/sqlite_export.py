@@ -20,7 +20,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.native.library import cores
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export
-from bubbleviz.sources.nsys.queries import NAME_OF_CALL, QUERIES, query, table_of
+from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING, QUERIES, query, table_of
 from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, opened_pages, unpacked
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn, Query
@@ -34,8 +34,6 @@ _NAMED_ROWS = 1 << 18
 #: Maximum number of pages of strings that one call searches. It takes about 20 ms, and only then is
 #: Ctrl-C noticed.
 _STRING_PAGES = 4096
-#: Value for a NULL correlation id in calls/all.sql and calls/at.sql: the call launched nothing.
-_NO_CORRELATION = -(1 << 40)
 #: Columns of gpu_work/kernels.sql.
 _KERNEL_COLUMNS = (
     PlainColumn("start"),
@@ -56,7 +54,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
             PlainColumn("start"),
             PlainColumn("end"),
             PlainColumn("globalTid", NONE),
-            PlainColumn("correlationId", _NO_CORRELATION),
+            PlainColumn("correlationId", NOTHING),
         ),
     ),
     "calls/at": PageQuery(
@@ -65,7 +63,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
             PlainColumn("start"),
             PlainColumn("end"),
             PlainColumn("globalTid", NONE),
-            PlainColumn("correlationId", _NO_CORRELATION),
+            PlainColumn("correlationId", NOTHING),
             PlainColumn("nameId", NONE),
             PlainColumn("returnValue", 0),
         ),

@@ -19,6 +19,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
+from bubbleviz.sources.activities import ActivitiesBuilder, has_times
 from bubbleviz.sources.rocm.database_parts import ROCPROF_AGAIN, RPD_AGAIN
 from bubbleviz.sources.rocm.rocpd import Kind, RocmRecording, read_recording
 from bubbleviz.timing import step
@@ -73,7 +74,7 @@ def _activities(
         copies: Sizes and directions of copies.
     """
     path = recording.path
-    builder = in_memory.ActivitiesBuilder(_rows((*recording.kernels, *recording.copies)))
+    builder = ActivitiesBuilder(_rows((*recording.kernels, *recording.copies)))
     try:
         for kernels in recording.kernels:
             builder.add_kernels(_since_start(kernels[: _STREAM + 1], zero_ns))
@@ -116,7 +117,7 @@ def _join_copies(
     columns = [np.empty((2, 0), np.int64)]
     for block, moved in zip(recording.copies, recording.moved, strict=True):
         times = _since_start(block[:2], zero_ns)
-        columns.append(moved.compress(in_memory.has_times(*times), axis=1))
+        columns.append(moved.compress(has_times(*times), axis=1))
     size, direction = np.concatenate(columns, axis=1)
     copies = Copies.unknown(activities.kernels + np.arange(len(size)))
     copies = copies.changed(size=size, direction=direction).take(direction != NONE)

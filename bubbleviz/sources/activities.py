@@ -1,0 +1,179 @@
+"""Activities: kernels and copies, merged from blocks of columns in as few bytes as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.model import profile as model
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, widened
+from bubbleviz.model.grouping import (
+    BlockNumbering,
+    groups_of,
+    in_groups,
+    places_in,
+)
+
+
+def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
+    """Return which rows of work become activities: those with a start and an end that can be."""
+    timed: Bools = (start_ns != 0) | (end_ns != 0)
+    is_possible = model.possible(start_ns[timed], end_ns[timed])
+    if is_possible is not None:
+        timed[timed] = is_possible
+    return timed
+
+
+#: A process (40 bits) and a device make one integer.
+_DEVICE_BITS = 22
+
+
+class ActivitiesBuilder:
+    """Merges blocks of kernels, then of copies, in as few bytes as they need.
+
+    Args:
+        room: how many there are at most; memory is used by those that come.
+
+    Attributes:
+        group: by which they were put in order, shape (rows,), as they came; None as long as they
+            are as they came.
+        streams: Stream of each activity, or -1 if unknown. Empty until the activities are built.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._start_ns, self._end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
+        self._rank: Codes = np.empty(room, np.int16)
+        self._name_id: Codes = np.empty(room, np.int16)
+        self._correlation_id = np.empty(room, np.uint32)
+        # The compiled part cannot order columns of single bytes by group.
+        self._stream: Codes = np.empty(room, np.int16)
+        self._places, self._names = BlockNumbering(), BlockNumbering()
+        self._count = self._kernels = 0
+        self.group: Codes | None = None
+        self.streams: Codes = self._stream[:0]
+        self.impossible = {model.KERNELS: 0, "copies": 0}
+        self.untimed = {model.KERNELS: 0, "copies": 0}
+
+    def add_kernels(self, block: Ints) -> None:
+        """Add kernels.
+
+        Args:
+            block: Columns start_ns, end_ns, device, globalPid, correlation id, number of the name,
+                and the stream if streams are recorded, shape (columns, kernels).
+
+        Raises:
+            ValueError: a device has a number that none can have.
+        """
+        self._add(block, "kernels")
+        self._kernels = self._count
+
+    def add_copies(self, block: Ints) -> None:
+        """Add copies or memsets, after all kernels.
+
+        Args:
+            block: The columns of kernels. The number of the name is -1 if a copy has no name, and
+                the column is left out if no copy has a name.
+        """
+        self._add(block, "copies")
+
+    def _add(self, block: Ints, what: str) -> None:
+        block = self._with_times(block, what)
+        start_ns, end_ns, device_id, global_id, correlation_id, *optional = block
+        unknown = constant(NONE, len(start_ns))
+        name, stream, *_ = (*optional, unknown, unknown)
+        process = model.process_of(global_id)
+        if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
+            raise ValueError("a number of a device is below 0 or above 4,194,303")
+        at, self._count = self._count, self._count + len(start_ns)
+        if self._count > len(self._start_ns):
+            raise ValueError("a table has more rows than numbers of rows")
+        rows = slice(at, self._count)
+        self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
+        place = self._places.numbers(process << _DEVICE_BITS | device_id)
+        name_id = self._numbers_of_names(name, what)
+        self._rank = widened(self._rank, len(self._places) - 1)
+        self._name_id = widened(self._name_id, len(self._names) - 1)
+        self._stream = widened(self._stream, int(stream.max(initial=NONE)))
+        self._rank[rows], self._name_id[rows], self._stream[rows] = place, name_id, stream
+        self._correlation_id[rows] = model.correlations(correlation_id)
+
+    def _numbers_of_names(self, name: Ints, what: str) -> Ints:
+        """Return the number of each name; -1 for copies without one."""
+        if what == model.KERNELS:
+            return self._names.numbers(name)
+        numbers = np.full(len(name), NONE, np.int64)
+        named = np.flatnonzero(name != NONE)
+        numbers[named] = self._names.numbers(name[named])
+        return numbers
+
+    def _with_times(self, block: Ints, what: str) -> Ints:
+        """Return the columns of a block whose times can be."""
+        if not block[1].all():
+            timed = (block[0] != 0) | (block[1] != 0)
+            self.untimed[what] += int((~timed).sum())
+            block = block[:, timed]
+        keep = model.possible(block[0], block[1])
+        if keep is not None:
+            self.impossible[what] += int((~keep).sum())
+            block = block[:, keep]
+        return block
+
+    def activities(
+        self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
+    ) -> model.Activities:
+        """Return the activities.
+
+        Args:
+            names: texts of the numbers of names.
+            processes: if there is just one, it is that of kernels without one.
+        """
+        process = self._places.values >> _DEVICE_BITS
+        if len(processes) == 1:
+            process = np.where(process == NONE, processes[0], process)
+        device_id = self._places.values & ((1 << _DEVICE_BITS) - 1)
+        groups = groups_of(process, device_id)
+        rows = slice(0, self._count)
+        rank, name_id = self._rank[rows], self._name_id[rows]
+        _translate(rank, groups.of_row)
+        order = np.argsort(self._names.values)
+        # The last place is that of no name (-1).
+        _translate(name_id, np.append(places_in(order), NONE))
+        columns: list[npt.NDArray[Any]] = [
+            *(self._start_ns[rows], self._end_ns[rows]),
+            *(rank, self._correlation_id[rows], name_id, self._stream[rows]),
+        ]
+        if len(groups) > 1:
+            # What comes after all kernels stays there.
+            narrow = 2 * len(groups) < 1 << 15
+            self.group = rank.astype(np.int16) if narrow else rank.astype(np.int32)
+            self.group[self._kernels :] += len(groups)
+            columns = list(in_groups(self.group, columns))
+        start_ns, end_ns, of_rank, correlation_id, of_name, self.streams = columns
+        return model.Activities(
+            start_ns,
+            end_ns,
+            of_rank,
+            correlation_id,
+            of_name,
+            self._kernels,
+            names(self._names.values[order]),
+            np.stack((process, device_id), axis=1)[groups.first],
+        )
+
+    def without_process(self) -> int:
+        """Return the number of activities without a process."""
+        lacking = np.flatnonzero(self._places.values >> _DEVICE_BITS == NONE)
+        return int(np.isin(self._rank[: self._count], lacking).sum()) if len(lacking) else 0
+
+
+def _translate(codes: Codes, to: Ints) -> None:
+    """Replace codes in place; piece by piece, as memory is short."""
+    own = to[:-1] if len(to) and to[-1] == NONE else to
+    if np.array_equal(own, np.arange(len(own))):
+        return
+    for at in range(0, len(codes), 1 << 16):
+        piece = slice(at, at + (1 << 16))
+        codes[piece] = to[codes[piece]]

@@ -1,0 +1,85 @@
+"""Copies of an nsys export: how much each moved, in which direction, and between which memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.copies import Copies, Direction, Memory
+from bubbleviz.model.grouping import in_groups, places_in
+from bubbleviz.model.profile import Activities
+from bubbleviz.sources.activities import has_times
+from bubbleviz.sources.nsys.export import Export
+
+#: Kinds of copies by which the driver moves pages (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD).
+KINDS_OF_MIGRATION = (11, 12, 13)
+#: Directions by their ids in ENUM_CUDA_MEMCPY_OPER.
+_DIRECTIONS = {
+    **dict.fromkeys((1, 3, 11), Direction.HOST_TO_DEVICE),
+    **dict.fromkeys((2, 4, 12), Direction.DEVICE_TO_HOST),
+    **dict.fromkeys((5, 6, 7, 8, 13), Direction.DEVICE_TO_DEVICE),
+    9: Direction.HOST_TO_HOST,
+    10: Direction.PEER_TO_PEER,
+}
+#: Kinds of memory by their ids in ENUM_CUDA_MEM_KIND.
+_MEMORY = {
+    0: Memory.PAGEABLE,
+    1: Memory.PINNED,
+    2: Memory.DEVICE,
+    3: Memory.ARRAY,
+    4: Memory.MANAGED,
+    5: Memory.DEVICE,
+    6: Memory.MANAGED,
+}
+#: Largest id of either table.
+_MAX_ID = 15
+
+
+def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
+    """Return what the copies of an export moved.
+
+    Args:
+        export: The open export.
+        activities: Its activities.
+        group: Groups by which these were put in order, or None if they were not.
+
+    Raises:
+        ProfileError: The export is damaged.
+    """
+    whole = export.columns("gpu_work/copies")
+    n_copies = int(has_times(whole[0], whole[1]).sum())
+    # Copies come after all kernels, and before all memsets.
+    copies = Copies.unknown(activities.kernels + np.arange(n_copies))
+    if export.has("gpu_work/copy_memory"):
+        start_ns, end_ns, source, target = export.columns("gpu_work/copy_memory")
+        timed = has_times(start_ns, end_ns)
+        source, target = (_codes(ids[timed], _MEMORY) for ids in (source, target))
+        copies = copies.changed(source=source, target=target)
+    if export.has("gpu_work/copy_sizes"):
+        start_ns, end_ns, size, kind = export.columns("gpu_work/copy_sizes")
+        timed = has_times(start_ns, end_ns)
+        size, kind = size[timed], kind[timed]
+        # The driver moves pages of managed memory alone, of which the kind may be unknown.
+        is_managed = np.isin(kind, KINDS_OF_MIGRATION)
+        source, target = (
+            np.where(is_managed & (memory == Memory.UNKNOWN), Memory.MANAGED, memory)
+            for memory in (copies.source, copies.target)
+        )
+        copies = copies.changed(
+            size=np.maximum(size, NONE),
+            direction=_codes(kind, _DIRECTIONS),
+            source=source,
+            target=target,
+        )
+    if group is None:
+        return copies
+    (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
+    return copies.reorder(places_in(order))
+
+
+def _codes(ids: Ints, codes: Mapping[int, int]) -> Ints:
+    """Return the code of each id, 0 for ids that have none."""
+    by_id = np.array([codes.get(number, 0) for number in range(_MAX_ID + 1)], np.int64)
+    return np.where((ids >= 0) & (ids <= _MAX_ID), by_id[np.clip(ids, 0, _MAX_ID)], 0)

@@ -1,0 +1,31 @@
+"""Allocations and frees in an nsys export (nsys profile --cuda-memory-usage=true)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.memory_sizes import MemoryEvents
+from bubbleviz.sources.nsys.export import Export
+
+#: Kinds of the host's own memory: pageable, and pinned.
+_ON_HOST = (0, 1)
+_FREED = 1
+
+
+def read_memory(export: Export) -> MemoryEvents | None:
+    """Return the memory events of an export; None where it holds none.
+
+    The table names a process and no thread, which then stands for all of its threads.
+
+    Raises:
+        ProfileError: the export is damaged.
+    """
+    table = export.columns("memory/usage")
+    table = table[:, ~np.isin(table[5], _ON_HOST)]
+    if table.shape[1] == 0:
+        return None
+    time_ns, process, device, address, amount, _, operation = (row.copy() for row in table)
+    change = np.where(operation == _FREED, -amount, amount)
+    total = np.full(len(time_ns), NONE, np.int64)
+    return MemoryEvents(time_ns, process, device, address, change, total)

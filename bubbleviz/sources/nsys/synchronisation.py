@@ -1,0 +1,39 @@
+"""Synchronisation in an nsys export: events that were recorded, and waits for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.profile import process_of
+from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.queries import NOTHING, table_of
+
+_WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
+
+
+def read_synchronisation(
+    export: Export,
+) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+    """Return what an export holds of waiting, None where that is nothing, and what is lost.
+
+    Raises:
+        ProfileError: the export is damaged.
+    """
+    waits = export.columns(_WAITS)
+    waits = waits[:, waits[6] != NOTHING]
+    queries = (_WAITS, _RECORDS) if waits.shape[1] else (_WAITS,)
+    losses = tuple(
+        Limitation("what streams waited for", f"{export.path} lacks {', '.join(lacking)}")
+        for name in queries
+        for lacking in (export.lacks(name),)
+        if table_of(name) in export.schema and not export.has(name)
+    )
+    if not waits.shape[1]:
+        return None, losses
+    records = export.columns(_RECORDS)
+    for table in (waits, records):
+        table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
+    return Synchronisation(EventRecords(*records), Waits(*waits)), losses
