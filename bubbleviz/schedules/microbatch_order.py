@@ -8,6 +8,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.schedules.measured_times import StageTimes
+from bubbleviz.schedules.operation_graph import build_operation_graph
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.varied_times import makespans_of
 
@@ -36,10 +37,13 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
     """
     lengths, count = np.array(times.lengths), plan.microbatches
     mean_times, random = replace(times, lengths=()), np.random.default_rng(0)
+    graph = build_operation_graph(plan)
 
     def time_orders(orders: Ints) -> Floats:
         factors = lengths[orders].T
-        return makespans_of(plan, mean_times, lambda operation: factors[operation.microbatch])
+        return makespans_of(
+            plan, graph, mean_times, lambda operation: factors[operation.microbatch]
+        )
 
     orders = _starting_orders(lengths)
     times_ns = time_orders(orders)

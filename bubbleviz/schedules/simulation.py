@@ -1,25 +1,25 @@
-"""Time a plan: each device runs its order, and waits for inputs that have not arrived.
+"""Simulation: when the operations of a plan run, and what the plan needs.
 
-Inputs, for one microbatch: F of virtual stage v needs F of v-1; B and BW need F of v and B or BW of
-v+1; W needs B of v. An input from another device arrives some time after its producer ended, and
-the transfer keeps no device busy.
+An input from another device arrives some time after its producer ended; the transfer keeps no
+device busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.columns import Floats, Ints, Table
+from bubbleviz.errors import UsageError
+from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import MeasuredMemory, Memory, Order, Plan, PlannedOperation
+from bubbleviz.schedules.operation_graph import OperationGraph, build_operation_graph
+from bubbleviz.schedules.plan import MeasuredMemory, Memory, Plan
+from bubbleviz.schedules.timing import compute_ends
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,128 +69,46 @@ class Simulation(Table):
         return 1 - int((self.end_ns - self.start_ns).sum()) / whole_ns if whole_ns else None
 
 
-#: A result: whether it is that of an F, its virtual stage and microbatch.
-_Result = tuple[bool, int, int]
-
-
-def _needs(operation: PlannedOperation, length: int) -> list[_Result]:
-    """Return the results that an operation takes, in pipelines of so many virtual stages."""
-    stage, phase, microbatch = operation.virtual_stage, operation.phase, operation.microbatch
-    if phase is Phase.F:
-        return [(True, stage - 1, microbatch)] if stage % length else []
-    if phase is Phase.W:
-        return [(False, stage, microbatch)]
-    behind = [(False, stage + 1, microbatch)] if (stage + 1) % length else []
-    return [(True, stage, microbatch), *behind]
-
-
 def simulate(plan: Plan, workload: Workload) -> Simulation:
-    """Return when a plan runs at a workload.
+    """Return when each operation of a plan runs.
 
-    Two operations that run together are put down one after the other, so that each has its time::
+    Of two operations that run together the second one starts after the first one, so that each has
+    its time::
 
         inputs of both   │
-        put down         ├─F──┤├─B──────┤
+        operations       ├─F──┤├─B──────┤
         results                         │ of both
 
     Raises:
-        MismatchError: an operation waits for ever for another.
+        MismatchError: The plan deadlocks.
     """
+    graph = build_operation_graph(plan)
+    lengths_ns = list_lengths(graph, workload)
+    ends_ns = compute_ends(graph.edges, lengths_ns, list_lags(workload))
+    columns = (
+        graph.device,
+        (operation.virtual_stage for operation in graph.operations),
+        (operation.phase for operation in graph.operations),
+        (operation.microbatch for operation in graph.operations),
+        (end_ns - length_ns for end_ns, length_ns in zip(ends_ns, lengths_ns, strict=True)),
+        ends_ns,
+    )
+    by_device = np.argsort(graph.device, kind="stable")
+    return Simulation(*(np.fromiter(column, np.int64)[by_device] for column in columns))
+
+
+def list_lengths(graph: OperationGraph, workload: Workload) -> list[int]:
+    """Return the length of each operation of a plan, in ns."""
     times = phase_times(workload)
-
-    def lasting_ns(op: PlannedOperation) -> int:
-        return workload.lasting_ns(times[op.phase][op.virtual_stage], op.microbatch)
-
-    ran = timed(plan, workload, lasting_ns, 0, max)
-    ran.sort(key=lambda row: row[0])
-    columns = np.array(ran, np.int64).reshape(-1, 6).T
-    return Simulation(*map(np.ascontiguousarray, columns))
+    return [
+        workload.lasting_ns(times[op.phase][op.virtual_stage], op.microbatch)
+        for op in graph.operations
+    ]
 
 
-def in_turn(
-    plan: Plan, ended: Container[_Result]
-) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
-    """Yield what devices run, each behind what it needs.
-
-    An operation, or two that run together, between its device and the results that it takes, then
-    those that it gives.
-
-    Args:
-        plan: what each device runs.
-        ended: the results that are there, to which the caller adds those that are given.
-
-    Raises:
-        MismatchError: an operation waits for ever for another.
-    """
-    length = plan.virtual_stages // plan.replicas
-    reached, todo = [0] * plan.stages, list(range(plan.stages))
-    while todo:
-        device = todo.pop()
-        order = plan.orders[device]
-        while reached[device] < len(order):
-            at = reached[device]
-            group = order[at : at + 1 + (order[at] in plan.together)]
-            taken = [result for operation in group for result in _needs(operation, length)]
-            if any(result not in ended for result in taken):
-                break
-            given = []
-            for op in group:
-                if op.phase is not Phase.W:
-                    given.append((op.phase is Phase.F, op.virtual_stage, op.microbatch))
-                    if 0 <= op.receiver < plan.virtual_stages:
-                        todo.append(plan.placement[op.receiver])
-            yield device, group, taken, given
-            reached[device] = at + len(group)
-    stuck = [(d, o[n]) for d, (o, n) in enumerate(zip(plan.orders, reached, strict=True)) if o[n:]]
-    if stuck:
-        raise MismatchError(
-            f"the order deadlocks: device {stuck[0][0]} waits forever for the inputs of "
-            f"{stuck[0][1]}"
-        )
-
-
-#: Nanoseconds: of one simulation, or of many side by side, shape (simulations,).
-_Time = TypeVar("_Time", int, Floats)
-
-
-def timed(
-    plan: Plan,
-    workload: Workload,
-    lasting_ns: Callable[[PlannedOperation], _Time],
-    zero: _Time,
-    latest: Callable[[Sequence[_Time]], _Time],
-) -> list[tuple[int, int, Phase, int, _Time, _Time]]:
-    """Return the rows of a simulation as of :class:`Simulation`, each behind what it needs.
-
-    Args:
-        plan: what each device runs.
-        workload: how long transfers take.
-        lasting_ns: how long an operation takes.
-        zero: when all begins.
-        latest: the last of some times.
-
-    Raises:
-        MismatchError: an operation waits for ever for another.
-    """
-    rows: list[tuple[int, int, Phase, int, _Time, _Time]] = []
-    ended: dict[_Result, _Time] = {}
-    free_ns = [zero] * plan.stages
-    for device, group, taken, given in in_turn(plan, ended):
-        ready_ns = [free_ns[device]]
-        for result in taken:
-            forward, stage, _ = result
-            away = plan.placement[stage] != device
-            on_its_way = workload.down_ns if forward else workload.up_ns
-            ready_ns.append(ended[result] + (on_its_way[stage] if away else 0))
-        now_ns = latest(ready_ns)
-        for op in group:
-            end_ns = now_ns + lasting_ns(op)
-            rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
-            now_ns = end_ns
-        for result in given:
-            ended[result] = now_ns
-        free_ns[device] = now_ns
-    return rows
+def list_lags(workload: Workload) -> tuple[int, ...]:
+    """Return the times of transfers in the order of the lags of an :class:`OperationGraph`."""
+    return *workload.down_ns, *workload.up_ns
 
 
 # A workload: what every virtual stage of a run takes, and plans timed and weighed by it.

@@ -1,27 +1,32 @@
 """Times of a given order: when the rows of a dependency graph start and end.
 
-A row starts once every row that it follows has ended, and its delay has passed. Rows of a *meeting*
-then wait for each other: the own time of each begins once the last of them has started::
+A row starts once every row that it follows has ended and its delay has passed, and ends its own
+time later. Rows of a *meeting* wait for each other before their own time begins::
 
     row 0   ├─ own ─┤
     row 1           ├▒ waits ▒│▓ own ▓┤           follows row 0, meets row 3
     row 2   ├─ own ───┤                           follows nothing
     row 3             ├ delay ┤▓ own ▓┤           follows row 2, meets row 1
 
-Rows of a *level* follow only rows of earlier levels. They are timed together, over several
-scenarios at a time. Semantics as in the published ``analyzer/simulator.py``.
+numpy is only fast on long arrays, so there are two ways to evaluate this recurrence. In work that
+ran, thousands of rows of all iterations and ranks are on one *level*: they follow only rows of
+earlier levels. :class:`Timing` evaluates a level at a time (semantics of the published
+``analyzer/simulator.py``). In a plan, a level has at most one row per device, but a search times
+thousands of scenarios. :func:`compute_ends` evaluates a row at a time, in numbers or in arrays over
+scenarios; there, edges have lags instead of delays, and two rows that meet follow each other's
+predecessors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, starmap
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints, constant, scattered
+from bubbleviz.model.columns import NONE, Floats, Ints, constant, scattered
 from bubbleviz.model.grouping import distinct, expanded, groups_of, heads, sorted_rows
 
 #: Time before all others.
@@ -219,3 +224,87 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
     first = np.zeros(n_groups + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=n_groups), out=first[1:])
     return values[sorted_rows(group)], first
+
+
+#: A row that is followed, and the index of the lag between its end and the start of the row that
+#: follows it, or -1 if there is no lag.
+Edge = tuple[int, int]
+#: Edges to the rows that each row follows.
+Edges = Sequence[Sequence[Edge]]
+#: Arrays of times, shape (scenarios,).
+Times = TypeVar("Times", Ints, Floats)
+
+
+def compute_ends(
+    edges: Edges, own: Sequence[int], lags: Sequence[int], order: Sequence[int] | None = None
+) -> list[int]:
+    """Return when each row ends; rows that follow nothing start at 0.
+
+    Args:
+        edges: Edges to the rows that each row follows.
+        own: Own time of each row.
+        lags: Lags of edges.
+        order: Rows to compute, each after the rows that it follows; the ends of other rows are 0.
+            If None, all rows, which are in such an order.
+    """
+    ends = [0] * len(edges)
+    for row in range(len(edges)) if order is None else order:
+        arrivals = [
+            ends[before] if lag == NONE else ends[before] + lags[lag] for before, lag in edges[row]
+        ]
+        ends[row] = max(arrivals, default=0) + own[row]
+    return ends
+
+
+def compute_ends_of_scenarios(edges: Edges, own: Sequence[Times], lags: Sequence[Times]) -> Times:
+    """Return when each row ends in many scenarios, shape (rows, scenarios).
+
+    These are the sums of :func:`compute_ends`, written to arrays in place.
+
+    Args:
+        edges: Edges to the rows that each row follows, which are earlier rows. Rows that follow
+            nothing start at 0.
+        own: Own time of each row, at least one row.
+        lags: Lags of edges.
+    """
+    ends = np.empty((len(edges), len(own[0])), own[0].dtype)
+    scratch = np.empty_like(own[0])
+    for end, own_time, followed in zip(ends, own, edges, strict=True):
+        latest: Times | int = 0
+        for number, (before, lag) in enumerate(followed):
+            arrival = ends[before]
+            if lag != NONE:
+                arrival = np.add(arrival, lags[lag], out=scratch if number else end)
+            latest = np.maximum(latest, arrival, out=end) if number else arrival
+        np.add(latest, own_time, out=end)
+    return ends
+
+
+def find_longest_path(
+    last: int, edges: Edges, ends: Sequence[int], own: Sequence[int], lags: Sequence[int]
+) -> list[Edge]:
+    """Return the rows that determine when a row ends, from this row back to the first one.
+
+    Each row comes with the lag of the edge by which the path reaches it, or -1. Of several edges
+    that determine the start of a row, the path takes the first one.
+
+    Args:
+        last: Row at which the path ends.
+        edges: Edges to the rows that each row follows.
+        ends: End of each row, see :func:`compute_ends`.
+        own: Own time of each row.
+        lags: Lags of edges.
+    """
+    path = []
+    row = last
+    while row != NONE:
+        start = ends[row] - own[row]
+        critical = (
+            (before, lag)
+            for before, lag in edges[row]
+            if ends[before] + (0 if lag == NONE else lags[lag]) == start
+        )
+        before, lag = next(critical, (NONE, NONE))
+        path.append((row, lag))
+        row = before
+    return path

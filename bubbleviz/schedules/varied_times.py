@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
 
 import numpy as np
 
@@ -20,8 +19,10 @@ from bubbleviz.model.columns import Floats
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import ideal_workload
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
+from bubbleviz.schedules.operation_graph import OperationGraph, build_operation_graph
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.simulation import phase_times, timed
+from bubbleviz.schedules.simulation import list_lags, list_lengths
+from bubbleviz.schedules.timing import compute_ends_of_scenarios
 
 #: Number of draws. The error of their mean is a sixth of the spread of one draw.
 _DRAWS = 40
@@ -79,27 +80,31 @@ def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Float
         operation_factor = np.maximum(1 + share * random.standard_normal(_DRAWS), 0.0)
         return np.asarray(operation_factor * drawn[operation.microbatch], np.float64)
 
-    return makespans_of(plan, times, factor)
+    return makespans_of(plan, build_operation_graph(plan), times, factor)
 
 
 def makespans_of(
-    plan: Plan, times: StageTimes, factor: Callable[[PlannedOperation], Floats]
+    plan: Plan,
+    graph: OperationGraph,
+    times: StageTimes,
+    factor: Callable[[PlannedOperation], Floats],
 ) -> Floats:
     """Return the makespans of a plan in ns, shape (draws,).
 
     Args:
         plan: What each device runs.
+        graph: The operations of the plan, and what they follow.
         times: Mean times of the stages.
         factor: Function that returns the time of an operation in each draw, relative to its mean;
             shape (draws,).
     """
     work = ideal_workload(plan, times)
-    usual = phase_times(work)
-
-    def lasting_ns(op: PlannedOperation) -> Floats:
-        return work.lasting_ns(usual[op.phase][op.virtual_stage], op.microbatch) * factor(op)
-
-    ran = timed(plan, work, lasting_ns, np.zeros(1), partial(reduce, np.maximum))
-    # The last operation of each device overwrites the ends of the others.
-    ends_ns = {device: end_ns for device, *_, end_ns in ran}
-    return np.asarray(reduce(np.maximum, ends_ns.values()) / plan.chunks, np.float64)
+    means_ns = list_lengths(graph, work)
+    lengths_ns = [
+        mean_ns * factor(operation)
+        for mean_ns, operation in zip(means_ns, graph.operations, strict=True)
+    ]
+    lags_ns = [np.full(1, lag_ns, np.float64) for lag_ns in list_lags(work)]
+    ends_ns = compute_ends_of_scenarios(graph.edges, lengths_ns, lags_ns)
+    makespans_ns = ends_ns[list(graph.last)].max(axis=0)
+    return np.asarray(makespans_ns / plan.chunks, np.float64)

@@ -6,7 +6,13 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bubbleviz.schedules.timing import Timing, build_timing
+from bubbleviz.schedules.timing import (
+    Timing,
+    build_timing,
+    compute_ends,
+    compute_ends_of_scenarios,
+    find_longest_path,
+)
 
 #: The meeting of each row, -1 if it meets no other row.
 _MEETINGS = st.lists(st.sampled_from((-1, -1, 0, 1)), min_size=1, max_size=8)
@@ -77,3 +83,45 @@ def test_rows_end_as_they_do_one_by_one(
     assert one[by_row].T.tolist() == [expected]
     assert shared_delay[by_row].T.tolist() == [expected, with_same_delay]
     assert own_delays[by_row].T.tolist() == [expected, with_other_delay]
+
+
+#: For each row, the rows before it that it follows: how far back each is, and the lag of the edge.
+_FOLLOWED = st.lists(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 3)), max_size=3), min_size=1, max_size=9
+)
+_LAGS = (0, 4, 7, 2)
+
+
+@given(_FOLLOWED, st.lists(st.integers(0, 9), min_size=9, max_size=9))
+def test_ends_of_one_and_of_many_scenarios_are_the_longest_paths(
+    followed: list[list[tuple[int, int]]], times: list[int]
+) -> None:
+    edges = [
+        [(row - back, lag) for back, lag in edges_of_row if back <= row]
+        for row, edges_of_row in enumerate(followed)
+    ]
+    own = times[: len(edges)]
+
+    def paths_to(row: int) -> list[int]:
+        """Return the length of each path to the end of a row."""
+        lengths = [
+            length + (0 if lag == -1 else _LAGS[lag])
+            for before, lag in edges[row]
+            for length in paths_to(before)
+        ]
+        return [length + own[row] for length in lengths or [0]]
+
+    ends = compute_ends(edges, own, _LAGS)
+    doubled = compute_ends_of_scenarios(
+        edges,
+        [np.array((time, 2 * time)) for time in own],
+        [np.array((1, 2)) * lag for lag in _LAGS],
+    )
+    last = len(edges) - 1
+    path = find_longest_path(last, edges, ends, own, _LAGS)
+    length = sum(own[row] + (0 if lag == -1 else _LAGS[lag]) for row, lag in path)
+
+    assert ends == [max(paths_to(row)) for row in range(len(edges))]
+    assert doubled.tolist() == [[end, 2 * end] for end in ends]
+    assert path[0][0] == last
+    assert length == ends[last]

@@ -1,0 +1,145 @@
+"""The operations of a plan in an order in which they can run, and what each of them follows.
+
+For one microbatch, F of virtual stage v needs F of v-1; B and BW need F of v and B or BW of v+1; W
+needs B of v. Besides, each operation follows the one before it on its device::
+
+    device 0   F0 ─── F1 ───────────── B0
+                 └ lag ┐             ┌ lag
+    device 1           F0 ─── B0 ────┘
+
+Inputs from the same device have no edges: the operation before ended no earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bubbleviz.errors import MismatchError
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
+from bubbleviz.schedules.timing import Edge
+
+#: A result: whether it is an activation (otherwise a gradient), its virtual stage and microbatch.
+_Result = tuple[bool, int, int]
+
+
+@dataclass(frozen=True)
+class OperationGraph:
+    """The operations of a plan, each after those that it follows.
+
+    Two operations that run together follow each other, and their results are there at the end of
+    the second one.
+
+    Attributes:
+        device: Device of each operation.
+        operations: The operations.
+        edges: Edges to the operations that each operation follows, the one on its device first. The
+            lag of an activation is the virtual stage that produced it; for a gradient, the number
+            of virtual stages is added.
+        last: The last operation of each device that runs any.
+    """
+
+    device: tuple[int, ...]
+    operations: tuple[PlannedOperation, ...]
+    edges: tuple[tuple[Edge, ...], ...]
+    last: tuple[int, ...]
+
+
+def build_operation_graph(plan: Plan) -> OperationGraph:
+    """Return the operations of a plan in an order in which they can run, and what they follow.
+
+    Raises:
+        MismatchError: The plan deadlocks.
+    """
+    devices: list[int] = []
+    operations: list[PlannedOperation] = []
+    edges: list[tuple[Edge, ...]] = []
+    producer: dict[_Result, int] = {}
+    last_of_device: dict[int, int] = {}
+    for device, group, inputs, results in _run_in_turn(plan):
+        previous = last_of_device.get(device)
+        followed = [] if previous is None else [(previous, NONE)]
+        for result in inputs:
+            is_activation, stage, _ = result
+            if plan.placement[stage] != device:
+                lag = stage if is_activation else plan.virtual_stages + stage
+                followed.append((producer[result], lag))
+        for operation in group:
+            devices.append(device)
+            edges.append(tuple(followed))
+            followed = [(len(operations), NONE)]
+            operations.append(operation)
+        last = len(operations) - 1
+        last_of_device[device] = last
+        for result in results:
+            producer[result] = last
+    return OperationGraph(
+        tuple(devices), tuple(operations), tuple(edges), tuple(last_of_device.values())
+    )
+
+
+def _run_in_turn(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
+    """Yield a device, the operation or pair of operations that it runs, their inputs and results.
+
+    Each device runs until an input is missing, beginning with the last one. After it, the device
+    that was sent something last goes on.
+
+    Raises:
+        MismatchError: The plan deadlocks.
+    """
+    stages = range(plan.virtual_stages)
+    length = plan.virtual_stages // plan.replicas
+    there: set[_Result] = set()
+    n_run = [0] * plan.stages
+    turns = list(range(plan.stages))
+    while turns:
+        device = turns.pop()
+        order = plan.orders[device]
+        while n_run[device] < len(order):
+            first = n_run[device]
+            is_pair = bool(plan.together) and order[first] in plan.together
+            group = order[first : first + 1 + is_pair]
+            inputs = [result for operation in group for result in _inputs_of(operation, length)]
+            if not there.issuperset(inputs):
+                break
+            results = _results_of(group)
+            yield device, group, inputs, results
+            n_run[device] += len(group)
+            there.update(results)
+            for operation in group:
+                if operation.phase is not Phase.W and operation.receiver in stages:
+                    turns.append(plan.placement[operation.receiver])
+    for device, (order, n_done) in enumerate(zip(plan.orders, n_run, strict=True)):
+        if n_done < len(order):
+            raise MismatchError(
+                f"the order deadlocks: device {device} waits forever for the inputs of "
+                f"{order[n_done]}"
+            )
+
+
+def _results_of(group: Order) -> list[_Result]:
+    """Return the results of operations; W has none that another operation needs."""
+    return [
+        (operation.phase is Phase.F, operation.virtual_stage, operation.microbatch)
+        for operation in group
+        if operation.phase is not Phase.W
+    ]
+
+
+def _inputs_of(operation: PlannedOperation, length: int) -> list[_Result]:
+    """Return the results that an operation needs.
+
+    Args:
+        operation: The operation.
+        length: Number of virtual stages of a pipeline.
+    """
+    stage, phase, microbatch = operation.virtual_stage, operation.phase, operation.microbatch
+    if phase is Phase.F:
+        return [(True, stage - 1, microbatch)] if stage % length else []
+    if phase is Phase.W:
+        return [(False, stage, microbatch)]
+    is_last = (stage + 1) % length == 0
+    gradient = [] if is_last else [(False, stage + 1, microbatch)]
+    return [(True, stage, microbatch), *gradient]
