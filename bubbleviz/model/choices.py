@@ -8,7 +8,7 @@ from bubbleviz.model.texts import suggestion
 
 #: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.
 ALIGNMENTS = ("causal", "utc", "none")
-#: What transfers between ranks wait for: `bubbleviz.schedules.communication.lowered`.
+#: What transfers between ranks wait for: `bubbleviz.schedules.communication.transports`.
 CARRIERS = ("buffered", "rendezvous", "streams", "blocking")
 #: What a row of a picture or a table is.
 ROWS = ("rank", "stage", "spread")

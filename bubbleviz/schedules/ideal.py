@@ -10,7 +10,9 @@ from bubbleviz.model import limitations, texts
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
-from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport, makespan_of
+from bubbleviz.schedules.communication.deadlocks import makespan_of
+from bubbleviz.schedules.communication.lowered import LoweredPlan
+from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.measured_times import StageTimes, ticks_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.simulation import (

@@ -235,6 +235,32 @@ Edges = Sequence[Sequence[Edge]]
 Times = TypeVar("Times", Ints, Floats)
 
 
+def order_rows(edges: Edges) -> list[int]:
+    """Return rows in an order in which each comes after the rows that it follows.
+
+    Rows that wait for themselves through others are left out, and so are rows that follow them. Of
+    several rows that could come next, the one that became ready last does.
+
+    Args:
+        edges: Edges to the rows that each row follows.
+    """
+    followers: list[list[int]] = [[] for _ in edges]
+    for row, followed in enumerate(edges):
+        for before, _ in followed:
+            followers[before].append(row)
+    n_awaited = [len(followed) for followed in edges]
+    ready = [row for row, count in enumerate(n_awaited) if count == 0]
+    order = []
+    while ready:
+        row = ready.pop()
+        order.append(row)
+        for follower in followers[row]:
+            n_awaited[follower] -= 1
+            if n_awaited[follower] == 0:
+                ready.append(follower)
+    return order
+
+
 def compute_ends(
     edges: Edges, own: Sequence[int], lags: Sequence[int], order: Sequence[int] | None = None
 ) -> list[int]:

@@ -9,20 +9,17 @@ from pathlib import Path
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.saved import read_pipeline
+from bubbleviz.schedules.communication.deadlocks import check_order, makespan_of
 from bubbleviz.schedules.communication.lowered import (
-    BUFFERED,
-    STREAMS,
     LoweredPlan,
     Step,
     Transfer,
-    Transport,
-    check_order,
     crosses,
     input_of,
-    makespan_of,
     output_of,
 )
 from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.communication.transports import BUFFERED, STREAMS, Transport
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Order, Plan
 from bubbleviz.schedules.simulation import Workload, peak_memory

@@ -19,7 +19,8 @@ from torch.distributed.pipelining import schedules
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.communication.lowered import BUFFERED, STREAMS, check_lowered
+from bubbleviz.schedules.communication.deadlocks import check_lowered
+from bubbleviz.schedules.communication.transports import BUFFERED, STREAMS
 from bubbleviz.schedules.known import schedule_named
 from scripts.proving.jobs import Job
 from scripts.proving.training import Order, Ranks, RunError

@@ -13,14 +13,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.communication.lowered import (
-    BLOCKING,
-    BUFFERED,
-    STREAMS,
-    TRANSPORTS,
-    LoweredPlan,
-    Transport,
-    cell_of,
+from bubbleviz.schedules.communication.deadlocks import (
     check_lowered,
     check_messages,
     check_order,
@@ -28,7 +21,15 @@ from bubbleviz.schedules.communication.lowered import (
     deadlock_text,
     makespan_of,
 )
+from bubbleviz.schedules.communication.lowered import LoweredPlan, cell_of
 from bubbleviz.schedules.communication.lowering import communicated, lowered
+from bubbleviz.schedules.communication.transports import (
+    BLOCKING,
+    BUFFERED,
+    STREAMS,
+    TRANSPORTS,
+    Transport,
+)
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of

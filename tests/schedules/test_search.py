@@ -13,7 +13,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.recognition.recognition import schedule_of
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.communication.lowered import check_order
+from bubbleviz.schedules.communication.deadlocks import check_order
 from bubbleviz.schedules.ideal import GivenMemory, Ideal, ideal
 from bubbleviz.schedules.known import (
     known_plans,

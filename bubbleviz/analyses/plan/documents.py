@@ -10,7 +10,8 @@ from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.schedules.communication import lowered, torch_csv
+from bubbleviz.schedules.communication import torch_csv
+from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.simulation import Outcome, Workload
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def as_json(planned: PlannedRun) -> str:
                 "orders": _orders(best.best),
             },
             "communication": {
-                "transport": lowered.STREAMS.name,
+                "transport": STREAMS.name,
                 "makespan_ns": carried_ns,
                 "own_makespan_ns": own_ns,
             },

@@ -20,8 +20,9 @@ from bubbleviz.report.saved import SavedReport, read_document, read_pipeline
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules import simulation as simulated
-from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
+from bubbleviz.schedules.communication.deadlocks import makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
+from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.plan import MeasuredMemory, Plan, PlannedOperation
 
 if TYPE_CHECKING:

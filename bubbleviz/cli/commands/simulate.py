@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bubbleviz.model.limitations import Restriction
     from bubbleviz.report.saved import SavedReport, Sizes
     from bubbleviz.schedules.choices import Choice
-    from bubbleviz.schedules.communication.lowered import Transport
+    from bubbleviz.schedules.communication.transports import Transport
     from bubbleviz.schedules.ideal import Estimate, GivenMemory, Ideal
     from bubbleviz.schedules.measured_times import StageTimes
 

@@ -7,8 +7,12 @@ from collections import Counter, deque
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication import lowered as model
+from bubbleviz.schedules.communication.deadlocks import check_order
+from bubbleviz.schedules.communication.precedence import Precedence
+from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Workload
+from bubbleviz.schedules.timing import find_longest_path
 
 #: Maximum number of stages whose parameters PyTorch gathers ahead (``max_active_stages``).
 _GATHERED = 3
@@ -28,7 +32,7 @@ def lowered(plan: Plan) -> model.LoweredPlan:
     Raises:
         MismatchError: the order deadlocks; the circle in a sentence.
     """
-    model.check_order(plan)
+    check_order(plan)
     todo = [deque(_with_parameter_turns(plan, steps)) for steps in model.steps_of(plan)]
     lines: list[list[model.Step]] = [[] for _ in todo]
     there: list[set[model.Message | None]] = [{None} for _ in todo]
@@ -120,7 +124,7 @@ _Sequence = list[_Item]
 Communication = tuple[model.LoweredPlan, int, int]
 
 
-def communicated(plan: Plan, workload: Workload, transport: model.Transport) -> Communication:
+def communicated(plan: Plan, workload: Workload, transport: Transport) -> Communication:
     """Return the fastest lowering that is found, its makespan, and that of PyTorch's own, in ns.
 
     Tried are PyTorch's own lowering, orders by time, and the best of these with messages moved
@@ -131,7 +135,7 @@ def communicated(plan: Plan, workload: Workload, transport: model.Transport) -> 
         MismatchError: the order of the plan deadlocks.
     """
     search = _Search(plan, workload, transport)
-    if transport != model.BUFFERED and not search.perfect:
+    if transport != BUFFERED and not search.perfect:
         search.follow_times()
         search.move_messages()
     makespan_ns = min(search.makespan_ns, search.own_ns)
@@ -143,13 +147,12 @@ def communicated(plan: Plan, workload: Workload, transport: model.Transport) -> 
 class _Search:
     """The best order so far, but for PyTorch's own, in which no messages can be moved."""
 
-    def __init__(self, plan: Plan, workload: Workload, transport: model.Transport) -> None:
+    def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
         self.plan, self.workload, self.transport = plan, workload, transport
         self.own = lowered(plan)
-        free = model.Precedence(self.own, model.BUFFERED, workload)
+        free = Precedence(self.own, BUFFERED, workload)
         self.least_ns = free.makespan_ns()
-        _, happen = free.times()
-        place = {event: rank for rank, event in enumerate(happen)}
+        place = {event: rank for rank, event in enumerate(free.order)}
         self.rank = {operation: place[event] for operation, event in free.operation.items()}
         self.work = [
             (device, step)
@@ -158,7 +161,7 @@ class _Search:
             if step.operations
         ]
         self.sequence = self.by_time(free)
-        self.own_ns = model.Precedence(self.own, transport, workload).makespan_ns()
+        self.own_ns = Precedence(self.own, transport, workload).makespan_ns()
         self.events = self.timed(self.sequence)
         self.makespan_ns = self.events.makespan_ns()
 
@@ -167,7 +170,7 @@ class _Search:
         """Whether hardly anything waits behind anything."""
         return min(self.own_ns, self.makespan_ns) <= self.least_ns * (1 + _NOTHING)
 
-    def timed(self, sequence: _Sequence) -> model.Precedence:
+    def timed(self, sequence: _Sequence) -> Precedence:
         """Return the events of a common order."""
         lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
@@ -179,9 +182,9 @@ class _Search:
                 step = model.Step(transfers=(model.Transfer(item, sends),))
                 lines[self.plan.placement[stage]].append(step)
         made = model.LoweredPlan(self.plan, tuple(map(tuple, lines)))
-        return model.Precedence(made, self.transport, self.workload)
+        return Precedence(made, self.transport, self.workload)
 
-    def offer(self, sequence: _Sequence, events: model.Precedence) -> bool:
+    def offer(self, sequence: _Sequence, events: Precedence) -> bool:
         """Take an order if it is faster; return whether it is."""
         makespan_ns = events.makespan_ns()
         if makespan_ns >= self.makespan_ns:
@@ -192,23 +195,23 @@ class _Search:
     def follow_times(self) -> None:
         """Put messages in order of when they are ready, again and again."""
         sequence, events = self.sequence, self.events
-        for _ in range(max(1, min(_ROUNDS, _EVENTS // max(1, len(events.before))))):
+        for _ in range(max(1, min(_ROUNDS, _EVENTS // max(1, len(events.edges))))):
             following = self.by_time(events)
             if self.perfect or following == sequence:
                 return
             sequence, events = following, self.timed(following)
             self.offer(sequence, events)
 
-    def by_time(self, events: model.Precedence) -> _Sequence:
+    def by_time(self, events: Precedence) -> _Sequence:
         """Return work by when it starts, and messages by when they are ready."""
-        at, _ = events.times()
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:
             # What runs together receives all inputs before, and sends both results after.
             operations = work[1].operations
             last = operations[-1]
-            end, rank = at[events.operation[last]], self.rank[last]
-            keyed.append((end - events.time[last], rank, work))
+            event, rank = events.operation[last], self.rank[last]
+            end = events.times_ns[event]
+            keyed.append((end - events.own_ns[event], rank, work))
             made = (model.output_of(operation, self.plan) for operation in operations)
             for place, message in enumerate(m for m in made if model.crosses(m, self.plan)):
                 keyed.append((end, rank + 0.25 * (place + 1), message))
@@ -217,11 +220,11 @@ class _Search:
 
     def move_messages(self) -> None:
         """Move messages of the critical path past others of their ranks, as long as that helps."""
-        trials = max(1, min(_TRIALS, _EVENTS // max(1, len(self.events.before))))
+        trials = max(1, min(_TRIALS, _EVENTS // max(1, len(self.events.edges))))
         improved = True
         while improved and not self.perfect:
             improved = False
-            for message in _critical(self.events):
+            for message in _critical_messages(self.events):
                 for moved in _moves(self.plan, self.sequence, message):
                     trials -= 1
                     if self.offer(moved, self.timed(moved)):
@@ -233,18 +236,12 @@ class _Search:
                     break
 
 
-def _critical(events: model.Precedence) -> list[model.Message]:
-    """Return the messages of a critical path, the last first."""
-    at, _ = events.times()
-    event = max(events.operation.values(), key=lambda each: at[each])
-    messages: dict[model.Message, None] = {}
-    while True:
-        if event in events.message:
-            messages[events.message[event]] = None
-        tight = [other for other, ns in events.before[event] if at[other] + ns == at[event]]
-        if not tight:
-            return list(messages)
-        event = tight[0]
+def _critical_messages(events: Precedence) -> list[model.Message]:
+    """Return the messages of a critical path, the last one first."""
+    last = max(events.operation.values(), key=lambda event: events.times_ns[event])
+    path = find_longest_path(last, events.edges, events.times_ns, events.own_ns, events.lags_ns)
+    messages = (events.message[event] for event, _ in path if event in events.message)
+    return list(dict.fromkeys(messages))
 
 
 def _moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:

@@ -32,6 +32,8 @@ from bubbleviz.model import choices, files
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.schedules.communication import lowered as model
+from bubbleviz.schedules.communication.deadlocks import check_lowered, check_order
+from bubbleviz.schedules.communication.transports import STREAMS, TRANSPORTS, Transport
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
@@ -302,14 +304,14 @@ def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.S
 # Plans from files, refused where they would deadlock.
 
 
-def transport_named(name: str | None) -> model.Transport:
+def transport_named(name: str | None) -> Transport:
     """Return the transport of that name; None stands for the one of GPUs.
 
     Raises:
         UsageError: there is none of that name.
     """
     choices.one_of(name, choices.CARRIERS, "--transport")
-    return next((each for each in model.TRANSPORTS if each.name == name), model.STREAMS)
+    return next((each for each in TRANSPORTS if each.name == name), STREAMS)
 
 
 def read_file(path: str) -> model.LoweredPlan:
@@ -331,7 +333,7 @@ def read_file(path: str) -> model.LoweredPlan:
         raise InputError(f"{path}: {error}") from error
 
 
-def read_checked(path: str, transport: model.Transport = model.STREAMS) -> model.LoweredPlan:
+def read_checked(path: str, transport: Transport = STREAMS) -> model.LoweredPlan:
     """Return the plan in a file, which runs, with the communication that the file has, if any.
 
     Raises:
@@ -340,9 +342,9 @@ def read_checked(path: str, transport: model.Transport = model.STREAMS) -> model
     """
     lowered = read_file(path)
     try:
-        model.check_order(lowered.plan)
+        check_order(lowered.plan)
         if lowered.communicates:
-            model.check_lowered(lowered, transport)
+            check_lowered(lowered, transport)
     except MismatchError as error:
         raise MismatchError(f"{path}: {error}") from error
     return lowered

@@ -1,0 +1,167 @@
+"""Deadlocks: cycles of ranks that wait for each other, found and described before anything runs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from bubbleviz.errors import MismatchError
+from bubbleviz.schedules.communication.lowered import (
+    LoweredPlan,
+    Message,
+    Transfer,
+    cell_of,
+    crosses,
+    input_of,
+    steps_of,
+)
+from bubbleviz.schedules.communication.precedence import Precedence
+from bubbleviz.schedules.communication.transports import BUFFERED, Transport
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.simulation import Workload
+
+#: A rank, its event as in PyTorch's file, the rank that it waits for there (itself if its own order
+#: is at fault), and the awaited event.
+Wait = tuple[int, str, int, str]
+#: Maximum number of waits of a cycle in a sentence.
+_MAX_WAITS = 6
+
+
+def deadlock_of(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
+    """Return the cycle of waits of a lowered plan on a transport, or nothing if there is none.
+
+    Each wait is for a rank that is held up by the next wait.
+
+    Args:
+        lowered: Plan whose messages match (see :func:`check_messages`).
+        transport: What transfers wait for.
+    """
+    events = Precedence(lowered, transport)
+    never = set(range(len(events.edges))) - set(events.order)
+    if not never:
+        return []
+    event = min(never)
+    visited: dict[int, None] = {}
+    while event not in visited:
+        visited[event] = None
+        event = next(awaited for awaited, _ in events.edges[event] if awaited in never)
+    path = list(visited)
+    cycle = path[path.index(event) :]
+    waits = list(pairwise([*cycle, event]))
+    between_ranks = [(a, b) for a, b in waits if events.device[a] != events.device[b]]
+    if not between_ranks:
+        # An event of a device waits for a later one; events are numbered in order.
+        between_ranks = [max(waits, key=lambda wait: wait[1] - wait[0])]
+    return [
+        (events.device[a], events.text[a], events.device[b], events.text[b])
+        for a, b in between_ranks
+    ]
+
+
+def deadlock_text(waits: list[Wait]) -> str:
+    """Describe a cycle of waits."""
+    if len(waits) == 1:
+        ((rank, at, _, awaited),) = waits
+        return f"rank {rank} has {at} before {awaited}, which it needs"
+    parts = []
+    for (rank, at, other, awaited), following in zip(waits, waits[1:] + waits[:1], strict=True):
+        behind = "" if awaited == following[1] else f", which is behind {following[1]}"
+        parts.append(f"rank {rank} waits at {at} for rank {other}'s {awaited}{behind}")
+    if len(parts) > _MAX_WAITS:
+        left = len(parts) - _MAX_WAITS
+        parts = [*parts[: _MAX_WAITS - 1], f"and so on over {left} more waits", parts[-1]]
+    return "; ".join(parts)
+
+
+def check_order(plan: Plan) -> None:
+    """Check that the orders of a plan can be run.
+
+    Raises:
+        MismatchError: The orders deadlock; the message describes the cycle.
+    """
+    if waits := deadlock_of(LoweredPlan(plan, steps_of(plan)), BUFFERED):
+        raise MismatchError(
+            f"the order deadlocks: {deadlock_text(waits)}; change one of these orders"
+        )
+
+
+def check_lowered(lowered: LoweredPlan, transport: Transport) -> None:
+    """Check that a lowered plan runs on a transport, and that its messages match.
+
+    Raises:
+        MismatchError: The plan deadlocks, or messages do not match.
+    """
+    check_messages(lowered)
+    if waits := deadlock_of(lowered, transport):
+        raise MismatchError(
+            f"the communication deadlocks ({transport.name}): {deadlock_text(waits)}; "
+            "move one of these sends or receives"
+        )
+
+
+def check_messages(lowered: LoweredPlan) -> None:
+    """Check that each message is sent and received once, and in the same order by both ranks.
+
+    Raises:
+        MismatchError: A message is missing, duplicate or out of order; the message names rank and
+            transfer.
+    """
+    plan = lowered.plan
+    wanted = {
+        message: cell_of(operation)
+        for order in plan.orders
+        for operation in order
+        if crosses(message := input_of(operation, plan), plan)
+    }
+    #: By sender, receiver, and whether it is the sender's end.
+    queues: dict[tuple[int, int, bool], list[Message]] = {}
+    for device, line in enumerate(lowered.lines):
+        for transfer in (transfer for step in line for transfer in step.transfers):
+            if transfer.message not in wanted:
+                raise MismatchError(
+                    f"rank {device}: {transfer} moves what no operation of another rank needs; "
+                    "leave it out"
+                )
+            ends = device, lowered.peer(transfer)
+            queue = (*(ends if transfer.sends else ends[::-1]), transfer.sends)
+            queues.setdefault(queue, []).append(transfer.message)
+    for sends in (True, False):
+        found = [Transfer(m, sends) for key, q in queues.items() if key[2] is sends for m in q]
+        there = set(found)
+        if len(there) < len(found):
+            twice = next(end for end in found if found.count(end) > 1)
+            raise MismatchError(
+                f"rank {plan.placement[twice.virtual_stage]}: {twice} stands twice; "
+                "write each transfer once"
+            )
+        for end, operation in ((Transfer(m, sends), needs) for m, needs in wanted.items()):
+            if end not in there:
+                raise MismatchError(
+                    f"rank {plan.placement[end.virtual_stage]} lacks {end}, which "
+                    f"{operation} needs; write both ends of each message"
+                )
+    for sender, receiver, _ in sorted(key for key in queues if key[2]):
+        pair = queues[sender, receiver, True], queues[sender, receiver, False]
+        crossed = next(((a, b) for a, b in zip(*pair, strict=True) if a != b), None)
+        if crossed is not None:
+            raise MismatchError(
+                f"rank {sender} sends {Transfer(crossed[0], sends=True)} where rank {receiver} "
+                f"receives {Transfer(crossed[1], sends=False)}, and messages of two ranks match "
+                "in their order; send and receive them in one order"
+            )
+
+
+def makespan_of(lowered: LoweredPlan, workload: Workload, transport: Transport) -> int:
+    """Return how long a lowered plan takes, in nanoseconds.
+
+    Raises:
+        MismatchError: The plan deadlocks on the transport, its messages do not match, or the
+            workload has another number of virtual stages.
+    """
+    plan = lowered.plan
+    if len(workload.forward_ns) != plan.virtual_stages:
+        raise MismatchError(
+            f"{plan.name} has {plan.virtual_stages} virtual stages, and times are of "
+            f"{len(workload.forward_ns)}; give those of one run"
+        )
+    check_lowered(lowered, transport)
+    return Precedence(lowered, transport, workload).makespan_ns()

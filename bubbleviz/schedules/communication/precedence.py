@@ -1,0 +1,215 @@
+"""Precedence: what each event of a lowered plan waits for, and when it happens.
+
+Events are the ends of operations, and the starts and ends of transfers. What an event waits for is
+known beforehand, since messages match in FIFO order. So a plan deadlocks if events wait for each
+other in a cycle; otherwise each event happens as soon as the last event that it waits for allows.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
+
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.communication.lowered import (
+    LoweredPlan,
+    Message,
+    Step,
+    Transfer,
+    cell_of,
+    input_of,
+    output_of,
+)
+from bubbleviz.schedules.communication.transports import Transport
+from bubbleviz.schedules.plan import PlannedOperation
+from bubbleviz.schedules.simulation import Workload, phase_times
+from bubbleviz.schedules.timing import Edge, compute_ends, order_rows
+
+
+class Precedence:
+    """The events of a lowered plan, and what each of them waits for.
+
+    Args:
+        lowered: Both ends of each message are in it, once, and in one order for each pair of ranks.
+            Without any transfers, results arrive as soon as they are computed.
+        transport: What transfers wait for.
+        workload: Times of operations and messages, or None if nothing takes time.
+
+    Attributes:
+        device: Device of each event.
+        text: Name of each event as in PyTorch's file; empty if a device only waits.
+        edges: Edges to the events that each event waits for.
+        own_ns: Time of the operation that ends with each event; 0 for other events.
+        lags_ns: Lags of edges.
+        operation: Event of the end of each operation.
+        message: Message of each event of a transfer.
+    """
+
+    def __init__(
+        self, lowered: LoweredPlan, transport: Transport, workload: Workload | None = None
+    ) -> None:
+        self.lowered, self.transport, self._workload = lowered, transport, workload
+        self.device: list[int] = []
+        self.text: list[str] = []
+        self.edges: list[list[Edge]] = []
+        self.own_ns: list[int] = []
+        self.lags_ns: list[int] = []
+        self.operation: dict[PlannedOperation, int] = {}
+        self.message: dict[int, Message] = {}
+        self._started: dict[Transfer, int] = {}
+        self._complete: dict[Transfer, int] = {}
+        self._add_events()
+        #: Events at which results are computed.
+        self._computed = {
+            message: end
+            for operation, end in self.operation.items()
+            if (message := output_of(operation, lowered.plan)) is not None
+        }
+        if not self._started:
+            self._join_pairs()
+        for device, line in enumerate(lowered.lines):
+            self._add_waits(device, line)
+        self._match_ends()
+        for line in lowered.lines:
+            self._queue(line)
+
+    @cached_property
+    def order(self) -> list[int]:
+        """The events that happen, each after the events that it waits for."""
+        return order_rows(self.edges)
+
+    @cached_property
+    def times_ns(self) -> list[int]:
+        """Time of each event; 0 if it never happens."""
+        return compute_ends(self.edges, self.own_ns, self.lags_ns, self.order)
+
+    def makespan_ns(self) -> int:
+        """Return the time from the start of the first operation to the end of the last."""
+        ends_ns = [self.times_ns[event] for event in self.operation.values()]
+        starts_ns = [self.times_ns[event] - self.own_ns[event] for event in self.operation.values()]
+        return max(ends_ns, default=0) - min(starts_ns, default=0)
+
+    def _add(self, device: int, text: str, own_ns: int = 0) -> int:
+        """Add an event that waits for nothing yet, and return its number."""
+        self.device.append(device)
+        self.text.append(text)
+        self.own_ns.append(own_ns)
+        self.edges.append([])
+        return len(self.edges) - 1
+
+    def _wait(self, event: int, awaited: int, lag_ns: int = 0) -> None:
+        """Let an event wait for another one and a lag."""
+        lag = NONE
+        if lag_ns:
+            lag = len(self.lags_ns)
+            self.lags_ns.append(lag_ns)
+        self.edges[event].append((awaited, lag))
+
+    def _add_events(self) -> None:
+        times = None if self._workload is None else phase_times(self._workload)
+        for device, line in enumerate(self.lowered.lines):
+            for step in line:
+                for operation in step.operations:
+                    own_ns = times[operation.phase][operation.virtual_stage] if times else 0
+                    self.operation[operation] = self._add(device, cell_of(operation), own_ns)
+                for transfer in step.transfers:
+                    for events in (self._complete, self._started):
+                        events[transfer] = self._add(device, str(transfer))
+                        self.message[events[transfer]] = transfer.message
+
+    def _transfer_ns(self, message: Message) -> int:
+        if self._workload is None:
+            return 0
+        is_activation = message.phase is Phase.F
+        edges = self._workload.down_ns if is_activation else self._workload.up_ns
+        return edges[message.virtual_stage]
+
+    def _join_pairs(self) -> None:
+        """Let both results of operations that run together arrive when both have ended."""
+        plan = self.lowered.plan
+        for device, order in enumerate(plan.orders):
+            for operation, following in pairwise(order):
+                if operation in plan.together:
+                    computed = self._add(device, cell_of(operation))
+                    self._wait(computed, self.operation[following])
+                    message = output_of(operation, plan)
+                    if message is not None:
+                        self._computed[message] = computed
+
+    def _add_waits(self, device: int, line: tuple[Step, ...]) -> None:
+        """Let each event of a device wait for the event before it, and for its inputs."""
+        last: list[int] = []
+        for step in line:
+            for operation in step.operations:
+                end = self.operation[operation]
+                # The first operation of a device follows an event for the start of the device.
+                for event in last + self._inputs(operation) or [self._add(device, "")]:
+                    self._wait(end, event)
+                last = [end]
+            for transfer in step.transfers:
+                start = self._started[transfer]
+                computed = self._computed.get(transfer.message) if transfer.sends else None
+                for event in last if computed is None else [*last, computed]:
+                    self._wait(start, event)
+                last = [start]
+            awaited = step.transfers if self.transport.blocking else step.awaited
+            if awaited:
+                wait = self._add(device, "")
+                for event in (*last, *(self._complete[transfer] for transfer in awaited)):
+                    self._wait(wait, event)
+                last = [wait]
+
+    def _inputs(self, operation: PlannedOperation) -> list[int]:
+        """Return the events at which the inputs of an operation arrive."""
+        stage, microbatch = operation.virtual_stage, operation.microbatch
+        local_phase = Phase.B if operation.phase is Phase.W else Phase.F
+        local = self.operation.get(PlannedOperation(stage, local_phase, microbatch))
+        if operation.phase is Phase.F:
+            local = None
+        message = input_of(operation, self.lowered.plan)
+        remote = None
+        if message is not None:
+            receive = Transfer(message, sends=False)
+            remote = self._complete.get(receive, self._computed.get(message))
+        # Without transfers, a sentence on a deadlock first names the input from another rank.
+        inputs = (local, remote) if self._started else (remote, local)
+        return [event for event in inputs if event is not None]
+
+    def _match_ends(self) -> None:
+        """Let a transfer take its time, and wait for the other end where it has to.
+
+        A receive always waits for its send. A send waits for its receive on transports with
+        rendezvous; otherwise the data is buffered, and a receive that starts late is complete at
+        once.
+        """
+        rendezvous = self.transport.rendezvous
+        for send in [transfer for transfer in self._started if transfer.sends]:
+            receive = Transfer(send.message, sends=False)
+            transfer_ns = self._transfer_ns(send.message)
+            self._wait(self._complete[send], self._started[send], transfer_ns)
+            self._wait(self._complete[receive], self._started[send], transfer_ns)
+            lag_ns = transfer_ns if rendezvous else 0
+            self._wait(self._complete[receive], self._started[receive], lag_ns)
+            if rendezvous:
+                self._wait(self._complete[send], self._started[receive], transfer_ns)
+
+    def _queue(self, line: tuple[Step, ...]) -> None:
+        """Let transfers wait for the ones ahead of them in their queue.
+
+        On a stream, which takes both directions, a transfer begins only then, so its other end is
+        complete no earlier.
+        """
+        streams = self.transport.streams
+        ahead: dict[tuple[int, bool], list[int]] = {}
+        for step in line:
+            queued: dict[tuple[int, bool], list[int]] = {}
+            for transfer in step.transfers:
+                queue = self.lowered.peer(transfer), transfer.sends and not streams
+                queued.setdefault(queue, []).append(self._complete[transfer])
+                lag_ns = self._transfer_ns(transfer.message) if streams else 0
+                other_end = Transfer(transfer.message, not transfer.sends)
+                for end in (transfer, other_end) if streams else (transfer,):
+                    for event in ahead.get(queue, []):
+                        self._wait(self._complete[end], event, lag_ns)
+            ahead.update(queued)
