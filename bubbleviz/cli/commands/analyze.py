@@ -128,8 +128,8 @@ def analyze(
 
 def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:
     """Print the first screen, or the tables that were asked for."""
+    from bubbleviz.render.text import orders, savings, times
     from bubbleviz.render.text import report as text
-    from bubbleviz.render.text import sections
 
     if tables:
         shown = text.sections(report, view) if ALL in tables else text.details(report, view, tables)
@@ -138,8 +138,8 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
     shown_on = display()
     show_lines(text.first_screen(report, view, shown_on), shown_on)
     if report.plan is not None:
-        show(sections.plan_deviations(report))
+        show(orders.plan_deviations(report))
     if compared:
-        show(sections.what_if(report))
+        show(savings.what_if(report))
     if report.memory is not None:
-        show(sections.memory(report))
+        show(times.memory(report))

@@ -18,8 +18,7 @@ from bubbleviz.model.texts import capitalised, counted, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.palette import BUBBLE_PARTS
-from bubbleviz.render.text import ranks
-from bubbleviz.render.text import sections as own
+from bubbleviz.render.text import orders, ranks, ratio_tables, savings, times
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.terminal import Display, paragraph, plain_text
 from bubbleviz.report.advice import advise, shown_iteration
@@ -232,7 +231,7 @@ def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
     ran = None if _exact_schedule(report) else report.schedule
     for title, order in (("schedule", ran), ("plan", report.plan)):
         if order is not None and order.reason not in NO_PIPELINE:
-            yield from paragraph(own.recognised(order), display, lead=f"{title}:", most=2)
+            yield from paragraph(orders.recognised(order), display, lead=f"{title}:", most=2)
     for mark in _restriction_marks(report):
         yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
 
@@ -433,13 +432,13 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
     """Yield sections in the order in which they are printed, with their names in ``--details``."""
     value, *lines = headline_lines(report)
     yield "", [doc.Sentence("\n".join(lines), lead=capitalised(value))]
-    yield "operations", own.orders(report)
+    yield "operations", orders.orders(report)
     first = describe_first_steps(report)
     if (advice := _advice_sentence(report, first)) is not None:
         yield "", [doc.Sentence(f"what to do first: {advice}")]
         further = describe_further_steps(report)
         yield "", [doc.Sentence(f"then: {one_line(more, 200)}") for more in further]
-    yield "ratios", [own.ratios(report)]
+    yield "ratios", [ratio_tables.ratios(report)]
     yield "time", step_time(report)
     yield "causes", [table for table in [causes(report)] if table.rows]
     iteration = shown_iteration(report, view.iterations)
@@ -448,14 +447,14 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
         yield "causes", ranks.by_rank(report, view, iteration)
         yield "communication", ranks.communication(report, view, iteration)
         yield "causes", longest(report)
-    yield "operations", own.phase_times(report)
-    yield "operations", own.critical_path(report)
-    yield "operations", own.changes(report)
-    yield "operations", own.what_if(report)
-    yield "operations", own.memory(report)
-    yield "advice", own.advice_table(report)
-    yield "slowdown", own.slowdowns(report)
-    yield "ratios", own.not_averaged(report)
+    yield "operations", times.phase_times(report)
+    yield "operations", times.critical_path(report)
+    yield "operations", savings.changes(report)
+    yield "operations", savings.what_if(report)
+    yield "operations", times.memory(report)
+    yield "advice", savings.advice_table(report)
+    yield "slowdown", savings.slowdowns(report)
+    yield "ratios", ratio_tables.not_averaged(report)
     yield "clocks", clocks(report)
     yield "coverage", coverage(report)
     if report.limitations:
@@ -480,7 +479,7 @@ def summary(report: Report) -> list[doc.Block]:
         doc.Sentence(f"{run}; {why}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
         *(doc.Sentence(f"Then: {text}") for text in describe_further_steps(report)),
-        own.ratios(report),
+        ratio_tables.ratios(report),
         causes(report),
     ]
 

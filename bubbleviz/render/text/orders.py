@@ -1,0 +1,76 @@
+"""The recognised schedule, its match with the run, and the match with a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
+from bubbleviz.explain.recognition.recognition import Deviation, Recognition
+from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.render import document as doc
+from bubbleviz.report.report import Report
+
+#: Maximum number of deviations that are listed.
+_DEVIATIONS = 5
+
+
+def orders(report: Report) -> Iterator[doc.Block]:
+    """Yield the recognised schedule and the match with a plan, with some deviations of each."""
+    for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
+        if recognition is None:
+            continue
+        if recognition.reason in NO_PIPELINE:
+            yield doc.Sentence(f"no {title}: {recognition.reason}")
+            continue
+        yield doc.Sentence(f"{title}: {recognised(recognition)}")
+        yield from _deviations(report, recognition)
+
+
+def plan_deviations(report: Report) -> Iterator[doc.Block]:
+    """Yield some operations that are out of the plan's order, if any."""
+    deviations = [] if report.plan is None else list(_deviations(report, report.plan))
+    yield from [doc.heading("Out of the plan's order"), *deviations] if deviations else []
+
+
+def _deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
+    """Yield the first operations that are out of order, and the number of others."""
+    if recognition.name is None or not recognition.deviations:
+        return
+    lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
+    n_more = recognition.deviation_count - len(lines)
+    if n_more > 0:
+        lines.append(f"and {n_more:,} more with -o report.json")
+    yield doc.bullets(lines)
+
+
+def recognised(recognition: Recognition) -> str:
+    """Return the recognised schedule and its match, on one line."""
+    if recognition.reason == FORWARD_ONLY:
+        return f"none, {FORWARD_ONLY}"
+    if recognition.name is None:
+        return f"not recognised: {recognition.reason}"
+    also = f", here the same as {' and '.join(recognition.also)}" if recognition.also else ""
+    exact = sum(iteration.exact for iteration in recognition.agreeing)
+    total = len(recognition.judged)
+    matches = f"order matches in {exact} of {counted(total, 'iteration')}"
+    if exact < total and recognition.distance is None:
+        agreeing = len(recognition.agreeing)
+        matches = f"by structure in {agreeing} of {counted(total, 'iteration')}"
+    elif exact < total:
+        matches = f"{percent(recognition.distance)} of operations out of order, {matches}"
+    if recognition.inferred:
+        matches += "; microbatches are numbered by order, so another schedule may look the same"
+    line = f"{one_line(recognition.name, 60)}{also} ({matches})"
+    names = {name for i in recognition.iterations for name in (i.name, *i.names)}
+    others = sorted({name or "an order of its own" for name in names if name != recognition.name})
+    return f"{line}; other iterations: {one_line(', '.join(others), 120)}" if others else line
+
+
+def _deviation(report: Report, deviation: Deviation) -> str:
+    """Return an operation that is out of the schedule's order, on one line."""
+    rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
+    chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
+    places = f" by {deviation.places}" if deviation.places else ""
+    where = f"{one_line(rank.label, 40)}, iteration {one_line(iteration.name, 20)}"
+    operation = f"{deviation.phase.label}{deviation.microbatch}{chunk}"
+    return f"{where}: {operation} {deviation.what}{places}"

@@ -1,0 +1,256 @@
+"""Tables of what would shorten iterations: advice, slowdowns, changes, and other schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+from bubbleviz.explain.what_if import WhatIf
+from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.render import document as doc
+from bubbleviz.report.labels import numbered_rank
+from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import WrittenAdvice, write_all_advice
+from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
+
+#: Maximum relative difference of two lengths that count as the same base of a saving.
+_SAME_BASE = 0.01
+
+
+def advice_table(report: Report) -> Iterator[doc.Block]:
+    """Yield the list of advice; savings overlap and do not add up."""
+    diagnosis, listed = report.explanation.diagnosis, write_all_advice(report)
+    if diagnosis is None or not listed:
+        return
+    replayed = counted(diagnosis.iterations, "iteration")
+    if diagnosis.misses_measurement:
+        base_ns = None
+        title = (
+            f"What would shorten an iteration; a replay of {replayed} misses their measured length "
+            f"by {percent(diagnosis.missed_ratio)}, so the savings that rest on it are unknown"
+        )
+    else:
+        base_ns = diagnosis.length_ns
+        title = (
+            f"What would shorten an iteration ({doc.milliseconds(base_ns)} ms), by a replay of "
+            f"{replayed}; savings do not add up"
+        )
+    rows = [
+        {
+            "saves ms": doc.milliseconds(advice.saving_ns),
+            "share": _share_of_base(advice, base_ns),
+            # The saving has its own columns.
+            "what to do": one_line(advice.action, 400),
+        }
+        for advice in listed
+    ]
+    yield doc.Table(title, rows, left=("what to do",), wrap=("what to do",))
+
+
+def _share_of_base(advice: WrittenAdvice, titled_ns: float | None) -> str:
+    """Return the share that advice saves, followed by its base if that is not in the title.
+
+    Args:
+        advice: Any advice.
+        titled_ns: Length of an iteration in the title; None if the title has none.
+    """
+    if not advice.saving_ns or not advice.saving_ratio:
+        return advice.share
+    base_ns = advice.saving_ns / advice.saving_ratio
+    if titled_ns is not None and abs(base_ns - titled_ns) <= _SAME_BASE * titled_ns:
+        return advice.share
+    return f"{advice.share} of {doc.milliseconds(base_ns)} ms"
+
+
+#: Maximum number of slowdowns of each kind that are listed.
+_MAX_SLOWDOWNS = 3
+
+
+def slowdowns(report: Report) -> Iterator[doc.Block]:
+    """Yield what stragglers cost over all averaged iterations."""
+    costs = report.slowdowns
+    source = report.explanation.slowdown_source
+    if costs is None:
+        if source is not None and source.reason:
+            yield doc.Sentence(f"\nSlowdowns are unknown: {source.reason}")
+        return
+    times = [("all together", costs.total)]
+    for group in _slowdown_groups(report, costs):
+        if len(group) > 1:
+            times += sorted(group, key=lambda pair: -pair[1])[:_MAX_SLOWDOWNS]
+    n_iterations = counted(len(costs.by_iteration), "iteration")
+    lengths = f"{doc.milliseconds(costs.original_ns)} against {doc.milliseconds(costs.ideal_ns)} ms"
+    yield doc.Table(
+        f"Slowdown against an ideal iteration, over {n_iterations} ({lengths})",
+        [{"what": one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
+        left=("what",),
+        wrap=("what",),
+    )
+    notes = []
+    if costs.worker_share is not None:
+        notes.append(
+            "share of the slowdown removed by fixing the slowest 3 % of the ranks (at least one): "
+            f"{_removed(costs.worker_share)}"
+        )
+    if costs.last_stage_share is not None:
+        share = _removed(costs.last_stage_share)
+        notes.append(f"share removed by fixing the last stage: {share}")
+    error = costs.replay_error
+    errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
+    notes.append(
+        "replay error: {} % on average, {} % at most, without launch delays and waits for an "
+        "earlier iteration (-v operations counts an iteration from its first F on); with these {} "
+        "% and {} %".format(*map(doc.in_percent, errors))
+    )
+    yield doc.bullets(notes)
+
+
+def _slowdown_groups(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
+    """Return names and slowdowns, a list for each kind of part."""
+    iterations = report.iterations
+    return [
+        [(f"phase {name}", s) for name, s in costs.by_phase.items()],
+        [(f"stage {stage}", s) for stage, s in costs.by_stage.items()],
+        [(f"replica {replica}", s) for replica, s in costs.by_replica.items()],
+        [(numbered_rank(report, rank), s) for rank, s in costs.by_rank.items()],
+        [(f"microbatch {number}", s) for number, s in costs.by_microbatch.items()],
+        [(f"link {ends[0]} to {ends[1]}", s) for ends, s in costs.by_link.items()],
+        [(f"iteration {iterations[n].name}", s) for n, s in costs.by_iteration.items()],
+    ]
+
+
+def _removed(share: float) -> str:
+    """Return the share of a slowdown that is removed, and the reason if it is not 0 to 100 %."""
+    beyond = "more than all" if share > 1 else "none" if share < 0 else ""
+    who = "the others take" if share > 1 else "it takes"
+    why = f" ({beyond}: {who} less than the mean of all, which is the ideal)" if beyond else ""
+    return f"{doc.in_percent(share)} %{why}"
+
+
+#: Title of the column of schedules that need no more memory.
+_MEMORY = "fits in the same memory"
+#: Minimum saving of another order of microbatches.
+_REORDERED = 0.01
+#: Maximum number of microbatches that are listed.
+_MAX_MICROBATCHES = 8
+#: What rows are called that are no schedules.
+_ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any delay"}
+
+
+def changes(report: Report) -> Iterator[doc.Block]:
+    """Yield the length of the typical iteration without each delay."""
+    replayed = report.explanation.changes
+    if not replayed:
+        return
+    measured_ns, rows = replayed[0].makespan_ns, []
+    for change in replayed:
+        saved_ratio = 1 - change.makespan_ns / measured_ns if measured_ns else None
+        rows.append(
+            {
+                "what if": change.change,
+                "iteration ms": doc.milliseconds(change.makespan_ns),
+                "time saved %": doc.in_percent(saved_ratio),
+                "schedule %": doc.in_percent(change.bubble_ratio),
+            }
+        )
+    yield doc.Table(
+        "Typical iteration without each delay, all else as measured",
+        rows,
+        left=("what if",),
+        wrap=("what if",),
+        giving_way=("schedule %",),
+    )
+    if report.headline == "period":
+        yield doc.Sentence(
+            "The iteration as if alone: consecutive iterations overlap, so training waits for the "
+            "period, which may change less"
+        )
+
+
+def what_if(report: Report) -> Iterator[doc.Block]:
+    """Yield what other schedules would take, where the report has them."""
+    others = report.what_if
+    if others is None:
+        return
+    if others.measured is None:
+        yield doc.Sentence(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
+        return
+    yield _schedule_table(report, others)
+    if others.reordered is not None and others.reordered[1] >= _REORDERED:
+        order, saved = others.reordered
+        numbers = ", ".join(map(str, order[:_MAX_MICROBATCHES]))
+        more = ", ..." if len(order) > _MAX_MICROBATCHES else ""
+        yield doc.Sentence(
+            f"Microbatches of unequal length, in the order {numbers}{more} of their numbers: "
+            f"{doc.in_percent(saved)} % less (short ones first and last; whole order with "
+            "-o report.json)"
+        )
+    is_by_stage = others.window == "stage"
+    if is_by_stage:
+        yield doc.Sentence(
+            "Consecutive iterations overlap, so the longest rank's window (stage) is compared: no "
+            "period is shorter"
+        )
+    measured = others.measured
+    n_stages = counted(measured.stages, "stage")
+    n_microbatches = counted(measured.microbatches, "microbatch", "microbatches")
+    length = "window" if is_by_stage else "iteration"
+    sentence = (
+        f"Times of {n_stages} and {n_microbatches} are the means of the pipeline that takes "
+        f"longest; a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
+        "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
+        "activations than measured, and the weights once. Searched orders are those of the "
+        f"shortest {length}."
+    )
+    if not measured.split:
+        sentence += " The backward was measured as one operation: half of it counts as W."
+    yield doc.Sentence(sentence)
+
+
+def _schedule_table(report: Report, others: WhatIf) -> doc.Table:
+    """Return the table of schedules at the measured times."""
+    limit = others.limit_bytes
+    fits = _MEMORY if limit is None else f"fits in {memory_text(limit)}"
+    ran = None if report.schedule is None else report.schedule.name
+    rows = []
+    for row in others.rows:
+        name, cells = _ROW_NAMES.get(row.schedule, row.schedule), _schedule_cells(others, row)
+        reason = doc.shortened(one_line(row.reason, 200), 40)
+        is_known = _compared_ms(others, row) is not None
+        rows.append(
+            {
+                "order": f"{name} (this one)" if row.schedule == ran else name,
+                **(cells if is_known else dict.fromkeys(cells, "-")),
+                fits: ("yes" if row.fits else "no") if is_known else reason,
+            }
+        )
+    return doc.Table(
+        "Schedules at the measured times: this run as measured, other schedules with no delay but "
+        "transfers",
+        rows,
+        left=("order", fits),
+        wrap=(fits,),
+    )
+
+
+def _compared_ms(others: WhatIf, row: Choice) -> float | None:
+    """Return the time by which schedules are compared, or None if it is unknown."""
+    return row.cost_ms if others.window == "stage" else row.makespan_ms
+
+
+def _schedule_cells(others: WhatIf, row: Choice) -> dict[str, str]:
+    """Return the cells with the numbers of a schedule."""
+    is_by_stage = others.window == "stage"
+    activations = "-" if row.peak_activations is None else f"{row.peak_activations:.2f}"
+    cells = {
+        "stage window ms"
+        if is_by_stage
+        else "iteration ms": f"{_compared_ms(others, row) or 0:,.3f}",
+        "time saved %": doc.in_percent(row.speedup),
+        "stage %" if is_by_stage else "schedule %": doc.in_percent(row.bubble_ratio),
+        "activations": activations,
+    }
+    if any(other.peak_bytes is not None for other in others.rows):
+        cells["peak memory"] = "-" if row.peak_bytes is None else memory_text(row.peak_bytes)
+    return cells

@@ -1,0 +1,174 @@
+"""Tables of what operations take: time, memory, and the path that bounds an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.explain.phase_times import ChunkCost
+from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import counted, listed, one_line
+from bubbleviz.render import document as doc
+from bubbleviz.report.labels import operation_label, rank_label
+from bubbleviz.report.report import Report, cost_in_words, even_chunks
+
+#: Maximum number of parts of the critical path, and of stragglers, that are listed.
+_PARTS = 5
+#: Maximum number of chunks of a prompt that are listed.
+_MAX_CHUNKS = 8
+#: Names of transfers in tables of operations.
+_TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
+
+
+def phase_times(report: Report) -> Iterator[doc.Block]:
+    """Yield the busy times of operations and transfers, with imbalance and stragglers."""
+    times = report.explanation.phase_times
+    if not times.kinds:
+        return
+    rows = [
+        {
+            "stage": doc.numbered(kind.stage),
+            "chunk": doc.numbered(kind.chunk),
+            "phase": _TRANSFERS.get(kind.phase.label, kind.phase.label),
+            "median": doc.milliseconds(kind.median_ns),
+            "SD": doc.milliseconds(kind.std_ns),
+            "min": doc.milliseconds(kind.min_ns),
+            "max": doc.milliseconds(kind.max_ns),
+            "first": doc.milliseconds(kind.first_ns),
+            "last": doc.milliseconds(kind.last_ns),
+            "n": str(kind.n),
+        }
+        for kind in times.kinds
+    ]
+    yield doc.Table(
+        "Busy time of operations and transfers, ms (first, last: medians of those microbatches)",
+        doc.first_rows(rows, "phase", joint=""),
+        left=("phase",),
+        giving_way=("first", "last", "min", "n", "SD", "max"),
+    )
+    lines = []
+    if times.imbalance:
+        shares = (f"{phase} +{100 * share:.1f} %" for phase, share in times.imbalance)
+        lines.append(f"slowest stage over the mean: {', '.join(shares)}")
+    if times.transfer_ns is not None:
+        lines.append(f"a transfer takes {doc.milliseconds(times.transfer_ns)} ms (median)")
+    for row, multiple in times.stragglers[:_PARTS]:
+        rank = rank_label(report, int(report.operations.rank[row]))
+        iteration = report.iterations[int(report.operations.iteration[row])].name
+        lines.append(
+            f"straggler: {operation_label(report, row)} of {rank} in iteration {iteration} took "
+            f"{multiple:.2f} times the median of its kind"
+        )
+    yield doc.bullets([one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
+    yield from _chunk_costs(report)
+
+
+def _chunk_costs(report: Report) -> Iterator[doc.Block]:
+    """Yield the fitted times of chunks of prompts, and chunks that take equally long."""
+    rows = [
+        {
+            "stage": doc.numbered(cost.virtual_stage),
+            "tokens": f"{cost.least_tokens:,}-{cost.most_tokens:,}",
+            "time of a chunk": cost_in_words(cost),
+            "us/token": _per_token(cost),
+            "residual ms": doc.milliseconds(cost.residual_ns),
+            "explained %": doc.in_percent(cost.explained),
+            "n": str(cost.n),
+        }
+        for cost in report.explanation.chunk_costs[: doc.MOST_ROWS]
+    ]
+    yield doc.Table(
+        "Time of a chunk by its tokens: the fit with the least squares",
+        rows,
+        left=("time of a chunk",),
+        giving_way=("n", "tokens", "explained %", "us/token"),
+    )
+    if (even := even_chunks(report.explanation.chunk_costs)) is not None:
+        stage, tokens, equal_ns, even_ns = even
+        more = ", ..." if len(tokens) > _MAX_CHUNKS else ""
+        shown = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
+        yield doc.bullets([
+            f"prompts of {sum(tokens):,} tokens in chunks that take as long on stage {stage} as "
+            f"their first: {shown}{more}; "
+            f"{doc.milliseconds(even_ns)} in place of {doc.milliseconds(equal_ns)} ms "
+            f"({100 * (even_ns / equal_ns - 1):+.1f} %)"
+        ])  # fmt: skip
+
+
+def _per_token(cost: ChunkCost) -> str:
+    """Return the fitted times of the shortest and the longest chunk, by token."""
+    ends = np.array([cost.least_tokens, cost.most_tokens], np.float64)
+    times_us = cost.time_ns(ends) / np.maximum(ends, 1) / 1e3
+    return "-".join(f"{us:.3f}" for us in times_us[: len(set(ends))])
+
+
+def critical_path(report: Report) -> Iterator[doc.Block]:
+    """Yield the critical path of the typical iteration."""
+    path = report.explanation.path
+    if path is None or len(path.operations) == 0:
+        return
+    name = one_line(report.iterations[path.iteration].name, 60)
+    yield doc.heading(
+        f"Critical path of iteration {name}: {doc.milliseconds(path.length_ns)} ms, "
+        f"{counted(len(path.operations), 'operation')}"
+    )
+    lines = []
+    for part in path.parts[:_PARTS]:
+        rank = one_line(rank_label(report, part.rank), 60)
+        lines.append(f"{doc.milliseconds(part.time_ns)} ms: {part.what} on {rank} ({part.count})")
+    if path.collectives:
+        collectives = []
+        for step in path.collectives:
+            last = rank_label(report, step.last_rank)
+            on_to = (
+                "" if step.rank == step.last_rank else f", on to {rank_label(report, step.rank)}"
+            )
+            collectives.append(f"{step.what} ({last} entered last{on_to})")
+        lines.append(f"it passes {listed(collectives, _PARTS)}")
+    yield doc.bullets(lines)
+
+
+#: Maximum number of virtual stages that are listed.
+_MAX_STAGES = 64
+
+
+def memory(report: Report) -> Iterator[doc.Block]:
+    """Yield the activations of each virtual stage, if memory was recorded."""
+    if report.memory is None:
+        return
+    peaks: dict[int | None, list[int]] = {}
+    for peak in report.memory.ranks:
+        peaks.setdefault(peak.stage, []).append(peak.peak_bytes)
+    times = report.explanation.phase_times.kinds
+    stage_of: dict[int | None, int] = {kind.virtual_stage: kind.stage for kind in times}
+    forwards, backward_bytes = [], dict[int | None, list[float]]()
+    for kind in report.memory.operations:
+        if kind.phase == Phase.F.label:
+            forwards.append(kind)
+        else:
+            backward_bytes.setdefault(kind.virtual_stage, []).append(kind.above_bytes)
+    rows = []
+    for forward in forwards[:_MAX_STAGES]:
+        stage = forward.virtual_stage
+        amounts = {
+            "F leaves": forward.net_bytes,
+            "held to B": forward.held_bytes,
+            "kept to W": forward.kept_bytes,
+            "F needs": forward.above_bytes - forward.net_bytes,
+            "backward needs": max(backward_bytes.get(stage, []), default=None),
+            "rank's peak": max(peaks.get(stage_of.get(stage), []), default=None),
+        }
+        cells = {name: _in_bytes(amount) for name, amount in amounts.items()}
+        rows.append({"virtual stage": doc.numbered(stage), **cells})
+    if rows:
+        yield doc.Table("Memory of a microbatch", rows)
+        yield doc.Sentence(
+            "held to B, kept to W: activations; needs: the most it takes beside what it leaves "
+            "(bubbleviz guide memory)"
+        )
+
+
+def _in_bytes(amount: float | None) -> str:
+    return "-" if amount is None else memory_text(amount)
