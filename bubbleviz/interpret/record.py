@@ -11,10 +11,11 @@ import numpy as np
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
-from bubbleviz.conventions.range_names import layer_globs, names_layers, understand
+from bubbleviz.conventions.range_names import folded, layer_globs, names_layers, understand
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.recording import Recordings
+from bubbleviz.interpret.tables import by_clock, recording_of
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import unnamed
@@ -202,9 +203,6 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     """
     with opened_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
-            # Most files are profiles.
-            from bubbleviz.interpret.tables import by_clock, recording_of
-
             return by_clock(recording_of(file.operations()))
         try:
             return _recorded(file, path, options)
@@ -324,9 +322,6 @@ def _nothing_named(
         options: how the profile is read.
         lacking: which of forward and backward they name nowhere; one alone where a draft does.
     """
-    # Most profiles have names that a convention knows.
-    from bubbleviz.conventions.range_names import folded
-
     sample = file.sample(("*",))
     shapes = folded(sample, 5)
     has_next_step = False

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.texts import counted, natural_key, some_of
+from bubbleviz.model.texts import counted, natural_key, nearest, some_of
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nsys import files as nsys_files
@@ -146,8 +146,6 @@ def _missing(path: str) -> InputError:
 
 def file_near(path: str) -> str | None:
     """Return the file in the same directory whose name is closest to a missing file's, or None."""
-    from bubbleviz.model.texts import nearest
-
     folder = Path(path).parent
     try:
         beside = sorted(file.name for file in islice(folder.iterdir(), _MOST_BESIDE))

@@ -25,6 +25,7 @@ from bubbleviz.sources.nsys.memory import read_memory
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.sources.nsys.synchronisation import read_synchronisation
+from bubbleviz.sources.operations.arrow import check_installed
 from bubbleviz.timing import note_way, step
 
 #: The remedy where a table is absent or empty.
@@ -338,8 +339,6 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     Raises:
         ProfileError: it is damaged, or no export.
     """
-    from bubbleviz.sources.operations.arrow import check_installed
-
     what = "an export of Parquet or Arrow tables"
     check_installed(path, what, "duckdb", otherwise="export it as SQLite")
     from bubbleviz.sources.nsys.columnar_export import opened_directory
