@@ -17,7 +17,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.layout.best_layouts import FORWARD, LayoutQuestion, best_layouts
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
-from bubbleviz.schedules.simulation import Workload, phase_times
+from bubbleviz.schedules.workload import Workload, phase_times
 
 # Measured layers: the times of stages, divided among their layers as their kernels' time is.
 #

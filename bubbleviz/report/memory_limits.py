@@ -15,7 +15,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.report import Report
-from bubbleviz.schedules.simulation import within
+from bubbleviz.schedules.plan_memory import within
 
 
 def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:

@@ -29,7 +29,7 @@ from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
-    from bubbleviz.schedules.simulation import Workload
+    from bubbleviz.schedules.workload import Workload
 
 #: Maximum size of a report.
 _MOST_BYTES = 1 << 32

@@ -15,15 +15,9 @@ from bubbleviz.schedules.communication.lowered import LoweredPlan
 from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.measured_times import StageTimes, ticks_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
-from bubbleviz.schedules.simulation import (
-    Simulation,
-    Workload,
-    device_workload,
-    peak_memory,
-    phase_times,
-    simulate,
-    within,
-)
+from bubbleviz.schedules.plan_memory import peak_memory, within
+from bubbleviz.schedules.simulation import Simulation, simulate
+from bubbleviz.schedules.workload import Workload, device_workload, phase_times
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000

@@ -26,7 +26,7 @@ from bubbleviz.schedules.plan import (
 )
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import codes_of, lower_bound, plan_of, problem_of
-from bubbleviz.schedules.simulation import Workload, device_workload
+from bubbleviz.schedules.workload import Workload, device_workload
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
 #: M_W over M_B of the Zero Bubble paper's models, 32 h / (34 h + 5 a s), with h = 128 a, s = 1024.

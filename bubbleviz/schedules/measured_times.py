@@ -12,7 +12,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.texts import counted
 from bubbleviz.schedules.plan import OperationTimes
-from bubbleviz.schedules.simulation import Workload
+from bubbleviz.schedules.workload import Workload
 
 # Stage times: what operations take on each stage, in milliseconds and in whole ticks.
 

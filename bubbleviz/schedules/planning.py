@@ -13,7 +13,8 @@ from bubbleviz.schedules.known import in_rounds, known_plans
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, looped_placement
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import Codes, codes_of, lower_bound, plan_of, problem_of
-from bubbleviz.schedules.simulation import Outcome, Workload, outcome_of
+from bubbleviz.schedules.simulation import Outcome, outcome_of
+from bubbleviz.schedules.workload import Workload
 
 # Fixed orders: every schedule with one order that a run's placement allows.
 

@@ -22,7 +22,8 @@ from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.communication.transports import BUFFERED, STREAMS, Transport
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Order, Plan
-from bubbleviz.schedules.simulation import Workload, peak_memory
+from bubbleviz.schedules.plan_memory import peak_memory
+from bubbleviz.schedules.workload import Workload
 from scripts.proving.jobs import Job
 
 #: Names of PyTorch's schedules here.

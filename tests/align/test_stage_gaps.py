@@ -20,7 +20,7 @@ from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import searched_plan
 from bubbleviz.schedules.plan import Memory
-from bubbleviz.schedules.simulation import device_workload
+from bubbleviz.schedules.workload import device_workload
 from tests.planting import Planting, Truth, plant
 from tests.support.operation_tables import csv_of
 from tests.support.report_texts import text_of

@@ -24,7 +24,7 @@ from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import MeasuredMemory, Plan
-from bubbleviz.schedules.simulation import Workload, device_workload
+from bubbleviz.schedules.workload import Workload, device_workload
 from tests.planting import Planting, plant
 from tests.support.places import CHECKOUT
 from tests.support.planted_runs import analysed

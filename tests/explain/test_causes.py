@@ -37,7 +37,7 @@ from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import searched_plan
 from bubbleviz.schedules.plan import Memory
-from bubbleviz.schedules.simulation import device_workload
+from bubbleviz.schedules.workload import device_workload
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile

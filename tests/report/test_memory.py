@@ -19,7 +19,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.memory import PhaseMemory
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.measured_times import measured_workload
-from bubbleviz.schedules.simulation import with_memory
+from bubbleviz.schedules.plan_memory import with_memory
 from tests.planting import Planting, plant
 from tests.support.columnar_exports import columnar
 from tests.support.command_line import CommandLine

@@ -32,7 +32,8 @@ from bubbleviz.schedules.communication.transports import (
 )
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of
+from bubbleviz.schedules.simulation import outcome_of
+from bubbleviz.schedules.workload import Workload, device_workload
 from tests.support.command_line import CommandLine
 from tests.support.needs import reference_file
 

@@ -15,10 +15,12 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
 from bubbleviz.schedules.plan import Memory, Plan, looped_placement, v_placement
+from bubbleviz.schedules.plan_memory import peak_memory
 from bubbleviz.schedules.planning import best_plan, fixed_plans
 from bubbleviz.schedules.search.orders import improve, shortest_orders
 from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, problem_of
-from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of, peak_memory
+from bubbleviz.schedules.simulation import outcome_of
+from bubbleviz.schedules.workload import Workload, device_workload
 from tests.support.published_orders import Row, numbers, reference
 
 pytestmark = pytest.mark.thorough

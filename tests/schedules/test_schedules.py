@@ -13,13 +13,9 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.simulation import (
-    Simulation,
-    Workload,
-    device_workload,
-    peak_memory,
-    simulate,
-)
+from bubbleviz.schedules.plan_memory import peak_memory
+from bubbleviz.schedules.simulation import Simulation, simulate
+from bubbleviz.schedules.workload import Workload, device_workload
 from tests.planting import orders, programs
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 from tests.support.stage_times import stage_durations

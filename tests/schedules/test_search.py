@@ -24,9 +24,11 @@ from bubbleviz.schedules.known import (
 )
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
+from bubbleviz.schedules.plan_memory import peak_memory
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import Codes, codes_of, problem_of
-from bubbleviz.schedules.simulation import device_workload, outcome_of, peak_memory
+from bubbleviz.schedules.simulation import outcome_of
+from bubbleviz.schedules.workload import device_workload
 from tests.support.command_line import CommandLine
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference

@@ -11,7 +11,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.saved import SavedTime
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.measured_times import measured_workload
-from bubbleviz.schedules.simulation import Workload, outcome_of
+from bubbleviz.schedules.simulation import outcome_of
+from bubbleviz.schedules.workload import Workload
 
 TWO = Workload(
     placement=(0, 1),

@@ -26,7 +26,7 @@ from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import MeasuredMemory
-from bubbleviz.schedules.simulation import Workload, phase_times
+from bubbleviz.schedules.workload import Workload, phase_times
 
 _EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
 

@@ -12,7 +12,8 @@ from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_p
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.transports import STREAMS
-from bubbleviz.schedules.simulation import Outcome, Workload
+from bubbleviz.schedules.simulation import Outcome
+from bubbleviz.schedules.workload import Workload
 
 if TYPE_CHECKING:
     from bubbleviz.render.picture.memory_plot import MemoryPlot

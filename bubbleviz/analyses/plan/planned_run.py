@@ -19,11 +19,13 @@ from bubbleviz.render.json_document import pipeline_of
 from bubbleviz.report.saved import SavedReport, read_document, read_pipeline
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
-from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.deadlocks import makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.plan import MeasuredMemory, Plan, PlannedOperation
+from bubbleviz.schedules.plan_memory import peak_memory, with_memory
+from bubbleviz.schedules.simulation import Outcome, outcome_of
+from bubbleviz.schedules.workload import Workload
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -51,7 +53,7 @@ class MeasuredRun:
     """
 
     source: str
-    workload: simulated.Workload
+    workload: Workload
     schedule: str | None
     ran: Plan | None
     ran_ns: int | None
@@ -202,7 +204,7 @@ UNLIMITED = "none"
 #: of a whole stage or a unit given; whether the limit is what the order that ran took at most; and
 #: what each device was measured to hold beside activations, in bytes, which limits leave out (empty
 #: where that is not known, or plays no part).
-LimitedWorkload = tuple[simulated.Workload, bool, bool, tuple[float, ...]]
+LimitedWorkload = tuple[Workload, bool, bool, tuple[float, ...]]
 
 
 def limited_workload(
@@ -234,9 +236,9 @@ def limited_workload(
             f"--memory-w {weight}: activations were measured; give --memory-b, too, or leave it out"
         )
     else:
-        workload, in_bytes = simulated.with_memory(run.workload, measured, None), True
+        workload, in_bytes = with_memory(run.workload, measured, None), True
     if limit is None and run.ran is not None:
-        most = max(simulated.peak_memory(run.ran, workload.activation, workload.kept))
+        most = max(peak_memory(run.ran, workload.activation, workload.kept))
         workload = replace(workload, limit=(most,) * workload.devices)
         return workload, in_bytes, True, ()
     if limit not in {None, UNLIMITED}:
@@ -251,15 +253,15 @@ def limited_workload(
                 unit = f"the unit of --memory-b {backward}; give that in bytes, too"
             raise UsageError(f"--memory-limit {limit}: activations are in {unit}")
         if measured is not None:
-            workload = simulated.with_memory(workload, measured, size.amount)
+            workload = with_memory(workload, measured, size.amount)
         else:
             workload = replace(workload, limit=(size.amount,) * workload.devices)
     return workload, in_bytes, False, measured.resident if measured else ()
 
 
 def _with_given_memory(
-    workload: simulated.Workload, backward: str | None, weight: str | None
-) -> tuple[simulated.Workload, bool]:
+    workload: Workload, backward: str | None, weight: str | None
+) -> tuple[Workload, bool]:
     """Return the workload with the activations that are given, and whether they are bytes."""
     if backward is None and weight is None:
         return workload, False
@@ -303,12 +305,12 @@ class PlannedRun:
     """
 
     run: MeasuredRun
-    workload: simulated.Workload
+    workload: Workload
     in_bytes: bool
     of_run: bool
     resident: tuple[float, ...]
     best: planning.BestPlan
-    own: simulated.Outcome | None
+    own: Outcome | None
     communication: Communication
 
     @property
@@ -361,7 +363,7 @@ def plan_run(
     workload = replace(workload, microbatches=microbatches or workload.microbatches)
     own = None
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
-        own = simulated.outcome_of(run.ran, workload)
+        own = outcome_of(run.ran, workload)
     given = () if own is None else (own,)
     best = planning.best_plan(workload, given, split=split, makespan=not run.overlaps, watch=watch)
     chosen, communication = carried(best, queued=run.on_gpus)
@@ -382,7 +384,7 @@ _MOVED, _COMPARED, _LARGE = 800, 3, 5_000
 _DEADLOCKED = 1 << 62
 
 
-def carried(best: planning.BestPlan, *, queued: bool) -> tuple[simulated.Outcome, Communication]:
+def carried(best: planning.BestPlan, *, queued: bool) -> tuple[Outcome, Communication]:
     """Return the best allowed order, with its communication on streams.
 
     Args:
@@ -401,7 +403,7 @@ def carried(best: planning.BestPlan, *, queued: bool) -> tuple[simulated.Outcome
             lines = lowered(chosen.plan)
             return chosen, (lines, usual_ns, usual_ns)
         return chosen, communicated(chosen.plan, workload, STREAMS)
-    rows: list[tuple[simulated.Outcome, Communication]] = []
+    rows: list[tuple[Outcome, Communication]] = []
     for each in allowed:
         # No communication makes an order shorter.
         if all(each.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
@@ -409,7 +411,7 @@ def carried(best: planning.BestPlan, *, queued: bool) -> tuple[simulated.Outcome
     return min(rows, key=lambda row: row[1][1])
 
 
-def _usual_ns(best: planning.BestPlan, candidate: simulated.Outcome) -> int:
+def _usual_ns(best: planning.BestPlan, candidate: Outcome) -> int:
     """Return how long an order takes as PyTorch lowers it."""
     try:
         return makespan_of(lowered(candidate.plan), best.workload, STREAMS)

@@ -17,7 +17,7 @@ from bubbleviz.schedules.communication.lowered import (
 from bubbleviz.schedules.communication.precedence import Precedence
 from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import Workload
+from bubbleviz.schedules.workload import Workload
 
 #: A rank, its event as in PyTorch's file, the rank that it waits for there (itself if its own order
 #: is at fault), and the awaited event.

@@ -11,8 +11,8 @@ from bubbleviz.schedules.communication.deadlocks import check_order
 from bubbleviz.schedules.communication.precedence import Precedence
 from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import Workload
 from bubbleviz.schedules.timing import find_longest_path
+from bubbleviz.schedules.workload import Workload
 
 #: Maximum number of stages whose parameters PyTorch gathers ahead (``max_active_stages``).
 _GATHERED = 3

@@ -23,8 +23,8 @@ from bubbleviz.schedules.communication.lowered import (
 )
 from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.plan import PlannedOperation
-from bubbleviz.schedules.simulation import Workload, phase_times
 from bubbleviz.schedules.timing import Edge, compute_ends, order_rows
+from bubbleviz.schedules.workload import Workload, phase_times
 
 
 class Precedence:

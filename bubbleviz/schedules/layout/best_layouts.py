@@ -14,11 +14,13 @@ import numpy as np
 
 from bubbleviz.errors import UsageError
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules import known, simulation
+from bubbleviz.schedules import known
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
+from bubbleviz.schedules.plan_memory import fits
+from bubbleviz.schedules.workload import Workload, device_workload, phase_times
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4
@@ -54,7 +56,7 @@ class LayoutQuestion:
         links = None if self.links is None else np.array(self.links, np.int64)
         return Recurrence(plan, links)
 
-    def workload(self, layout: model.Layout) -> simulation.Workload:
+    def workload(self, layout: model.Layout) -> Workload:
         """Return what the virtual stages of a layout take."""
         links = None if self.links is None else np.array(self.links, np.int64)
         edges = edges_of(layout.placement, links)
@@ -182,9 +184,7 @@ def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -
     return min(rows, key=_place)
 
 
-def _device_workload(
-    question: LayoutQuestion, rule: Schedule, layout: model.Layout
-) -> simulation.Workload:
+def _device_workload(question: LayoutQuestion, rule: Schedule, layout: model.Layout) -> Workload:
     """Return what an order is searched for: times of devices, and the schedule's own memory."""
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
@@ -194,7 +194,7 @@ def _device_workload(
         for each in (work.forward_ns, work.backward_ns, work.weight_ns)
     ]
     limit = searched.limit(question.stages) if searched.limit else None
-    return simulation.device_workload(
+    return device_workload(
         layout.placement,
         question.microbatches,
         times,
@@ -210,9 +210,7 @@ def _of_plan(
     recurrence, layers = question.recurrence(plan), question.layers
     layouts, own = _before(question, recurrence.placement)
     makespans = recurrence.makespans(layers, np.array([each.bounds for each in layouts], np.int64))
-    fits = [
-        simulation.fits(peak_memory(layers, recurrence, each), question.limit) for each in layouts
-    ]
+    fits = [fits(peak_memory(layers, recurrence, each), question.limit) for each in layouts]
     at = min(range(len(layouts)), key=lambda own: (not fits[own], makespans[own]))
     starts = [*layouts] if start is None else [*layouts, start]
     row = ScheduleLayout(
@@ -226,7 +224,7 @@ def _of_plan(
     best = best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):
         return replace(row, reason=best)
-    times = simulation.phase_times(question.workload(best.layout))
+    times = phase_times(question.workload(best.layout))
     operations = [op for order in plan.orders for op in order]
     work_ns = sum(times[op.phase][op.virtual_stage % recurrence.length] for op in operations)
     window_ns = best.makespan_ns * question.stages

@@ -12,7 +12,7 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.texts import counted
-from bubbleviz.schedules.simulation import Workload
+from bubbleviz.schedules.workload import Workload
 
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
 MOST_LAYERS = 1_000

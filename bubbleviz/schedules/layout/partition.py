@@ -25,7 +25,7 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.layout.layers import Layers, Layout, check_enough
 from bubbleviz.schedules.layout.recurrence import BLOCK, Path, Recurrence
-from bubbleviz.schedules.simulation import ROUNDING
+from bubbleviz.schedules.plan_memory import ROUNDING
 
 # Lower bounds of sums over stages: what the rest of a model costs at least.
 #

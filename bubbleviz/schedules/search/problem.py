@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
-from bubbleviz.schedules.simulation import ROUNDING, Workload
+from bubbleviz.schedules.plan_memory import ROUNDING
+from bubbleviz.schedules.workload import Workload
 
 #: Longer than any schedule: a time that never comes.
 NEVER = 1 << 62

@@ -1,0 +1,125 @@
+"""Workload: what every virtual stage of a run takes, for one microbatch.
+
+Times are whole nanoseconds; memory is in any one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.plan import Memory
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Times and memory of the virtual stages of a run; most tuples have one entry per stage.
+
+    Attributes:
+        placement: Device of each virtual stage.
+        microbatches: Number of microbatches, m.
+        forward_ns: Time of a forward, T_F.
+        backward_ns: Time of the backward for the input, T_B.
+        weight_ns: Time of the backward for the weights, T_W.
+        fused_ns: Time of the whole backward in one operation.
+        down_ns: Time from the end of F to its arrival at the next virtual stage; 0 on the same
+            device, and for the last stage.
+        up_ns: Time from the end of B to its arrival at the previous virtual stage; 0 on the same
+            device, and for the first stage.
+        activation: Memory of one microbatch from F to the end of B.
+        kept: The part of it that is kept until the end of W.
+        limit: Maximum memory of the activations of each device, in the unit of ``activation``, or
+            None if there is no limit.
+        split: Whether both halves of the backward were measured. If not, half of the whole is
+            assumed for each, and W can only be moved once the framework can split the backward.
+        lengths: Time of each microbatch relative to their mean, or empty if all are equal.
+    """
+
+    placement: tuple[int, ...]
+    microbatches: int
+    forward_ns: tuple[int, ...]
+    backward_ns: tuple[int, ...]
+    weight_ns: tuple[int, ...]
+    fused_ns: tuple[int, ...]
+    down_ns: tuple[int, ...]
+    up_ns: tuple[int, ...]
+    activation: tuple[float, ...]
+    kept: tuple[float, ...]
+    limit: tuple[float, ...] | None = None
+    split: bool = True
+    lengths: tuple[float, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, p."""
+        return max(self.placement, default=-1) + 1
+
+    @property
+    def virtual_stages(self) -> int:
+        """Number of virtual stages."""
+        return len(self.placement)
+
+    @property
+    def chunks(self) -> int:
+        """Largest number of virtual stages on a device, v."""
+        return max(self.placement.count(device) for device in range(self.devices))
+
+    def lasting_ns(self, mean_ns: int, microbatch: int) -> int:
+        """Return the time of a microbatch, given the mean over all microbatches."""
+        return round(mean_ns * self.lengths[microbatch]) if self.lengths else mean_ns
+
+    def stages_of(self, device: int) -> tuple[int, ...]:
+        """Return the virtual stages of a device."""
+        return tuple(stage for stage, home in enumerate(self.placement) if home == device)
+
+
+def device_workload(
+    placement: tuple[int, ...],
+    microbatches: int,
+    times_ns: Sequence[Sequence[int]],
+    transfer_ns: int = 0,
+    memory: Memory | None = None,
+    replicas: int = 1,
+) -> Workload:
+    """Return the workload of virtual stages, given the times of devices.
+
+    Args:
+        placement: Device of each virtual stage.
+        microbatches: Number of microbatches, m.
+        times_ns: Times of F, B and W of a chunk on each device.
+        transfer_ns: Time of every transfer between two devices.
+        memory: Memory of a whole stage, or None to count microbatches.
+        replicas: Number of pipelines. A pipeline in the other direction has each stage on another
+            device, with the times of the same stage.
+    """
+    length, memory = len(placement) // replicas, memory or Memory()
+    chunks = length // (max(placement) + 1)
+    forward, backward, weight = (
+        tuple(each[placement[s % length]] for s in range(len(placement))) for each in times_ns
+    )
+    crossed = tuple(transfer_ns if a != b else 0 for a, b in pairwise(placement))
+    return Workload(
+        placement=placement,
+        microbatches=microbatches,
+        forward_ns=forward,
+        backward_ns=backward,
+        weight_ns=weight,
+        fused_ns=tuple(map(sum, zip(backward, weight, strict=True))),
+        down_ns=(*crossed, 0),
+        up_ns=(0, *crossed),
+        activation=(memory.backward / chunks,) * len(placement),
+        kept=(memory.weight / chunks,) * len(placement),
+        limit=None if memory.limit is None else (memory.limit,) * (max(placement) + 1),
+    )
+
+
+def phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:
+    """Return the time of operations by phase and virtual stage."""
+    return {
+        Phase.F: workload.forward_ns,
+        Phase.B: workload.backward_ns,
+        Phase.W: workload.weight_ns,
+        Phase.BW: workload.fused_ns,
+    }
