@@ -201,29 +201,33 @@ def _advise(report: Report) -> Advised:
     Nothing is listed if the run must be recorded again, or analyzed with more profiles, because
     the measured times are not those of the run then.
     """
-    missing = _find_missing_step(report)
-    must_record_again = _find_unrecorded_step(report)
-    is_listable = must_record_again is None and (missing is None or _is_missing_in_few(report))
+    unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
     clock_step, hidden_kinds = _judge_clocks(report)
-    listed = tuple(_list_advice(report, hidden_kinds)) if is_listable else ()
-
-    measured = _replayed_iteration(report)
-    worthwhile: list[Advice] = []
-    if measured is not None:
-        min_saving = _find_min_saving(report, measured)
-        worthwhile = [advice for advice in listed if advice.saving_ratio >= min_saving]
-    certain = next((advice for advice in worthwhile if advice.is_certain), None)
+    listed: tuple[Advice, ...] = ()
+    if unrecorded is None and (missing is None or _is_missing_in_few(report)):
+        listed = tuple(_list_advice(report, hidden_kinds))
     if not report.summary.iterations:
-        first: tuple[Step, ...] = ()
-    elif must_record_again is not None:
-        first = (Step(must_record_again),)
+        return Advised((), (), listed, None)
+    worthwhile = _select_worthwhile(report, listed)
+    if unrecorded is not None:
+        first: tuple[Step, ...] = (Step(unrecorded),)
     else:
+        certain = next((advice for advice in worthwhile if advice.is_certain), None)
         first = tuple(_find_first_steps(report, missing, clock_step, certain))
     done = [step.advice for step in first if step.advice is not None]
     next_best = [advice for advice in worthwhile if advice not in done][:_MAX_FURTHER]
     further = tuple(a for a in next_best if a.is_promised and a.saving_ratio >= _MIN_FURTHER)
     marked = next((a for a in done if 0 < 2 * len(a.ranks) <= len(report.ranks)), None)
-    return Advised(first, further if first else (), listed, marked)
+    return Advised(first, further, listed, marked)
+
+
+def _select_worthwhile(report: Report, listed: Collection[Advice]) -> list[Advice]:
+    """Return the advice that saves enough to be done first; none if the run has no replay."""
+    measured = _replayed_iteration(report)
+    if measured is None:
+        return []
+    min_saving = _find_min_saving(report, measured)
+    return [advice for advice in listed if advice.saving_ratio >= min_saving]
 
 
 def shown_iteration(report: Report, chosen: Collection[int] = ()) -> Iteration | None:
@@ -248,9 +252,6 @@ def shown_iteration(report: Report, chosen: Collection[int] = ()) -> Iteration |
     return report.iterations[marked.example_iteration]
 
 
-# What to do first: recording comes first, then clocks, then what outweighs the bubble, then advice.
-
-
 def _find_first_steps(
     report: Report,
     missing: StepCode | None,
@@ -258,6 +259,8 @@ def _find_first_steps(
     certain: Advice | None,
 ) -> Iterator[Step]:
     """Yield what to do first with a run whose GPU work and launches were recorded.
+
+    Missing ranks come first, then clocks, then what outweighs the bubble, then advice.
 
     Args:
         report: Report of the run.
@@ -420,9 +423,6 @@ def _find_unknown_step(report: Report) -> StepCode | None:
     return StepCode.NOT_REPLAYED
 
 
-# The list of advice, the largest saving first.
-
-
 def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     """Return every change that would shorten iterations, the largest saving first.
 
@@ -518,14 +518,13 @@ def _advise_on_order(report: Report) -> Advice | None:
         The advice, or None if nothing deviates, not all deviations are known, or the planned order
         saves nothing.
     """
-    recognition = report.schedule if report.plan is None else report.plan
+    order = report.schedule if report.plan is None else report.plan
     source = report.explanation.slowdown_source
-    if recognition is None or recognition.name is None or source is None:
+    if order is None or order.name is None or source is None:
         return None
-    deviations = recognition.deviations
-    if not deviations or recognition.deviation_count > len(deviations):
+    if not order.deviations or order.deviation_count > len(order.deviations):
         return None
-    lengths_ns = replay_planned_order(source, deviations)
+    lengths_ns = replay_planned_order(source, order.deviations)
     if lengths_ns is None:
         return None
     measured_ns, planned_ns = lengths_ns
@@ -534,12 +533,12 @@ def _advise_on_order(report: Report) -> Advice | None:
         return None
     diagnosis = report.explanation.diagnosis
     length_ns = float(measured_ns.mean()) if diagnosis is None else diagnosis.length_ns
-    ranks = tuple(sorted({deviation.rank for deviation in deviations}))
+    ranks = tuple(sorted({deviation.rank for deviation in order.deviations}))
     stages = {report.ranks[rank].stage for rank in ranks}
     advice = Advice(
         kind="order",
-        place=f"order-{recognition.name}",
-        evidence=recognition,
+        place=f"order-{order.name}",
+        evidence=order,
         saving_ns=saving_ns,
         length_ns=length_ns,
         saving_ratio=saving_ns / length_ns,
@@ -547,12 +546,9 @@ def _advise_on_order(report: Report) -> Advice | None:
         error_ratio=None if error_ns is None else error_ns / length_ns,
         ranks=ranks,
         stage=stages.pop() if len(stages) == 1 else None,
-        measure=(("operations out of order", float(recognition.deviation_count)),),
+        measure=(("operations out of order", float(order.deviation_count)),),
     )
     return _withhold_promise(advice, diagnosis)
-
-
-# Findings: which are worth advice, one of each family.
 
 
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of names in a sentence.
 _NAMED = 3
-#: What to do where nothing is slow against its like, but transfers, or the profiler, take time.
+#: What to do about transfers, or a profiler, that take time although nothing is slow.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
@@ -122,9 +122,6 @@ def write_advice(report: Report, advice: Advice) -> WrittenAdvice:
         example_iteration=advice.example_iteration,
         text=f"{action}{saving}{ending}",
     )
-
-
-# What to do first: a sentence for each step.
 
 
 def _describe_step(report: Report, step: Step) -> str:
@@ -366,9 +363,6 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 }
 
 
-# Advice: what to do, what it saves, and what shows it.
-
-
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
     """Return what to do, a clause on what it saves, and what shows it, which may be empty."""
     evidence = advice.evidence
@@ -463,11 +457,8 @@ def _measure_remaining(report: Report, replayed_ns: float, share: float) -> floa
     return measured_ns * (1 - share)
 
 
-# Faults: what to do about each, what shows it, and what to look at.
-
-
-#: What to do, as the beginning of a sentence; what shows the fault, as one without its end, empty
-#: where the action tells; and what to look at, likewise.
+#: What to do about a fault, as the beginning of a sentence; what shows it; and what to look
+#: at next. The last two are sentences without a full stop, or "".
 _Text: TypeAlias = "tuple[str, str, str]"
 
 
@@ -482,209 +473,235 @@ def _describe_faults(report: Report, faults: Sequence[Fault], seen: str) -> list
         seen: Clause with the number of iterations in which the faults cost time.
     """
     if len(faults) > 1 and all(f.kind == "rank" and len(f.ranks) == 1 for f in faults):
-        return [_several_ranks(report, faults, seen)]
+        return [_describe_slow_ranks(report, faults, seen)]
     return [_FAULTS[fault.kind](report, fault, seen) for fault in faults]
 
 
-def _rank(report: Report, fault: Fault, seen: str) -> _Text:
+def _describe_slow_rank(report: Report, fault: Fault, seen: str) -> _Text:
+    """Return the text on a slow rank, or on a replica all of whose ranks are slow."""
+    first = fault.ranks[0]
     if len(fault.ranks) > 1:
+        n_ranks = counted(len(fault.ranks), "rank")
         return (
-            f"Find out why replica {report.ranks[fault.ranks[0]].pipeline} is slow, all of its "
-            f"{counted(len(fault.ranks), 'rank')}",
+            f"Find out why replica {report.ranks[first].pipeline} is slow, all of its {n_ranks}",
             f"{_phases(fault)} the other replicas, in {seen}",
             "Check what its hosts have in common",
         )
-    others = f"the other ranks of stage {fault.stage}" if fault.stage is not None else "its peers"
+    others = "its peers" if fault.stage is None else f"the other ranks of stage {fault.stage}"
     return (
-        f"Find out why {numbered_rank(report, fault.ranks[0])} is slow",
+        f"Find out why {numbered_rank(report, first)} is slow",
         f"{_phases(fault)} {others}, in {seen}",
         "Check its clocks, temperature and other jobs",
     )
 
 
-def _several_ranks(report: Report, faults: Sequence[Fault], seen: str) -> _Text:
-    """Return the sentence on ranks that save more together, as those of one tensor group do."""
+def _describe_slow_ranks(report: Report, faults: Sequence[Fault], seen: str) -> _Text:
+    """Return the text on ranks that save more together, for example those of a tensor group."""
     stages = {fault.stage for fault in faults}
-    one = faults[0].stage if len(stages) == 1 else None
-    others = "the other ranks of their stages" if one is None else f"the other ranks of stage {one}"
-    times: dict[str, list[float]] = {}
-    for phase, ratio in (pair for fault in faults for pair in fault.phases[:_NAMED]):
-        times.setdefault(phase, []).append(ratio)
-    ends = {phase: (f"{min(own):.2f}x", f"{max(own):.2f}x") for phase, own in times.items()}
-    phases = ", ".join(f"{phase} {' to '.join(dict.fromkeys(own))}" for phase, own in ends.items())
+    stage = faults[0].stage if len(stages) == 1 else None
+    others = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
+    multiples: dict[str, list[float]] = {}
+    for fault in faults:
+        for phase, multiple in fault.phases[:_NAMED]:
+            multiples.setdefault(phase, []).append(multiple)
+    phases = ", ".join(f"{phase} {_range_of(values)}" for phase, values in multiples.items())
     names = " and ".join(numbered_rank(report, fault.ranks[0]) for fault in faults)
     return (
         f"Find out why {names} are slow",
-        f"{phases} {others}, in {seen}",
+        f"{phases} the other {others}, in {seen}",
         "Check their clocks, temperatures and other jobs",
     )
 
 
-def _stage(report: Report, fault: Fault, seen: str) -> _Text:
-    numbers = listed([str(stage) for stage in fault.stages], _NAMED)
+def _range_of(multiples: Sequence[float]) -> str:
+    """Return the range of multiples: ``1.20x to 1.50x``, or ``1.20x`` if all are equal."""
+    low, high = f"{min(multiples):.2f}x", f"{max(multiples):.2f}x"
+    return low if low == high else f"{low} to {high}"
+
+
+def _describe_slow_host(report: Report, fault: Fault, seen: str) -> _Text:
+    host, n_ranks = report.ranks[fault.ranks[0]].host, counted(len(fault.ranks), "rank")
+    return (
+        f"Find out why host {host} is slow",
+        f"{_phases(fault)} the other hosts on all of its {n_ranks}, in {seen}",
+        "Check its clocks, cooling and other jobs",
+    )
+
+
+def _describe_heavy_stage(report: Report, fault: Fault, seen: str) -> _Text:
+    """Return the text on stages that hold too much work, with the layers to move if known."""
+    stages = listed([str(stage) for stage in fault.stages], _NAMED)
     moves = f"Move {listed(list(fault.moves), _NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
-        action, who = f"Move layers off stages {numbers}", "These stages take"
-    else:
-        alone = sum(rank.stage == fault.stage for rank in report.ranks) == 1
-        action = f"Move layers off stage {numbers}"
-        who = subject(numbered_rank(report, fault.ranks[0])) if alone else "That stage"
-        who += " takes"
-    return action, f"{who} {_phases(fault)} the others, in {seen}", moves
+        evidence = f"These stages take {_phases(fault)} the others, in {seen}"
+        return f"Move layers off stages {stages}", evidence, moves
+    who = "That stage"
+    if sum(rank.stage == fault.stage for rank in report.ranks) == 1:
+        who = subject(numbered_rank(report, fault.ranks[0]))
+    evidence = f"{who} takes {_phases(fault)} the others, in {seen}"
+    return f"Move layers off stage {stages}", evidence, moves
 
 
-def _microbatch(_: Report, fault: Fault, __: str) -> _Text:
-    times = f"{fault.phases[0][1]:.2f} times"
+def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
+    times = f"{_multiple(fault)} times"
     action = "Spread tokens evenly over the microbatches"
     if fault.what:
         evidence = f"On every stage the longest 5 % take {times} as long as the shortest"
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
-    are_long = "microbatch {} is too long" if len(numbers) == 1 else "microbatches {} are too long"
-    return (
-        f"{action}: {are_long.format(listed(list(map(str, numbers)), _NAMED))}",
-        f"On every stage, {times} as long as the others ({len(fault.microbatches):,} in all)",
-        "",
-    )
+    names = listed([str(number) for number in numbers], _NAMED)
+    are_long = f"microbatches {names} are" if len(numbers) > 1 else f"microbatch {names} is"
+    n_long = f"{len(fault.microbatches):,} in all"
+    evidence = f"On every stage, {times} as long as the others ({n_long})"
+    return f"{action}: {are_long} too long", evidence, ""
 
 
-def _iteration(report: Report, fault: Fault, _: str) -> _Text:
-    named = listed([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
-    times = f"{fault.phases[0][1]:.2f}x the usual time"
-    share = f"{counted(len(fault.iterations), 'iteration')} ({named})"
+def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
+    """Return the text on iterations in which all ranks, or single operations, are slow."""
+    names = listed([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
+    where = f"{counted(len(fault.iterations), 'iteration')} ({names})"
     state = _thread(report, fault)
-    during = f"; in the longest{state}" if state else ""
+    times = f"{_multiple(fault)}x the usual time" + (f"; in the longest{state}" if state else "")
     if not fault.what:
-        return (f"Find out what slows all ranks in {share}", f"Operations take {times}{during}", "")
-    some = counted(len(fault.ranks), "rank")
-    who = numbered_rank(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
-    look = "Check garbage collection, checkpoints and data loading then"
-    paced, slow = fault.what == "pace", f"single operations of {who} are"
-    if paced and len(fault.ranks) == 1:
-        slow = f"{who} is"
-        look = "Check its clocks, its temperature and what else ran on its host then"
-    elif paced:
-        slow = f"{who} are"
-        look = "Check their clocks, their temperatures and what else ran on their hosts then"
-    return (
-        f"Find out why {slow} slow in {share}",
-        f"{'Operations' if paced else 'They'} take {times}{during}",
-        "" if fault.host != (NONE, NONE) else look,
-    )
+        return f"Find out what slows all ranks in {where}", f"Operations take {times}", ""
+    is_one = len(fault.ranks) == 1
+    who = numbered_rank(report, fault.ranks[0]) if is_one else counted(len(fault.ranks), "rank")
+    if fault.what != "pace":
+        action, operations = f"Find out why single operations of {who} are slow in {where}", "They"
+        next_step = "Check garbage collection, checkpoints and data loading then"
+    elif is_one:
+        action, operations = f"Find out why {who} is slow in {where}", "Operations"
+        next_step = "Check its clocks, its temperature and what else ran on its host then"
+    else:
+        action, operations = f"Find out why {who} are slow in {where}", "Operations"
+        next_step = "Check their clocks, their temperatures and what else ran on their hosts then"
+    return action, f"{operations} take {times}", "" if _has_host(fault) else next_step
 
 
-def _link(_: Report, fault: Fault, seen: str) -> _Text:
+def _describe_slow_link(_: Report, fault: Fault, seen: str) -> _Text:
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
     where = f" of {fault.what}" if fault.what else ""
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
-        f"Transfers take {fault.phases[0][1]:.2f}x the time of other links, in {seen}",
+        f"Transfers take {_multiple(fault)}x the time of other links, in {seen}",
         "",
     )
 
 
-def _launch(report: Report, fault: Fault, seen: str) -> _Text:
+def _describe_collective(_: Report, fault: Fault, __: str) -> _Text:
+    kind = fault.what.rsplit(" ", 1)[0] or "collectives"
+    return f"Overlap {kind} with compute, or shorten it", "Its data moves while ranks are idle", ""
+
+
+def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
+    becomes = "becomes" if len(fault.ranks) == 1 and not fault.what else "become"
+    return (
+        f"Find out why {_who(report, fault)} {becomes} slower and slower",
+        f"Operations take {_multiple(fault)}x as long in the last iteration as in the first",
+        "Check temperature and clocks",
+    )
+
+
+def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
+    iteration = shortened(report.iterations[fault.iterations[0]].name)
+    return (
+        f"Find out what changed on {_who(report, fault)} before iteration {iteration}",
+        f"From then on operations take {_multiple(fault)}x as long",
+        "Check clocks, temperature and other jobs there",
+    )
+
+
+def _describe_late_launch(report: Report, fault: Fault, seen: str) -> _Text:
+    """Return the text on late launches, and on what hosts or the profiler delay."""
     if fault.what == "profiler":
         return _RECORD_LESS, "", ""
-    if fault.what:
-        return (
-            f"Begin iterations earlier on {name_ranks(report, fault.ranks)}"
-            f"{_thread(report, fault)}",
-            f"No rank computes between iterations, in {seen}",
-            ""
-            if fault.host != (NONE, NONE)
-            else "Check data loading, checkpoints and evaluation there",
-        )
     where = f" on {name_ranks(report, fault.ranks)}{_thread(report, fault)}"
-    if fault.collective:
+    if fault.what:
+        next_step = "Check data loading, checkpoints and evaluation there"
         return (
-            f"Launch {fault.collective} earlier{where}",
-            f"The other members wait for it, in {seen}",
-            "",
+            f"Begin iterations earlier{where}",
+            f"No rank computes between iterations, in {seen}",
+            "" if _has_host(fault) else next_step,
         )
-    # Optimizers can be late outside the windows that bubbles are counted in.
+    if fault.collective:
+        action = f"Launch {fault.collective} earlier{where}"
+        return action, f"The other members wait for it, in {seen}", ""
+    # Optimizers can be late outside the windows in which bubbles are counted.
+    action = f"Launch earlier{latest_host(report, fault.ranks) or where}"
+    return action, f"Operations start late although their input is ready, in {seen}", ""
+
+
+def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
+    """Return the text on gaps between the kernels of operations."""
+    are_few = len(fault.ranks) < len(report.ranks)
+    where = f" of {name_ranks(report, fault.ranks)}" if are_few else ""
+    action = f"Launch fewer, larger kernels inside operations{where}"
+    running = f"run for {percent(1 - fault.phases[0][1])} of their time"
+    if not fault.what:
+        return f"{action} (fused, or as CUDA graphs)", f"Kernels {running}", ""
+    untold = "a table of operations does not tell launch gaps from communication"
+    return f"{action}, or overlap communication", f"Compute kernels {running}; {untold}", ""
+
+
+def _describe_queue(report: Report, fault: Fault, seen: str) -> _Text:
+    ranks = name_ranks(report, fault.ranks)
+    waiting = " and ".join(counted(int(count), what) for what, count in fault.phases if count)
     return (
-        f"Launch earlier{latest_host(report, fault.ranks) or where}",
-        f"Operations start late although their input is ready, in {seen}",
+        f"Post receives of {ranks} in the order in which data comes, or defer them",
+        f"{waiting} wait behind one whose data has not arrived, in {seen}",
         "",
     )
 
 
-def _gaps_of_kernels(report: Report, fault: Fault, _: str) -> _Text:
-    """Return what to do about gaps between kernels, and what shows them."""
-    of_few = (
-        f" of {name_ranks(report, fault.ranks)}" if len(fault.ranks) < len(report.ranks) else ""
+def _describe_token_wait(_: Report, fault: Fault, seen: str) -> _Text:
+    more = "one chunk more" if fault.what == "one" else "more chunks"
+    in_flight = counted(int(fault.phases[0][1]), "chunk")
+    return (
+        f"Keep {more} in flight",
+        "The first stage waits for the token of an earlier step, with "
+        f"{in_flight} in the pipeline, in {seen}",
+        "Let the scheduler run ahead, or divide the requests into more batches",
     )
-    running = f"ernels run for {percent(1 - fault.phases[0][1])} of their time"
-    if fault.what:
-        return (
-            f"Launch fewer, larger kernels inside operations{of_few}, or overlap communication",
-            f"Compute k{running}; a table of operations does not tell launch gaps from "
-            "communication",
-            "",
-        )
-    action = f"Launch fewer, larger kernels inside operations{of_few} (fused, or as CUDA graphs)"
-    return action, f"K{running}", ""
 
 
 _FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
-    "rank": _rank,
-    "host": lambda report, fault, seen: (
-        f"Find out why host {report.ranks[fault.ranks[0]].host} is slow",
-        f"{_phases(fault)} the other hosts on all of its {counted(len(fault.ranks), 'rank')}, "
-        f"in {seen}",
-        "Check its clocks, cooling and other jobs",
-    ),
-    "stage": _stage,
-    "microbatch": _microbatch,
-    "iteration": _iteration,
-    "link": _link,
-    "collective": lambda _, fault, __: (
-        f"Overlap {fault.what.rsplit(' ', 1)[0] or 'collectives'} with compute, or shorten it",
-        "Its data moves while ranks are idle",
-        "",
-    ),
-    "drift": lambda report, fault, _: (
-        f"Find out why {_who(report, fault)} "
-        f"{'becomes' if len(fault.ranks) == 1 and not fault.what else 'become'} slower and slower",
-        f"Operations take {fault.phases[0][1]:.2f}x as long in the last iteration as in the first",
-        "Check temperature and clocks",
-    ),
-    "slowed": lambda report, fault, _: (
-        f"Find out what changed on {_who(report, fault)} before iteration "
-        f"{shortened(report.iterations[fault.iterations[0]].name)}",
-        f"From then on operations take {fault.phases[0][1]:.2f}x as long",
-        "Check clocks, temperature and other jobs there",
-    ),
-    "launch": _launch,
-    "launch-gaps": _gaps_of_kernels,
-    "queue": lambda report, fault, seen: (
-        f"Post receives of {name_ranks(report, fault.ranks)} in the order in which data comes, or "
-        "defer them",
-        f"{' and '.join(counted(int(n), what) for what, n in fault.phases if n)} wait behind one "
-        f"whose data has not arrived, in {seen}",
-        "",
-    ),
-    "token": lambda _, fault, seen: (
-        f"Keep {'one chunk more' if fault.what == 'one' else 'more chunks'} in flight",
-        "The first stage waits for the token of an earlier step, with "
-        f"{counted(int(fault.phases[0][1]), 'chunk')} in the pipeline, in {seen}",
-        "Let the scheduler run ahead, or divide the requests into more batches",
-    ),
+    "rank": _describe_slow_rank,
+    "host": _describe_slow_host,
+    "stage": _describe_heavy_stage,
+    "microbatch": _describe_long_microbatches,
+    "iteration": _describe_slow_iterations,
+    "link": _describe_slow_link,
+    "collective": _describe_collective,
+    "drift": _describe_drift,
+    "slowed": _describe_slowed,
+    "launch": _describe_late_launch,
+    "launch-gaps": _describe_kernel_gaps,
+    "queue": _describe_queue,
+    "token": _describe_token_wait,
 }
 
 
 def _thread(report: Report, fault: Fault) -> str:
-    """Return what the host did in the longest of a fault; empty where that is unknown."""
+    """Return a clause on what the host did in the longest part of a fault, or "" if unknown."""
     return thread_state(*(None if at < 0 else report.operations.names[at] for at in fault.host))
+
+
+def _has_host(fault: Fault) -> bool:
+    """Return whether it is known what the host did."""
+    return fault.host != (NONE, NONE)
 
 
 def _who(report: Report, fault: Fault) -> str:
     return "all ranks" if fault.what else name_ranks(report, fault.ranks)
 
 
+def _multiple(fault: Fault) -> str:
+    """Return how many times as long as usual the work of the first phase takes."""
+    return f"{fault.phases[0][1]:.2f}"
+
+
 def _phases(fault: Fault) -> str:
-    """Return how much longer each phase takes: ``F 2.50x, BW 2.27x``."""
+    """Return how many times as long as usual each phase takes: ``F 2.50x, BW 2.27x``."""
     return ", ".join(f"{phase} {ratio:.2f}x" for phase, ratio in fault.phases[:_NAMED])
