@@ -17,9 +17,9 @@ from playwright.sync_api import Page, sync_playwright
 
 from bubbleviz.api import analyze
 from bubbleviz.model.columns import Ints
-from bubbleviz.render.json_document import document
 from bubbleviz.render.web.page import packed, page
 from bubbleviz.render.web.unsaved import UnsavedNumbers
+from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.timeline import Timeline, timeline_of
 from tests.planting import Planting, plant
 from tests.support.browsers import CHROMIUM_OPTIONS
@@ -58,7 +58,7 @@ def write_page(file: Path, folder: Path) -> None:
     timeline = timeline_of(report)
     planted = len(timeline.tables["operations"]["rank"]) // 64
     repeated = _repeated(timeline, -(-_OPERATIONS // planted))
-    packed_document, columns, _ = packed(document(report), repeated, None, "", UnsavedNumbers())
+    packed_document, columns, _ = packed(summary_of(report), repeated, None, "", UnsavedNumbers())
     file.write_text(page(packed_document, columns), encoding="utf-8")
 
 

@@ -170,10 +170,10 @@ class MeasurementOptions:
         from bubbleviz.render.json_document import saved_of
 
         if (idle := self.idle(paths)) is not None:
-            from bubbleviz.analyses.idle.outputs import as_json
-            from bubbleviz.report.saved import saved_report
+            from bubbleviz.analyses.idle.outputs import summary_of_idle
+            from bubbleviz.report.saved import saved_idle
 
-            return saved_report(paths[0], as_json(idle, 0).encode()), None
+            return saved_idle(summary_of_idle(idle)), None
         report = self.measure(paths)
         return saved_of(report), report
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from bubbleviz.cli.stand_ins import StandIns
@@ -80,23 +80,13 @@ class PrivateNames:
         """Return a result with stand-ins for the private names in it, or itself if none are hidden.
 
         Args:
-            result: A text, a dataclass, or tuples, lists and mappings of them. The names that it
-                lists, or that the elements of a tuple list, are noted first.
+            result: A text, a dataclass, a struct, or tuples, lists and mappings of them. The names
+                that it lists, or that the elements of a tuple list, are noted first.
         """
         if self._stand_ins is None:
             return result
         self.note(*(result if isinstance(result, tuple) else [result]))
         replaced: ValueT = self._stand_ins.value(result)
-        return replaced
-
-    def replaced_document(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON document of a report with stand-ins; its keys are kept."""
-        if self._stand_ins is None:
-            return document
-        for profile in document["profiles"]:
-            self.note_paths([str(profile.get("path", ""))])
-            self.note_hosts([str(profile.get("host", ""))])
-        replaced: dict[str, Any] = self._stand_ins.value(document, keys=False)
         return replaced
 
     def text(self, text: str) -> str:

@@ -18,6 +18,7 @@ from bubbleviz.report.compared.significance import ASSUMPTIONS, MeanDifference
 
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedReport
+    from bubbleviz.report.summary import Average
     from bubbleviz.report.view import View
 
 SCHEMA = "bubbleviz.comparison/1"
@@ -78,13 +79,18 @@ def document(comparison: Comparison) -> dict[str, Any]:
 def _cell_document(cell: Cell) -> dict[str, Any]:
     """Return a ratio of a run as JSON values."""
     return {
-        "bubble_ratio": cell.ratio and asdict(cell.ratio.bubble),
-        "window_ns": cell.ratio and asdict(cell.ratio.window_ns),
+        "bubble_ratio": cell.ratio and _average(cell.ratio.bubble),
+        "window_ns": cell.ratio and _average(cell.ratio.window_ns),
         "difference": cell.bubble and asdict(cell.bubble),
         "window_difference_ns": cell.window_ns and asdict(cell.window_ns),
         # Null if the iterations of both runs do the same work.
         "microbatch_difference_ns": cell.microbatch_ns and asdict(cell.microbatch_ns),
     }
+
+
+def _average(average: Average) -> dict[str, float | None]:
+    """Return an average as JSON values, without the extremes, which are not compared."""
+    return {"mean": average.mean, "std": average.std, "n": average.n}
 
 
 def as_json(comparison: Comparison) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bubbleviz.report.report import Report
+from bubbleviz.report.saved import SavedReport, of_pipeline, saved_run
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import values_of
 from bubbleviz.report.view import View
-
-if TYPE_CHECKING:
-    from bubbleviz.report.saved import SavedReport
 
 
 def render(report: Report, _: View) -> str:
@@ -41,24 +39,19 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 def saved_of(report: Report, *, slowdown: bool = True) -> SavedReport:
-    """Return the numbers of a report, as read back after saving it.
+    """Return the numbers of a report, as they are read from its JSON.
 
     Args:
-        report: any report.
-        slowdown: whether slowdowns are among them, which take long for very many ranks.
+        report: The report.
+        slowdown: Whether slowdowns are calculated, which takes long for thousands of ranks.
     """
-    from bubbleviz.report.saved import saved_report
-
-    values = document(report, by_rank=False, slowdown=slowdown)
-    return saved_report("the report", written(values).encode())
+    return saved_run(summary_of(report, by_rank=False, slowdown=slowdown))
 
 
 def pipeline_of(report: Report) -> SavedReport:
     """Return the numbers of a report with which schedules are simulated.
 
     Raises:
-        InputError: it is of no whole pipeline.
+        InputError: The report is of no whole pipeline.
     """
-    from bubbleviz.report.saved import of_pipeline
-
     return of_pipeline("the run", saved_of(report, slowdown=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, rank_name
 from bubbleviz.report.report import NOTICEABLE, Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
+
+if TYPE_CHECKING:
+    from bubbleviz.report.summary import RunSummary
 
 #: A run of more ranks than this is summarised: tables show how numbers are spread and the ranks at
 #: the ends, pictures one row per stage, the interactive page one pipeline at a time.
@@ -411,15 +414,13 @@ def _measure_of(report: Report) -> dict[str, str]:
     )
 
 
-def saved_measure(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the ratio of a report is called that was written as JSON, as above."""
-    none = {ONE_STAGE.code, UNPROVEN.code}
-    codes = {restriction.get("code") for restriction in document.get("restrictions") or ()}
-    kernel_time = document.get("summary", {}).get("kernel_time") or {}
+def saved_measure(summary: RunSummary) -> dict[str, str]:
+    """Return what the primary ratio of a saved report is called, as :func:`measure_of` does."""
+    no_pipeline = {ONE_STAGE.code, UNPROVEN.code}
     return _measure(
-        document["headline"],
-        is_pipeline=not none & codes,
-        is_part=bool(kernel_time.get("sentence")),
+        summary.headline,
+        is_pipeline=all(entry.code not in no_pipeline for entry in summary.restrictions),
+        is_part=bool(summary.summary.kernel_time.sentence),
     )
 
 

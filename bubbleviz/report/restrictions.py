@@ -5,13 +5,17 @@ Codes are what programs read; words may change. What is not known restricts, too
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bubbleviz.explain.recognition import reasons
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import one_line
+
+if TYPE_CHECKING:
+    from bubbleviz.report.summary import RestrictionEntry
 
 
 def _none(code: str, reason: str, caveat: str = "") -> Restriction:
@@ -272,19 +276,18 @@ def _with_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
     return replace(restriction, text=f"incomplete: {min(subjects)}")
 
 
-def read_restrictions(written: Sequence[Mapping[str, str]]) -> tuple[Restriction, ...]:
-    """Return the restrictions of a saved report, known ones first; one that is not known restricts.
+def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction, ...]:
+    """Return the restrictions of a saved report.
 
-    Args:
-        written: code and words of each.
+    Known restrictions come first. A code that this version does not know restricts as well.
     """
-    codes = {own.get("code") for own in written}
+    codes = {entry.code for entry in entries}
     known = tuple(own for own in RESTRICTIONS if own.code in codes)
-    later = [own for own in written if own.get("code") not in _CODES]
-    return (*known, *dict.fromkeys(_unknown(own.get("code", ""), own.get("text")) for own in later))
+    later = [_unknown(entry.code, entry.text) for entry in entries if entry.code not in _CODES]
+    return (*known, *dict.fromkeys(later))
 
 
-def _unknown(code: str, words: str | None) -> Restriction:
+def _unknown(code: str, words: str) -> Restriction:
     """Return a restriction of a later version."""
     shown = one_line(words or code, _LONGEST)
     return Restriction(one_line(code, _LONGEST), shown, f"it is restricted ({shown})")

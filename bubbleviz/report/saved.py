@@ -1,6 +1,6 @@
 """Saved reports: JSON that ``-o report.json`` wrote, read back as small values.
 
-Only the keys that are compared and checked are read; the rest of a report may grow.
+Keys that a later version of bubbleviz added are ignored.
 """
 
 from __future__ import annotations
@@ -13,18 +13,28 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import DecodeError, Raw, ValidationError, convert
+from msgspec import DecodeError, Raw, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.texts import counted, rank_name, shell_word
-from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
+from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.summary import IDLE_SCHEMA, SCHEMA, SavedTimeline, StepEntry
+from bubbleviz.report.summary import (
+    IDLE_SCHEMA,
+    SCHEMA,
+    AdviceEntry,
+    Average,
+    IdleSummary,
+    PhaseTimeEntry,
+    RunSummary,
+    SlowdownEntry,
+)
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 
 if TYPE_CHECKING:
@@ -36,20 +46,6 @@ _MOST_BYTES = 1 << 32
 #: Keys in the first bytes of traces of PyTorch and XLA, and the number of these bytes.
 _OF_TRACES, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
-
-
-@dataclass(frozen=True)
-class Average:
-    """A mean over iterations: None for none, and ``std`` (n - 1) None for fewer than two."""
-
-    mean: Finite | None
-    std: Positive | None
-    n: Count
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that contradict each other."""
-        if (self.mean is None) != (self.n == 0) or (self.std is None) != (self.n < 2):
-            raise ValueError(f"mean, std and n = {self.n} contradict each other")
 
 
 @dataclass(frozen=True)
@@ -237,123 +233,9 @@ class SavedReport:
 
 @dataclass(frozen=True)
 class SavedTime(OperationTimes):
-    """Times of operations of one kind, of which none is negative."""
+    """Times of operations of one kind, and their number."""
 
-    median_ns: Positive
-    gap_ns: Positive | None = None
-    pipeline_ns: Positive | None = None
-    mean_ns: Positive = 0.0
-    std_ns: Positive | None = None
-    n: Count = 0
-
-
-#: Keys that the HTML report shows beside those that every report has.
-_SHOWN = (
-    "headline_reason",
-    "convention",
-    "profiles",
-    "schedule",
-    "phase_times",
-    "what_if",
-    "longest_bubbles",
-    "coverage",
-    "limitations",
-    "methods",
-    "what_to_do_first",
-    "advice",
-    "typical_iteration",
-)
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A schedule, a change, a part of a bubble: what it is called, and how much it is."""
-
-    name: str | None = None
-    share: Positive = 0.0
-    makespan_ns: Positive = 0.0
-    time_ns: Positive = 0.0
-
-
-@dataclass(frozen=True)
-class _Slowdown:
-    by_replica: dict[str, Positive]
-    by_rank: dict[str, Positive]
-    by_link: dict[str, Positive]
-
-
-@dataclass(frozen=True)
-class _Iteration:
-    microbatches: Count | None = None
-    clocks_contradict: bool = False
-    clock_set: bool = False
-
-
-@dataclass(frozen=True)
-class _Summary:
-    iterations: Count
-    bubble_ratio: dict[str, Average]
-    window_ns: dict[str, Average]
-    bubble_interval: dict[str, tuple[Finite, Finite] | None] = field(default_factory=dict)
-    kernel_time: dict[str, Any] | None = None
-    launch_gap: Finite | None = None
-    bubble_parts: list[_Named] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Rank:
-    index: int
-    label: str = ""
-    global_rank: int | None = None
-    pipeline: int | None = None
-    stage: int | None = None
-    #: Its place among the profiles; on idle time its path.
-    profile: int | str = ""
-
-
-@dataclass(frozen=True)
-class _Advice(SavedAdvice):
-    saving_ratio: Finite | None
-    error_ratio: Finite | None = None
-    ranks: tuple[Count, ...] = ()
-
-    @property
-    def saved(self) -> SavedAdvice:
-        """The advice, whose ranks a report's JSON names by their places."""
-        columns = vars(self) | {"indices": self.ranks}
-        del columns["ranks"]
-        return SavedAdvice(**columns)
-
-
-@dataclass(frozen=True)
-class _Document:
-    """What is read of a report; what it need not hold has a default.
-
-    All that is read of a report is checked here, once: its readers take the columns for granted.
-    """
-
-    version: str
-    headline: str
-    ranks: list[_Rank]
-    iterations: list[_Iteration]
-    summary: _Summary
-    restrictions: list[dict[str, str]]
-    phase_times: list[dict[str, Any]] = field(default_factory=list)
-    transfer_ns: Positive | None = None
-    microbatch_lengths: tuple[tuple[Positive, ...], ...] = ()
-    memory: RunMemory | None = None
-    schedule: _Named | None = None
-    what_if: list[_Named] = field(default_factory=list)
-    profiles: list[dict[str, Any]] = field(default_factory=list)
-    limitations: list[dict[str, Any]] = field(default_factory=list)
-    typical_iteration: int | None = None
-    critical_path: dict[str, Any] | None = None
-    what_to_do_first: str | None = None
-    first: list[StepEntry] = field(default_factory=list)
-    then: list[Count] = field(default_factory=list)
-    advice: tuple[_Advice, ...] = ()
-    slowdown: _Slowdown | None = None
-    kernels: list[_Named] = field(default_factory=list)
+    n: int = 0
 
 
 def looks_saved(path: str) -> bool:
@@ -380,68 +262,45 @@ def looks_saved(path: str) -> bool:
 
 
 def read_saved(path: str) -> SavedReport:
-    """Return the ratios of a report that ``bubbleviz analyze -o report.json`` wrote.
+    """Return the numbers of a report that ``bubbleviz analyze -o report.json`` wrote.
 
     Raises:
-        InputError: it cannot be read, or is not such a report.
-    """
-    return saved_report(path, _report_bytes(path))
-
-
-def saved_report(path: str, data: bytes) -> SavedReport:
-    """Return what a report's JSON tells; of a path, for errors.
-
-    Raises:
-        InputError: it is none.
-    """
-    return _saved_report(path, _decoded(path, data, _Document, (SCHEMA, IDLE_SCHEMA)))
-
-
-def read_document(path: str) -> dict[str, Any]:
-    """Return the whole of a report that ``bubbleviz analyze -o report.json`` wrote.
-
-    Raises:
-        InputError: it cannot be read, is not such a report, or lacks what is shown of one.
+        InputError: The file cannot be read, or is not such a report.
     """
     data = _report_bytes(path)
-    known = _decoded(path, data, _Document)
-    _saved_report(path, known)
-    document = _decoded(path, data, dict[str, Any])
-    missing = [key for key in _SHOWN if key not in document]
-    if missing:
-        raise InputError(
-            f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze "
-            "-o report.json"
-        )
-    return document
+    if _schema_of(path, data) == IDLE_SCHEMA:
+        return saved_idle(_checked(path, _decoded(path, data, IdleSummary)))
+    return saved_run(_read_summary(path, data))
 
 
-def saved_timeline(path: str, values: Mapping[str, Any]) -> SavedTimeline:
-    """Return the timeline of a report of a path.
+def read_summary(path: str) -> RunSummary:
+    """Return a report that ``bubbleviz analyze -o report.json`` wrote.
 
     Raises:
-        InputError: it is of another form.
+        InputError: The file cannot be read, or is not such a report.
     """
-    try:
-        return convert(values, SavedTimeline)
-    except ValidationError as error:
-        raise no_timeline(path, f"is invalid ({str(error)[:200]})") from error
+    return _read_summary(path, _report_bytes(path))
 
 
-def no_timeline(path: str, what: str) -> InputError:
-    """Return the error that a timeline is none, or contradicts itself."""
-    return InputError(
-        f"{path}: its timeline {what}; write the report again with bubbleviz analyze -o report.json"
-    )
+def _read_summary(path: str, data: bytes) -> RunSummary:
+    schema = _schema_of(path, data)
+    if schema == IDLE_SCHEMA:
+        raise _without_operations(path, _decoded(path, data, IdleSummary))
+    if schema != SCHEMA:
+        raise InputError(
+            f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; give the profiles of the run, "
+            "or a report of them: bubbleviz analyze RUN -o report.json"
+        )
+    return _check_parts(path, _checked(path, _decoded(path, data, RunSummary)))
 
 
 def read_pipeline(path: str) -> SavedReport:
     """Return a report with which schedules are simulated, as ``bubbleviz analyze`` wrote it.
 
     Raises:
-        InputError: it cannot be read, is not such a report, or is of no whole pipeline.
+        InputError: The file cannot be read, is not such a report, or is of no whole pipeline.
     """
-    return of_pipeline(path, _saved_report(path, _decoded(path, _report_bytes(path), _Document)))
+    return of_pipeline(path, saved_run(read_summary(path)))
 
 
 def of_pipeline(path: str, saved: SavedReport) -> SavedReport:
@@ -508,26 +367,7 @@ def sizes_and_times(
     return sizes, replace(times, measured=None, **given) if given else times
 
 
-def _time(path: str, entry: dict[str, Any]) -> SavedTime:
-    """Return the times of a kind of operations; what is null there is unknown."""
-    known = {key: value for key, value in entry.items() if value is not None}
-    try:
-        return convert({**known, "phase": _phase(path, known.get("phase"))}, SavedTime)
-    except ValidationError as error:
-        raise _no_report(path, error) from error
-
-
-def _phase(path: str, label: object) -> Phase:
-    phase = phase_of_label(str(label))
-    if phase is None:
-        raise InputError(
-            f"{path}: {str(label)[:60]!r} is not a phase; write a report with bubbleviz analyze "
-            "-o report.json"
-        )
-    return phase
-
-
-_Decoded = TypeVar("_Decoded")
+_Summary = TypeVar("_Summary", RunSummary, IdleSummary)
 
 
 def _report_bytes(path: str) -> bytes:
@@ -540,37 +380,78 @@ def _report_bytes(path: str) -> bytes:
     return read_bounded(path, _MOST_BYTES, "a report", hint, pipes=True)
 
 
-def _decoded(
-    path: str, data: bytes, kind: type[_Decoded], schemas: Sequence[str] = (SCHEMA,)
-) -> _Decoded:
-    """Return the decoded report of some bytes.
+def _schema_of(path: str, data: bytes) -> str:
+    """Return the schema that the JSON of a report names.
 
     Raises:
-        InputError: they are not a report.
+        InputError: The data is not JSON, or names no schema.
     """
     try:
-        schema = msgspec_json.decode(
-            msgspec_json.decode(data, type=dict[str, Raw])["schema"], type=str
-        )
-        if schema in schemas:
-            return msgspec_json.decode(data, type=kind)
-        if schema == IDLE_SCHEMA:
-            raise _without_operations(path, msgspec_json.decode(data, type=_Document))
+        values = msgspec_json.decode(data, type=dict[str, Raw])
+        return msgspec_json.decode(values["schema"], type=str)
     except KeyError:
         raise _no_report(path, "it names no schema") from None
     except _UNREADABLE as error:
         if data.startswith(b"\x1f\x8b"):
             raise InputError(f"{path}: is packed; unpack it with gunzip") from error
         raise _no_report(path, error) from error
-    raise InputError(
-        f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; give the profiles of the run, or a "
-        "report of them: bubbleviz analyze RUN -o report.json"
-    )
 
 
-def _without_operations(path: str, idle: _Document) -> InputError:
+def _decoded(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
+    """Return the summary in the JSON of a report.
+
+    Raises:
+        InputError: The values do not fit the model.
+    """
+    try:
+        return msgspec_json.decode(data, type=kind)
+    except _UNREADABLE as error:
+        raise _no_report(path, error) from error
+
+
+def _checked(path: str, summary: _Summary) -> _Summary:
+    """Return a summary whose parts fit each other.
+
+    Raises:
+        InputError: They do not.
+    """
+    numbers = summary.summary
+    missing = sorted(set(numbers.bubble_ratio) - set(numbers.window_ns))
+    if summary.headline not in numbers.bubble_ratio or missing:
+        what = f"the window of {missing[0][:60]!r}" if missing else "its headline among its ratios"
+        raise InputError(
+            f"{path}: the report lacks {what}; write it again with bubbleviz analyze -o report.json"
+        )
+    return summary
+
+
+def _check_parts(path: str, summary: RunSummary) -> RunSummary:
+    """Return a summary whose advice is listed and whose phases exist.
+
+    Raises:
+        InputError: Advice is missing, or a phase is unknown.
+    """
+    steps = [step.advice for step in summary.first if step.advice is not None]
+    if any(index >= len(summary.advice) for index in (*steps, *summary.then)):
+        raise InputError(
+            f"{path}: the report lacks advice that it gives first; write it again with bubbleviz "
+            "analyze -o report.json"
+        )
+    labels = [entry.phase for entry in summary.phase_times]
+    if summary.memory is not None:
+        labels += [operations.phase for operations in summary.memory.operations]
+    for label in labels:
+        if phase_of_label(label) is None:
+            raise InputError(
+                f"{path}: {label[:60]!r} is not a phase; write a report with bubbleviz analyze "
+                "-o report.json"
+            )
+    return summary
+
+
+def _without_operations(path: str, idle: IdleSummary) -> InputError:
     """Return the error for a report on idle time, which names what shows its profiles."""
-    profiles = dict.fromkeys(str(rank.profile) for rank in idle.ranks if rank.profile)
+    profiles = dict.fromkeys(rank.profile for rank in idle.ranks if rank.profile)
     shown = " ".join(map(shell_word, profiles))
     way = f"for a page run bubbleviz view {shown}"
     if not profiles or not all(Path(profile).exists() for profile in profiles):
@@ -587,85 +468,109 @@ def _no_report(path: str, why: object) -> InputError:
     )
 
 
-def _check_advice(path: str, document: _Document) -> None:
-    """Check that the advice to follow first and next is listed.
-
-    Raises:
-        InputError: It is not.
-    """
-    first = (step.advice for step in document.first if step.advice is not None)
-    if any(index >= len(document.advice) for index in (*first, *document.then)):
-        raise InputError(
-            f"{path}: the report lacks advice that it gives first; write it again with bubbleviz "
-            "analyze -o report.json"
-        )
-
-
-def _saved_report(path: str, document: _Document) -> SavedReport:
-    summary = document.summary
-    missing = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
-    if document.headline not in summary.bubble_ratio or missing:
-        what = f"the window of {missing[0][:60]!r}" if missing else "its headline among its ratios"
-        raise InputError(
-            f"{path}: the report lacks {what}; write it again with bubbleviz analyze -o report.json"
-        )
-    _check_advice(path, document)
-    told = (summary.kernel_time or {}).get("sentence")
-    contradicted = any(i.clocks_contradict for i in document.iterations)
-    clock_set = any(i.clock_set for i in document.iterations)
-    iterations, memory = enumerate(document.iterations), document.memory
-    shown = [own for number, own in iterations if number == document.typical_iteration]
-    for own in () if memory is None else memory.operations:
-        _phase(path, own.phase)
-    kinds = tuple(_time(path, time) for time in document.phase_times)
-    virtual = {time.virtual_stage: time.stage for time in kinds}
+def saved_run(summary: RunSummary) -> SavedReport:
+    """Return the numbers of a report on the bubbles of a run."""
+    numbers, memory, typical = summary.summary, summary.memory, summary.typical
+    is_contradicted = any(entry.clocks_contradict for entry in summary.iterations)
+    is_clock_set = any(entry.clock_set for entry in summary.iterations)
+    kinds = tuple(map(_saved_time, summary.phase_times))
+    stage_of_virtual = {kind.virtual_stage: kind.stage for kind in kinds}
     return SavedReport(
-        version=document.version,
-        headline=document.headline,
-        ranks=len(document.ranks),
-        launch_gap=summary.launch_gap,
-        stage_of_rank=tuple(rank.stage for rank in document.ranks),
-        iterations=summary.iterations,
-        contradicted=contradicted,
+        version=summary.version,
+        headline=summary.headline,
+        ranks=len(summary.ranks),
+        launch_gap=numbers.launch_gap,
+        stage_of_rank=tuple(rank.stage for rank in summary.ranks),
+        iterations=numbers.iterations,
+        contradicted=is_contradicted,
         ratios=tuple(
             SavedRatio(
                 name,
                 bubble,
-                summary.window_ns[name],
-                summary.bubble_interval.get(name),
-                # Bounds, be they unknown, are those of ratios that need a common clock.
-                contradicted=clock_set or (contradicted and name in summary.bubble_interval),
+                numbers.window_ns[name],
+                numbers.bubble_interval.get(name),
+                # Ratios that need a common clock have bounds, even if these are unknown.
+                contradicted=is_clock_set or (is_contradicted and name in numbers.bubble_interval),
             )
-            for name, bubble in summary.bubble_ratio.items()
+            for name, bubble in numbers.bubble_ratio.items()
         ),
-        restrictions=read_restrictions(document.restrictions),
-        kernels=None if told is None else str(told),
-        bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
-        what_to_do_first=document.what_to_do_first,
-        first_codes=tuple(step.code for step in document.first),
-        advice=tuple(own.saved for own in document.advice),
-        schedule=None if document.schedule is None else document.schedule.name,
-        microbatches=shown[0].microbatches if shown else None,
-        slowdowns={} if document.slowdown is None else _slowdowns(document, document.slowdown),
-        kernel_ns={
-            own.name or "": own.time_ns / max(summary.iterations, 1) for own in document.kernels
-        },
+        restrictions=read_restrictions(summary.restrictions),
+        kernels=numbers.kernel_time.sentence,
+        bubble_parts=tuple((part.name, part.share) for part in numbers.bubble_parts),
+        what_to_do_first=summary.what_to_do_first,
+        first_codes=tuple(step.code for step in summary.first),
+        advice=tuple(map(_saved_advice, summary.advice)),
+        schedule=None if summary.schedule is None else summary.schedule.name,
+        microbatches=None if typical is None else typical.microbatches,
+        slowdowns={} if summary.slowdown is None else _slowdowns(summary, summary.slowdown),
         kinds=kinds,
-        transfer_ns=document.transfer_ns,
-        memory=None if memory is None else measured_memory(memory, virtual),
-        lengths=document.microbatch_lengths,
-        ran_ns=next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
-        paths=tuple(str(profile.get("path", "")) for profile in document.profiles),
-        hosts=tuple(str(profile.get("host", "")) for profile in document.profiles),
+        transfer_ns=summary.transfer_ns,
+        memory=None if memory is None else measured_memory(memory, stage_of_virtual),
+        lengths=summary.microbatch_lengths,
+        ran_ns=summary.makespan_ns,
+        paths=summary.paths,
+        hosts=summary.hosts,
     )
 
 
-def _slowdowns(document: _Document, told: _Slowdown) -> dict[str, float]:
+def saved_idle(summary: IdleSummary) -> SavedReport:
+    """Return the numbers of a report on idle time."""
+    numbers = summary.summary
+    return SavedReport(
+        version=summary.version,
+        headline=summary.headline,
+        ranks=len(summary.ranks),
+        iterations=numbers.iterations,
+        contradicted=False,
+        ratios=tuple(
+            SavedRatio(name, share, numbers.window_ns[name])
+            for name, share in numbers.bubble_ratio.items()
+        ),
+        restrictions=read_restrictions(summary.restrictions),
+        bubble_parts=tuple((part.name, part.share) for part in numbers.bubble_parts),
+        what_to_do_first=summary.what_to_do_first,
+        kernel_ns={
+            kernels.name: kernels.time_ns / max(numbers.iterations, 1)
+            for kernels in summary.kernels
+        },
+        stage_of_rank=(None,) * len(summary.ranks),
+    )
+
+
+def _saved_time(entry: PhaseTimeEntry) -> SavedTime:
+    """Return the times of a kind of operations, with -1 for a number that is unknown."""
+    return SavedTime(
+        phase=phase_of_label(entry.phase) or Phase.F,
+        median_ns=entry.median_ns,
+        stage=NONE if entry.stage is None else entry.stage,
+        chunk=NONE if entry.chunk is None else entry.chunk,
+        virtual_stage=NONE if entry.virtual_stage is None else entry.virtual_stage,
+        gap_ns=entry.gap_ns,
+        pipeline_ns=entry.pipeline_ns,
+        mean_ns=entry.mean_ns,
+        std_ns=entry.std_ns,
+        n=entry.n,
+    )
+
+
+def _saved_advice(entry: AdviceEntry) -> SavedAdvice:
+    return SavedAdvice(
+        kind=entry.kind,
+        saving_ratio=entry.saving_ratio,
+        action=entry.action,
+        place=entry.place,
+        error_ratio=entry.error_ratio,
+        stages=entry.stages,
+        measure=entry.measure,
+        indices=entry.ranks,
+    )
+
+
+def _slowdowns(summary: RunSummary, slowdown: SlowdownEntry) -> dict[str, float]:
     """Return the slowdowns of ranks, where these are not those of stages, and of links, by name."""
     names = {
-        str(rank.index): rank_name(rank.global_rank, rank.index, rank.label)
-        for rank in document.ranks
+        rank.index: rank_name(rank.global_rank, rank.index, rank.label) for rank in summary.ranks
     }
-    by_rank = {names[key]: times for key, times in told.by_rank.items() if key in names}
-    links = {f"transfers of stages {ends}": times for ends, times in told.by_link.items()}
-    return {**(by_rank if len(told.by_replica) > 1 else {}), **links}
+    by_rank = {names[key]: times for key, times in slowdown.by_rank.items() if key in names}
+    links = {f"transfers of stages {ends}": times for ends, times in slowdown.by_link.items()}
+    return {**(by_rank if len(slowdown.by_replica) > 1 else {}), **links}

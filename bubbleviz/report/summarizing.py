@@ -343,16 +343,16 @@ def _phase_time(kind: PhaseTime) -> summary.PhaseTimeEntry:
     return summary.PhaseTimeEntry(**{**asdict(kind), "phase": kind.phase.label, **numbers})
 
 
-def _microbatch_lengths(report: Report) -> list[list[float]]:
+def _microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
     """Return the lengths of the microbatches of averaged iterations, relative to their mean."""
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
     counts = {report.iterations[index].microbatches for index in averaged}
     if len(counts) != 1 or None in counts:
-        return []
+        return ()
     (count,) = counts
     pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in report.ranks])
     lengths = lengths_of_iterations(report.operations, pipeline, averaged, count or 0)
-    return [[round(length, 4) for length in row] for row in lengths.tolist()]
+    return tuple(tuple(round(length, 4) for length in row) for row in lengths.tolist())
 
 
 def _stragglers(report: Report) -> list[summary.Straggler]:

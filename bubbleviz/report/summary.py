@@ -772,7 +772,7 @@ class RunSummary(Struct, frozen=True):
     chunk_costs: list[ChunkCost]
     even_chunks: EvenChunks | None
     transfer_ns: Positive | None
-    microbatch_lengths: list[list[Positive]]
+    microbatch_lengths: tuple[tuple[Positive, ...], ...]
     imbalance: dict[str, float]
     stragglers: list[Straggler]
     critical_path: CriticalPathEntry | None
@@ -787,8 +787,105 @@ class RunSummary(Struct, frozen=True):
     methods: str
     timeline: SavedTimeline | None
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the profiles."""
+        return tuple(profile.path for profile in self.profiles)
 
-def values_of(summary: RunSummary) -> dict[str, Any]:
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts of the profiles."""
+        return tuple(profile.host for profile in self.profiles)
+
+    @property
+    def typical(self) -> IterationEntry | None:
+        """The typical iteration, or None if there is none."""
+        iterations = enumerate(self.iterations)
+        return next((entry for index, entry in iterations if index == self.typical_iteration), None)
+
+    @property
+    def makespan_ns(self) -> int | None:
+        """Length of the typical iteration, or None if it is unknown."""
+        return next((c.makespan_ns for c in self.what_if if c.name == "measured"), None)
+
+
+class IdleNumbers(Struct, frozen=True):
+    """Statistics on idle time over devices or their steps. Keys are names of idle shares.
+
+    Attributes:
+        iterations: Number of devices or steps.
+        bubble_ratio: Each idle share.
+        window_ns: Length of each share's window.
+        bubble_parts: Parts of the idle time, the largest first.
+    """
+
+    iterations: Count
+    bubble_ratio: dict[str, Average]
+    window_ns: dict[str, Average]
+    bubble_parts: list[IdlePart]
+
+
+class IdlePart(Struct, frozen=True):
+    """A part of the idle time.
+
+    Attributes:
+        name: What the host did meanwhile.
+        share: Share of the window.
+    """
+
+    name: str
+    share: Positive
+
+
+class IdleRank(Struct, frozen=True):
+    """A device of a report on idle time.
+
+    Attributes:
+        index: Index in the report.
+        profile: Path of its profile, or None if it is unknown.
+    """
+
+    index: int
+    profile: str | None = None
+
+
+class IdleKernels(Struct, frozen=True):
+    """Kernels of one name.
+
+    Attributes:
+        name: Name of the kernels.
+        time_ns: Sum of their times.
+    """
+
+    name: str
+    time_ns: Positive
+
+
+class IdleSummary(Struct, frozen=True):
+    """The part of a report on idle time that is compared with other reports.
+
+    Attributes:
+        schema: Name and version of reports on idle time.
+        version: Version of bubbleviz that wrote the report.
+        headline: Name of the primary idle share.
+        what_to_do_first: The most important advice in words, or None.
+        summary: Statistics on idle time.
+        restrictions: Why the shares are not those of the whole run.
+        ranks: Devices.
+        kernels: Times of kernels by name.
+    """
+
+    schema: str
+    version: str
+    headline: str
+    what_to_do_first: str | None
+    summary: IdleNumbers
+    restrictions: list[RestrictionEntry]
+    ranks: list[IdleRank]
+    kernels: list[IdleKernels]
+
+
+def values_of(summary: RunSummary | IdleSummary) -> dict[str, Any]:
     """Return a summary as nested dictionaries and lists, ready to be written as JSON."""
     values: dict[str, Any] = to_builtins(summary, enc_hook=_python_float)
     return values

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bubbleviz.count.rank_iterations import account_column, indices_of, own_ratios
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -20,6 +21,9 @@ from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report
+
+if TYPE_CHECKING:
+    from bubbleviz.report.summary import RunSummary
 
 #: The columns of each table, in their order.
 _COLUMNS = {
@@ -166,36 +170,47 @@ _ROWS_OF = {
 _CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
-def restored(path: str, document: Mapping[str, Any]) -> Timeline:
-    """Return the timeline of a saved report, without operations where it was not saved.
+def restored(path: str, summary: RunSummary) -> Timeline:
+    """Return the timeline of a saved report, which has no rows if the report has no timeline.
 
     Args:
-        path: of the report.
-        document: its values.
+        path: Path of the report.
+        summary: The report.
 
     Raises:
-        InputError: columns are missing, or contradict each other.
+        InputError: Columns are missing, or contradict each other.
     """
-    # Reports are written without what checks those that are read.
-    from bubbleviz.report.saved import no_timeline, saved_timeline
-
-    nothing = {table: dict.fromkeys(named.split(), ()) for table, named in _COLUMNS.items()}
-    given = document.get("timeline") or {"base_ns": 0, "names": (), "tables": nothing}
-    known = saved_timeline(path, given)
-    rows = {key: len(document[key]) for key in ("ranks", "iterations")}
-    rows |= {"names": len(known.names), "ratios": len(ratio_definitions())}
-    rows["operations"] = len(known.tables.get("operations", {}).get("rank", ()))
+    if summary.timeline is None:
+        empty = np.zeros(0, np.int64)
+        nothing = {t: dict.fromkeys(columns.split(), empty) for t, columns in _COLUMNS.items()}
+        return Timeline(0, (), nothing)
+    saved = summary.timeline
+    rows = {
+        "ranks": len(summary.ranks),
+        "iterations": len(summary.iterations),
+        "names": len(saved.names),
+        "ratios": len(ratio_definitions()),
+        "operations": len(saved.tables.get("operations", {}).get("rank", ())),
+    }
     tables: dict[str, dict[str, Ints]] = {}
-    for table, named in _COLUMNS.items():
-        wanted, own = named.split(), known.tables.get(table, {})
-        if set(wanted) - set(own) or len({len(own[name]) for name in wanted}) > 1:
-            raise no_timeline(path, f"lacks columns of {table}")
-        tables[table] = {name: np.array(own[name], np.int64) for name in wanted}
+    for table, columns in _COLUMNS.items():
+        names, saved_columns = columns.split(), saved.tables.get(table, {})
+        lengths = {len(saved_columns[name]) for name in names if name in saved_columns}
+        if set(names) - set(saved_columns) or len(lengths) > 1:
+            raise _no_timeline(path, f"lacks columns of {table}")
+        tables[table] = {name: np.array(saved_columns[name], np.int64) for name in names}
         for name, column in tables[table].items():
             limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
             least = 0 if name == "phase" else NONE
             if limit is not None and not ((column >= least) & (column < limit)).all():
-                raise no_timeline(
+                raise _no_timeline(
                     path, f"refers from {name} of {table} to a row that does not exist"
                 )
-    return Timeline(known.base_ns, known.names, tables)
+    return Timeline(saved.base_ns, saved.names, tables)
+
+
+def _no_timeline(path: str, what: str) -> InputError:
+    """Return the error that a timeline contradicts itself."""
+    return InputError(
+        f"{path}: its timeline {what}; write the report again with bubbleviz analyze -o report.json"
+    )

@@ -132,7 +132,7 @@ LEFT_OUT = {
     (
         "simulate",
         *["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"],
-    ): (*("bubbleviz.interpret", "bubbleviz.sources.nsys", "scipy", "sqlalchemy", "sqlite3"),),
+    ): (*("bubbleviz.sources.nsys", "scipy", "sqlalchemy", "sqlite3"),),
 }
 
 

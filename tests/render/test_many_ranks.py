@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.render import json_document as json
@@ -16,7 +17,7 @@ from bubbleviz.render.web import shards
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import read_document
+from bubbleviz.report.saved import read_summary
 from bubbleviz.report.timeline import timeline_of
 from bubbleviz.report.view import View
 from tests.planting import Planting
@@ -221,8 +222,8 @@ def test_a_saved_report_of_many_ranks_is_shown_without_operations(
 ) -> None:
     file = tmp_path / "report.json"
     file.write_text(json.render(replicas, View()), encoding="utf-8")
-    saved = read_document(str(file))
-    own = opened(html.page_of_saved(str(file), {**saved, "timeline": None}))
+    saved = read_summary(str(file))
+    own = opened(html.page_of_saved(str(file), structs.replace(saved, timeline=None)))
     own.run("await many_ranks.show(6);")
 
     assert "holds no operations of" in own.page.locator("#overview-missing").inner_text()

@@ -15,7 +15,7 @@ from bubbleviz.render.json_document import render as as_json
 from bubbleviz.render.web import page as html
 from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import read_document
+from bubbleviz.report.saved import read_summary
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
 from tests.render.test_page_reading import violations
@@ -50,7 +50,7 @@ def saved(report: Report, folder: Path) -> str:
     """Return the page of a report that was saved as JSON and read again."""
     file = folder / "report.json"
     file.write_text(as_json(report, View()), encoding="utf-8")
-    return html.page_of_saved(str(file), read_document(str(file)))
+    return html.page_of_saved(str(file), read_summary(str(file)))
 
 
 # Slowdowns

@@ -33,14 +33,16 @@ from bubbleviz.report.compared.significance import MeanDifference, compare_means
 from bubbleviz.report.gate import check_limits, make_baseline_limits, parse_limits
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import Average, SavedRatio, SavedReport, SavedTime
+from bubbleviz.report.saved import SavedRatio, SavedReport, SavedTime
+from bubbleviz.report.summary import Average
 from bubbleviz.report.view import View
+from tests.support.averages import average_of
 from tests.support.command_line import CommandLine
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
 
 ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
-NONE = Average(None, None, 0)
+NONE = average_of(None, None, 0)
 LINK = SavedAdvice("link", 0.12, "Check the link. It is slow", "link-0-1", 0.01)
 STAGE = SavedAdvice("stage", 0.2, "Balance the stages", "stage-1")
 LITTLE = SavedAdvice("rank", 0.009, "Look at rank 3", "rank-3")
@@ -62,8 +64,8 @@ def run(
     if "stage_ns" in changes:
         times = changes.pop("stage_ns").items()
         changes["kinds"] = tuple(SavedTime(Phase[p], ns, stage) for (stage, p), ns in times)
-    bubble = Average(mean, std if n > 1 else None, n) if known else NONE
-    window = Average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
+    bubble = average_of(mean, std if n > 1 else None, n) if known else NONE
+    window = average_of(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
     ratio = SavedRatio(name, bubble, window, interval)
     saved = replace(SavedReport("1", name, 4, n if known else 0, False, (ratio,)), **changes)
     return ComparedRun(title, f"/x/{title}.json", saved)
@@ -513,7 +515,7 @@ VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_si
 
 def average(values: list[float]) -> Average:
     found = spread(list(values))
-    return Average(found.mean, found.std, found.n)
+    return average_of(found.mean, found.std, found.n)
 
 
 @pytest.mark.parametrize(
@@ -537,7 +539,7 @@ def test_no_spread_gives_no_test(
 
 @given(st.floats(-1e30, 1e30), st.sampled_from([0.0, 1e-300, 1.0, 1e30]), st.integers(2, 10**9))
 def test_no_number_is_ever_nan_or_infinite(mean: float, std: float, n: int) -> None:
-    one, two = Average(mean, std, n), Average(1.0, 1e-300, 2)
+    one, two = average_of(mean, std, n), average_of(1.0, 1e-300, 2)
     for found in (compare_means(one, two), compare_means(two, one), compare_means(two, two)):
         assert found is not None
         numbers = [found.mean, found.t, found.df, found.p, *(found.ci95 or ())]

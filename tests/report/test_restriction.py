@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture import legend
@@ -20,6 +18,7 @@ from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
+from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
@@ -285,8 +284,10 @@ def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None
     assert screen.startswith("Idle in iterations: 28.57 %")
     assert "What the idle time is made of" in screen
     assert "What the bubble is made of" not in screen + as_markdown(report, View())
-    saved = json.loads(json_report.render(report, View()))
-    assert saved_measure(saved) == {"name": measure_of(report), "idle": idle_of(report)}
+    assert saved_measure(summary_of(report)) == {
+        "name": measure_of(report),
+        "idle": idle_of(report),
+    }
     table = latex.render(report, View())
     assert "Idle time in iterations" in table
     assert "Bubble ratios" not in table

@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from bubbleviz._version import __version__
 from bubbleviz.analyses.idle import report as idle_report
 from bubbleviz.analyses.idle.copies import CopyTotal, written_size
-from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, IdleReport, RankIdle
+from bubbleviz.analyses.idle.report import (
+    BUSY,
+    DEFINITIONS,
+    ActivityIdle,
+    IdleReport,
+    RankIdle,
+    StepIdle,
+)
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.count.count import spread
 from bubbleviz.explain.idle import IdleIntervals
@@ -21,7 +29,17 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import covering, group_sum
 from bubbleviz.model.texts import csv_text, document_text, inert, one_line, percent
 from bubbleviz.render import document as blocks
-from bubbleviz.report.summary import IDLE_SCHEMA
+from bubbleviz.report.summary import (
+    IDLE_SCHEMA,
+    Average,
+    IdleKernels,
+    IdleNumbers,
+    IdlePart,
+    IdleRank,
+    IdleSummary,
+    RestrictionEntry,
+    values_of,
+)
 
 #: What compare and gate call the idle share of steps, and of spans.
 IDLE_STEPS, IDLE = "idle-steps", "idle"
@@ -41,15 +59,19 @@ COLUMNS = (
 
 def as_json(report: IdleReport, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
+    compared = values_of(summary_of_idle(report))
     document = {
-        **_summary(report),
+        "headline": compared["headline"],
+        "iterations": [],
+        "summary": compared["summary"],
+        "restrictions": compared["restrictions"],
         "definitions": DEFINITIONS,
         "shortest_ns": report.shortest_ns,
         "window": report.window,
         "span_ns": report.span_ns,
         "idle_ns": report.idle_ns,
         "proved_idle_ns": report.proved_idle_ns,
-        "what_to_do_first": idle_report.advice(report)[0],
+        "what_to_do_first": compared["what_to_do_first"],
         "activities": [
             _activity(total, report.idle_ns, {"rank": total.rank}) for total in report.activities
         ],
@@ -68,41 +90,56 @@ def as_json(report: IdleReport, top: int) -> str:
     return document_text(IDLE_SCHEMA, document)
 
 
-def _summary(report: IdleReport) -> dict[str, Any]:
-    """Return what compare and gate read, in the form of reports on pipelines: steps if there are.
+def summary_of_idle(report: IdleReport) -> IdleSummary:
+    """Return the part of a report that ``compare`` and ``gate`` read.
 
-    Shares and times are means over devices, and over their steps.
+    Shares and times are means over the steps of all devices, or over the devices if no steps are
+    known.
     """
     devices = [rank for rank in report.devices if rank.measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
-    ratios, windows = {}, {}
-    for name, parts in (
-        (IDLE_STEPS, [(own.idle_ns, own.length_ns) for own in steps if own.length_ns]),
-        (IDLE, [(rank.idle_ns, rank.span_ns) for rank in devices]),
-    ):
-        ratios[name] = asdict(spread([idle_ns / length_ns for idle_ns, length_ns in parts]))
-        windows[name] = asdict(spread([float(length_ns) for _, length_ns in parts]))
+    of_steps = [(step.idle_ns, step.length_ns) for step in steps if step.length_ns]
+    of_devices = [(rank.idle_ns, rank.span_ns) for rank in devices]
+    shares, windows = {}, {}
+    for name, times in ((IDLE_STEPS, of_steps), (IDLE, of_devices)):
+        shares[name] = _average([idle_ns / length_ns for idle_ns, length_ns in times])
+        windows[name] = _average([float(length_ns) for _, length_ns in times])
     headline = IDLE_STEPS if steps else IDLE
-    totals = Counter[str]()
+    return IdleSummary(
+        schema=IDLE_SCHEMA,
+        version=__version__,
+        headline=headline,
+        what_to_do_first=idle_report.advice(report)[0],
+        summary=IdleNumbers(
+            iterations=shares[headline].n,
+            bubble_ratio=shares,
+            window_ns=windows,
+            bubble_parts=_idle_parts(devices, steps, shares[headline].mean or 0.0),
+        ),
+        restrictions=[RestrictionEntry(own.code, own.text) for own in report.restrictions],
+        ranks=[IdleRank(index, rank.path) for index, rank in enumerate(report.ranks)],
+        kernels=[IdleKernels(name, ns) for name, _, _, ns in report.work()],
+    )
+
+
+def _average(values: Sequence[float]) -> Average:
+    return Average(**asdict(spread(values)))
+
+
+def _idle_parts(
+    devices: Sequence[RankIdle], steps: Sequence[StepIdle], idle_share: float
+) -> list[IdlePart]:
+    """Return the parts of the idle time of steps, or of devices without steps, largest first."""
+    idle_ns = Counter[str]()
     for step in steps:
-        totals.update(dict(step.activities))
+        idle_ns.update(dict(step.activities))
     for rank in () if steps else devices:
-        totals.update({total.activity: total.idle_ns for total in rank.activities})
-    mean, whole = ratios[headline]["mean"] or 0.0, sum(totals.values()) or 1
-    return {
-        "headline": headline,
-        "iterations": [],
-        "summary": {
-            "iterations": ratios[headline]["n"],
-            "bubble_ratio": ratios,
-            "window_ns": windows,
-            "bubble_parts": [
-                {"name": activity, "share": mean * ns / whole}
-                for activity, ns in sorted(totals.items(), key=lambda pair: -pair[1])
-            ],
-        },
-        "restrictions": [restriction.entry for restriction in report.restrictions],
-    }
+        idle_ns.update({total.activity: total.idle_ns for total in rank.activities})
+    total_ns = sum(idle_ns.values()) or 1
+    return [
+        IdlePart(activity, idle_share * ns / total_ns)
+        for activity, ns in sorted(idle_ns.items(), key=lambda pair: -pair[1])
+    ]
 
 
 def _rank(index: int, rank: RankIdle, shortest_ns: int, top: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.json_document import pipeline_of
-from bubbleviz.report.saved import SavedReport, read_document, read_pipeline
+from bubbleviz.report.saved import SavedReport, of_pipeline, read_summary, saved_run
+from bubbleviz.report.summary import IterationEntry
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules.communication.deadlocks import makespan_of
@@ -70,12 +71,16 @@ def of_saved(path: str) -> MeasuredRun:
         InputError: it cannot be read, is no report, or of no whole pipeline.
         MismatchError: it lacks the times of a virtual stage.
     """
-    document = read_document(path)
-    columns = restored(path, document).tables["operations"]
-    kernels = any(profile.get("kernels") for profile in document["profiles"])
-    overlaps = document["headline"] == OVERLAPPING and _overlapping(document["iterations"])
-    shown = document["typical_iteration"], overlaps, kernels
-    return _measured(path, read_pipeline(path), columns, *shown)
+    summary = read_summary(path)
+    columns = restored(path, summary).tables["operations"]
+    return _measured(
+        path,
+        of_pipeline(path, saved_run(summary)),
+        columns,
+        summary.typical_iteration,
+        overlaps=summary.headline == OVERLAPPING and _overlapping(summary.iterations),
+        on_gpus=any(profile.kernels for profile in summary.profiles),
+    )
 
 
 def of_report(report: Report, source: str) -> MeasuredRun:
@@ -87,10 +92,14 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     """
     typical = report.typical_iteration()
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
-    kernels = any(profile.kernels for profile in report.profiles)
-    overlaps = report.explanation.period_ns is not None
-    shown = None if typical is None else typical.index, overlaps, kernels
-    return _measured(source, pipeline_of(report), columns, *shown)
+    return _measured(
+        source,
+        pipeline_of(report),
+        columns,
+        None if typical is None else typical.index,
+        overlaps=report.explanation.period_ns is not None,
+        on_gpus=any(profile.kernels for profile in report.profiles),
+    )
 
 
 def _measured(
@@ -98,6 +107,7 @@ def _measured(
     times: SavedReport,
     columns: Mapping[str, Ints],
     typical: int | None,
+    *,
     overlaps: bool,
     on_gpus: bool,
 ) -> MeasuredRun:
@@ -124,20 +134,21 @@ def _measured(
     )
 
 
-def _overlapping(iterations: Sequence[Mapping[str, Any]]) -> bool:
-    """Return what ``training_overlaps`` does, of iterations of a JSON report.
+def _overlapping(iterations: Sequence[IterationEntry]) -> bool:
+    """Return what :func:`.count.training_overlaps` does, for the iterations of a saved report.
 
-    Where no ranks are listed, they may overlap.
+    Iterations may overlap if the report does not list their ranks.
     """
     shares = []
-    for at, iteration in enumerate(iterations):
-        beside = iterations[max(at - 1, 0) : at + 2]
-        if iteration["averaged"] and all(other.get("kind") == TRAINING for other in beside):
-            name = "stage" if iteration.get("clocks_contradict") else "schedule"
-            windows = [rank["windows"] for rank in iteration["ranks"] or ()]
-            name = name if all(name in own for own in windows) else "stage"
-            known = [own[name] for own in windows if own.get(name, {}).get("window_ns")]
-            shares += [own["overlap_ns"] / own["window_ns"] for own in known]
+    for index, iteration in enumerate(iterations):
+        beside = iterations[max(index - 1, 0) : index + 2]
+        if iteration.averaged and all(other.kind == TRAINING for other in beside):
+            windows = [rank.windows for rank in iteration.ranks]
+            has_schedule = all("schedule" in window_of for window_of in windows)
+            is_trusted = has_schedule and not iteration.clocks_contradict
+            name = "schedule" if is_trusted else "stage"
+            known = [window_of[name] for window_of in windows if name in window_of]
+            shares += [w.overlap_ns / w.window_ns for w in known if w.window_ns]
     return max(shares, default=1.0) > OVERLAP_SHARE
 
 

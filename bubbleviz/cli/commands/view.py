@@ -10,7 +10,7 @@ from bubbleviz.cli.options import REPORT_OR_PROFILES, MeasurementOptions, comman
 from bubbleviz.cli.private_names import Invocation
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.render.formats import check_installed
-from bubbleviz.report.saved import read_document
+from bubbleviz.report.saved import read_summary
 from bubbleviz.report.view import View
 
 
@@ -34,8 +34,7 @@ def view(
     names = invocation.names
     check_installed("vl_convert")
     if measurement.is_saved(inputs, "view", "shows"):
-        saved = read_document(inputs[0])
-        page = page_of_saved(inputs[0], names.replaced_document(saved))
+        page = page_of_saved(inputs[0], names.replaced(read_summary(inputs[0])))
     elif (idle := measurement.idle(inputs)) is not None:
         from bubbleviz.analyses.idle.page import render as page_of_idle
 

@@ -28,12 +28,10 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import unmarked
 from bubbleviz.render import palette
 from bubbleviz.render.formats import check_installed
-from bubbleviz.render.json_document import document
 from bubbleviz.render.rows import chosen_ranks
 from bubbleviz.render.web.shards import bytes_of, deflated, sharded
 from bubbleviz.render.web.unsaved import UnsavedNumbers, unsaved_numbers
@@ -47,6 +45,8 @@ from bubbleviz.report.rank_means import (
     standouts,
 )
 from bubbleviz.report.report import Report
+from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summary import RunSummary, values_of
 from bubbleviz.report.timeline import Timeline, restored, timeline_of
 from bubbleviz.report.view import View
 
@@ -94,32 +94,36 @@ def render(report: Report, view: View) -> str:
     """
     report = with_relative_paths(report)
     many = many_ranks(len(report.ranks))
-    numbers = document(report, by_rank=not many, slowdown=not many)
-    shown = view.iterations[0] if view.iterations else _opening(numbers)
+    summary = summary_of(report, by_rank=not many, slowdown=not many)
+    shown = view.iterations[0] if view.iterations else _opening(summary)
     means = rank_means(report) if many else None
     found = () if means is None else standouts(report, means)
     asked = [rank.index for rank in chosen_ranks(report, view)] if view.ranks else []
     unsaved = unsaved_numbers(report)
-    own = packed(numbers, timeline_of(report), shown, report.command, unsaved, means, found, asked)
+    own = packed(summary, timeline_of(report), shown, report.command, unsaved, means, found, asked)
     return page(*own)
 
 
-def page_of_saved(path: str, saved: Mapping[str, Any]) -> str:
-    """Return a report that was saved as JSON as an HTML document.
+def page_of_saved(path: str, summary: RunSummary) -> str:
+    """Return a saved report as an HTML document.
+
+    Args:
+        path: Path of the report.
+        summary: The report.
 
     Raises:
         InputError: its timeline contradicts itself.
         OutputError: the charting library is not installed.
     """
-    return page(*packed(saved, restored(path, saved), _opening(saved), "", UnsavedNumbers()))
+    timeline = restored(path, summary)
+    return page(*packed(summary, timeline, _opening(summary), "", UnsavedNumbers()))
 
 
-def _opening(saved: Mapping[str, Any]) -> int | None:
+def _opening(summary: RunSummary) -> int | None:
     """Return the index of the iteration at which a page opens; see :func:`.shown_iteration`."""
-    typical: int | None = saved["typical_iteration"]
-    marked = next((step["advice"] for step in saved.get("first", ()) if step["is_marked"]), None)
-    example: int | None = None if marked is None else saved["advice"][marked]["example_iteration"]
-    return typical if example is None else example
+    marked = next((step.advice for step in summary.first if step.is_marked), None)
+    example = None if marked is None else summary.advice[marked].example_iteration
+    return summary.typical_iteration if example is None else example
 
 
 def page(document: str, columns: str, blocks: Iterable[str] = (), own: Sequence[str] = ()) -> str:
@@ -192,7 +196,7 @@ _EMPTY = np.zeros(0, np.int64)
 
 
 def packed(
-    document: Mapping[str, Any],
+    summary: RunSummary,
     timeline: Timeline,
     shown: int | None,
     command: str,
@@ -204,7 +208,7 @@ def packed(
     """Return a report for a page: deflated JSON in base64, the columns that it describes, shards.
 
     Args:
-        document: the report's numbers as JSON values, as ``--json`` writes them.
+        summary: The report.
         timeline: its operations.
         shown: index of the iteration to begin with; None for the whole run.
         command: the command line that made it; empty for none.
@@ -223,7 +227,7 @@ def packed(
     blocks: list[str] = []
     shards = standing_out = None
     if means is not None:
-        pipelines = [rank["pipeline"] for rank in document["ranks"]]
+        pipelines = [rank.pipeline for rank in summary.ranks]
         shards, blocks = sharded(timeline, paint_of, pipelines, means.bubble_ratio, wanted)
         tables = {
             **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
@@ -241,19 +245,17 @@ def packed(
             for own in found[:_MOST_STANDOUTS]
         ]
     columns = bytes_of(tables)
-    path = document.get("critical_path")
     whole = {
-        # Without what the columns hold, and what only programs read.
-        "report": {**document, "critical_path": path and {**path, "slack": None}, "timeline": None},
+        "report": _shown_values(summary),
         "base_ns": str(timeline.base_ns),
         "shown": shown,
         "command": command,
         "unsaved": asdict(unsaved),
         "shown_rank": next(iter(wanted), None),
-        "many": many_ranks(len(document["ranks"])),
+        "many": many_ranks(len(summary.ranks)),
         "standouts": standing_out,
         "shards": shards,
-        "measure": saved_measure(document),
+        "measure": saved_measure(summary),
         "names": timeline.names,
         "paints": [
             {"bands": [list(band) for band in each.bands], "number": each.number} for each in paints
@@ -271,7 +273,7 @@ def packed(
                 "name": ratio.name,
                 "summary": ratio.summary,
                 "definition": ratio.definition,
-                "words": ratio.words_for(document.get("kind", TRAINING)),
+                "words": ratio.words_for(summary.kind),
                 "work": ratio.work.name.lower(),
             }
             for ratio in ratio_definitions()
@@ -281,6 +283,18 @@ def packed(
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
     packed_text = deflated(unmarked(text).encode("utf-8"), LEVEL)
     return packed_text, deflated(columns, LEVEL), blocks
+
+
+def _shown_values(summary: RunSummary) -> dict[str, Any]:
+    """Return a report as JSON values, without the timeline and without slack.
+
+    The page has the timeline as columns, and does not show slack.
+    """
+    values = values_of(summary)
+    values["timeline"] = None
+    if values["critical_path"] is not None:
+        values["critical_path"]["slack"] = None
+    return values
 
 
 def _mean_columns(means: RankMeans) -> dict[str, Ints]:

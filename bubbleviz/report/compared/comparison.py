@@ -22,7 +22,8 @@ from bubbleviz.report.compared.pair import (
     is_common_ratio,
 )
 from bubbleviz.report.compared.significance import SIGNIFICANT, MeanDifference, compare_means
-from bubbleviz.report.saved import Average, SavedRatio, SavedReport
+from bubbleviz.report.saved import SavedRatio, SavedReport
+from bubbleviz.report.summary import Average
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -217,9 +218,9 @@ def _compare_ratio(name: str, pair: RunPair) -> Cell:
 
 def _divide(average: Average, divisor: int) -> Average:
     """Return the average of all values, each divided by ``divisor``."""
-    mean = None if average.mean is None else average.mean / divisor
-    std = None if average.std is None else average.std / divisor
-    return Average(mean, std, average.n)
+    values = (average.mean, average.std, average.min, average.max, average.ci95)
+    mean, std, low, high, ci95 = (None if own is None else own / divisor for own in values)
+    return Average(mean, std, low, high, ci95, average.n)
 
 
 def _describe_limits(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bubbleviz.report.saved import Average
+    from bubbleviz.report.summary import Average
 
 #: Assumptions of every test, for readers.
 ASSUMPTIONS = (
