@@ -25,16 +25,16 @@ _MAX_REASON_LENGTH = 120
 def check_installed(
     path: str, what: str, package: str = "pyarrow", otherwise: str = "write the table as CSV"
 ) -> None:
-    """Refuse to go on without a package of the extra ``parquet``.
+    """Raise an error if a package of the extra ``parquet`` is not installed.
 
     Args:
         path: Path of the file or directory to read.
-        what: What it is, in words.
+        what: Kind of the file, with its article.
         package: Name of the package that reads it.
-        otherwise: What can be done instead of installing the package.
+        otherwise: Alternative to installing the package.
 
     Raises:
-        ProfileError: It is not installed.
+        ProfileError: The package is not installed.
     """
     try:
         import_module(package)
@@ -45,15 +45,19 @@ def check_installed(
         ) from error
 
 
-def values_of(column: Any, none: int = 0) -> tuple[npt.NDArray[Any], Bools]:
-    """Return numbers as an array, truth values as 1 and 0, and which rows have one.
+def values_of(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools]:
+    """Return a column of numbers or truth values as an array.
 
-    ``to_numpy`` and ``fill_null`` would import pandas wherever that is installed: 40 MB, and longer
-    than a small table takes.
+    ``to_numpy`` and ``fill_null`` of pyarrow import pandas if it is installed, which takes 40 MB
+    and longer than reading a small table.
 
     Args:
-        column: an array of pyarrow, chunked or not.
-        none: stands where there is no value.
+        column: An array of pyarrow, chunked or not.
+        fill_value: Value to use for nulls.
+
+    Returns:
+        values: The values; truth values are 1 and 0.
+        filled: Whether each row has a value.
     """
     import pyarrow as pa
 
@@ -64,13 +68,14 @@ def values_of(column: Any, none: int = 0) -> tuple[npt.NDArray[Any], Bools]:
     if not column.null_count:
         return np.from_dlpack(column), np.ones(len(column), bool)
     filled = values_of(column.is_valid())[0].astype(bool)
-    parts = [None, column.buffers()[1]]
-    whole = pa.Array.from_buffers(column.type, len(column), parts, offset=column.offset)
-    return np.where(filled, np.from_dlpack(whole), none), filled
+    # The same array without its bitmap of nulls.
+    buffers = [None, column.buffers()[1]]
+    with_any_values = pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
+    return np.where(filled, np.from_dlpack(with_any_values), fill_value), filled
 
 
 def _parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """Return the names of the columns of a file, and what reads some of them."""
+    """Return the column names of a Parquet file, and a function that reads columns by name."""
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
@@ -78,19 +83,19 @@ def _parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
 
 
 def _arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """Return the same of a file or a stream of Arrow IPC."""
+    """Return the column names of an Arrow file or stream, and a function that reads columns."""
     import pyarrow as pa
 
-    # If another program truncated a memory-mapped file, the process would be killed.
+    # The file is not mapped: if another program truncated it, the process would be killed.
     reader = opened_ipc(pa.OSFile(path, "rb"))
     return reader.schema.names, lambda names: reader.read_all().select(names)
 
 
 def opened_ipc(file: Any, options: Any = None) -> Any:
-    """Return the reader of a file or a stream of Arrow IPC.
+    """Return the reader of an Arrow IPC file or stream.
 
     Raises:
-        pyarrow.ArrowInvalid: it is neither.
+        pyarrow.ArrowInvalid: The file is neither.
     """
     import pyarrow as pa
 
@@ -101,16 +106,16 @@ def opened_ipc(file: Any, options: Any = None) -> Any:
         return pa.ipc.open_stream(file, options=options)
 
 
-#: What a file of each kind is, and what opens it.
+#: Name of each kind of file, and the function that opens it.
 _OPENED = {"parquet": ("a Parquet table", _parquet), "arrow": ("an Arrow table", _arrow)}
 
 
 def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
-    """Return the columns of a file of Parquet or Arrow that mean something.
+    """Return the columns of a Parquet or Arrow file that belong to the schema.
 
     Raises:
-        ProfileError: pyarrow is not installed or cannot read it, its columns are not those of
-            operations, or a cell is no number where one is needed.
+        ProfileError: pyarrow is not installed or cannot read the file, its columns do not describe
+            operations, or a cell that must be a number is not a number.
     """
     watch(0.0)
     what, opened = _OPENED[kind]
@@ -121,13 +126,13 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
         header, read = opened(path)
         names = select_columns(path, header)
         table = read(names)
-        # Of a file of IPC nothing is checked before it is used, offsets into its texts included.
+        # Otherwise Arrow files are used unchecked, even the offsets of their texts.
         table.validate(full=True)
         numbers, texts = {}, {}
         for name in names:
             column = table.column(name)
             if str(column.type) == "string_view":
-                # Not every version of pyarrow computes with these.
+                # Older versions of pyarrow cannot compute with views.
                 column = column.cast(pa.string())
             if COLUMNS[name].kind.is_number:
                 numbers[name] = _numbers(path, name, column)
@@ -142,10 +147,10 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
 
 
 def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
-    """Return a column of numbers; dates and durations become nanoseconds.
+    """Return a column of numbers. Timestamps and durations become nanoseconds.
 
     Raises:
-        ProfileError: it holds something else.
+        ProfileError: The column has another type, or a number is infinite.
     """
     import pyarrow as pa
 
@@ -157,18 +162,19 @@ def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
         texts = ["" if text is None else text for text in column.to_pylist()]
         return model.NumberColumn(*parse_numbers(path, 0, name, texts))
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        whole = pa.timestamp("ns", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("ns")
-        column, in_ns = column.cast(whole).cast(pa.int64()), True
+        is_timestamp = pa.types.is_timestamp(kind)
+        ns_type = pa.timestamp("ns", kind.tz) if is_timestamp else pa.duration("ns")
+        column, in_ns = column.cast(ns_type).cast(pa.int64()), True
     elif pa.types.is_decimal(kind):
         column = column.cast(pa.float64())
     elif pa.types.is_null(kind):
         column = column.cast(pa.int64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise ProfileError(f"{path}: the column {name} holds no numbers, but {kind}")
-    whole_numbers = pa.types.is_integer(column.type)
-    values, filled = values_of(column.cast(pa.int64() if whole_numbers else pa.float64()))
-    if not whole_numbers and (endless := np.isinf(values)).any():
-        row = int(endless.argmax())
+    is_whole = pa.types.is_integer(column.type)
+    values, filled = values_of(column.cast(pa.int64() if is_whole else pa.float64()))
+    if not is_whole and (is_infinite := np.isinf(values)).any():
+        row = int(is_infinite.argmax())
         raise model.refused(
             path, row, f"{name} is {model.shown(values[row])}, which is not a number"
         )
@@ -176,19 +182,19 @@ def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
 
 
 def _texts(path: str, name: str, column: Any) -> CodedTexts:
-    """Return a column of texts, or of whole numbers as texts.
+    """Return a column of texts. Numbers become texts.
 
     Raises:
-        ProfileError: it holds something else.
+        ProfileError: The column has another type.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
     if pa.types.is_floating(kind):
-        # As a column of whole numbers with gaps often is.
-        whole = pc.all(pc.equal(pc.floor(column), column), skip_nulls=True).as_py() is not False
-        column = column.cast(pa.int64(), safe=False) if whole else column
+        # Whole numbers with nulls are often stored as floats.
+        is_whole = pc.all(pc.equal(pc.floor(column), column), skip_nulls=True).as_py() is not False
+        column = column.cast(pa.int64(), safe=False) if is_whole else column
     if pa.types.is_null(kind):
         column = column.cast(pa.string())
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind):

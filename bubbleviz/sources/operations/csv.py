@@ -19,6 +19,7 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import UnpackedFile
 from bubbleviz.sources.operations import cells as model
@@ -26,16 +27,16 @@ from bubbleviz.sources.operations.schema import COLUMNS, select_columns
 
 _DELIMITERS = (",", ";", "\t")
 _LINE_END = re.compile(r"[\r\n]")
-#: Rows that are converted together.
-_BLOCK = 1 << 15
-#: Bytes that are decoded at a time.
-_PIECE = 1 << 20
-#: A cell that is longer is no cell of such a table, but a quotation mark that nobody closed.
-_LONGEST_CELL = 1 << 26
+#: Number of rows that are converted together.
+_BLOCK_ROWS = 1 << 15
+#: Number of bytes that are decoded at a time.
+_PIECE_BYTES = 1 << 20
+#: Maximum length of a cell. A longer one begins with a quotation mark that is never closed.
+_MAX_CELL_LENGTH = 1 << 26
 
 
 def _delimiter_of(header: str) -> str:
-    """Return the delimiter that a header holds most often; a comma where it holds none."""
+    """Return the delimiter that occurs most often in a header, or a comma if none does."""
     return max(_DELIMITERS, key=header.count)
 
 
@@ -63,7 +64,7 @@ def detect_encoding(head: bytes) -> str:
 
 
 def header_in(head: bytes) -> list[str]:
-    """Return the names of columns that a file begins with; none where that is no text."""
+    """Return the column names in the first bytes of a file, or none if they are no text."""
     encoding = detect_encoding(head)
     # Invalid bytes after the first line are reported when the table is read.
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
@@ -85,75 +86,120 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
         ProfileError: The file is not text in UTF-8 or UTF-16, its columns do not describe
             operations, or a cell that must be a number is not a number.
     """
-    file = UnpackedFile(path, watch, _PIECE)
+    file = UnpackedFile(path, watch, _PIECE_BYTES)
     with _long_cells():
         lines = _Lines(_lines(path, file))
         first = next(lines, "")
         header = _header_of(first)
-        place = {name: header.index(name) for name in select_columns(path, header)}
-        numbers: dict[str, list[tuple[model.Numbers, Bools]]] = {
-            n: [] for n in place if COLUMNS[n].kind.is_number
-        }
-        codes: dict[str, list[Ints]] = {name: [] for name in place if name not in numbers}
-        known: dict[str, dict[str, int]] = {name: {} for name in codes}
-        count = 0
+        collected = _CollectedColumns(path, header)
         try:
             reader = csv.reader(lines, delimiter=_delimiter_of(first))
-            while block := list(islice(reader, _BLOCK)):
-                # Empty lines count for nothing.
+            while block := list(islice(reader, _BLOCK_ROWS)):
+                # Empty lines are not rows.
                 rows = [row for row in block if row]
-                if not {*map(len, rows)} <= {len(header)}:
-                    at = next(at for at, row in enumerate(rows) if len(row) != len(header))
-                    is_last = at == len(rows) - 1 and not any(reader)
-                    has_line_end = lines.last.endswith(("\n", "\r"))
-                    if is_last and not has_line_end and len(rows[at]) < len(header):
-                        reason = (
-                            f"the file was cut short in it, after {len(rows[at])} of {len(header)} "
-                            "cells; copy the file again"
-                        )
-                        raise model.refused(path, count + at, reason)
-                    reason = (
-                        f"it has {len(rows[at])} cells, and the header {len(header)}; quote cells "
-                        "that hold the delimiter"
-                    )
-                    raise model.refused(path, count + at, reason)
-                columns = list(zip(*rows, strict=True))
-                for name in numbers if rows else ():
-                    numbers[name].append(parse_numbers(path, count, name, columns[place[name]]))
-                for name, code_of in known.items() if rows else ():
-                    of_cells = [code_of.setdefault(c, len(code_of)) for c in columns[place[name]]]
-                    codes[name].append(np.array(of_cells, np.int64))
-                count += len(rows)
+                wrong = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
+                if wrong is not None:
+                    is_last = wrong == len(rows) - 1 and not any(reader)
+                    is_torn = is_last and not lines.last.endswith(("\n", "\r"))
+                    raise _wrong_length(collected, wrong, len(rows[wrong]), is_torn=is_torn)
+                collected.add(rows)
         except csv.Error as error:
-            raise model.refused(path, count, f"it cannot be read as CSV ({error})") from error
+            reason = f"it cannot be read as CSV ({error})"
+            raise model.refused(path, collected.n_rows, reason) from error
         if file.damaged or file.cut:
             raise ProfileError(f"{path}: its gzip data ends early or is damaged; copy it again")
-    none = np.empty(0, np.int64)
-    return model.Cells(
-        path,
-        count,
-        {
+    return collected.finish()
+
+
+class _CollectedColumns:
+    """Columns of a table that are read block by block.
+
+    Args:
+        path: Path of the table.
+        header: Names of all its columns.
+
+    Attributes:
+        path: Path of the table.
+        header: Names of all its columns.
+        n_rows: Number of rows so far.
+    """
+
+    def __init__(self, path: str, header: Sequence[str]) -> None:
+        self.path, self.header = path, header
+        self.n_rows = 0
+        self._index = {name: header.index(name) for name in select_columns(path, header)}
+        self._numbers: dict[str, list[tuple[model.Numbers, Bools]]] = {}
+        self._codes: dict[str, list[Ints]] = {}
+        self._texts: dict[str, Numbering[str]] = {}
+        for name in self._index:
+            if COLUMNS[name].kind.is_number:
+                self._numbers[name] = []
+            else:
+                self._codes[name], self._texts[name] = [], Numbering()
+
+    def add(self, rows: Sequence[Sequence[str]]) -> None:
+        """Add rows that all have as many cells as the header.
+
+        Raises:
+            ProfileError: A cell that must be a number is not a number.
+        """
+        if not rows:
+            return
+        columns = list(zip(*rows, strict=True))
+        for name, parts in self._numbers.items():
+            parts.append(parse_numbers(self.path, self.n_rows, name, columns[self._index[name]]))
+        for name, codes in self._codes.items():
+            codes.append(self._texts[name].numbers(columns[self._index[name]]))
+        self.n_rows += len(rows)
+
+    def finish(self) -> model.Cells:
+        """Return all columns."""
+        none = np.empty(0, np.int64)
+        numbers = {
             name: model.NumberColumn(
                 np.concatenate([values for values, _ in parts] or [none]),
                 np.concatenate([filled for _, filled in parts] or [none.astype(bool)]),
             )
-            for name, parts in numbers.items()
-        },
-        {
-            name: model.stripped(np.concatenate(parts or [none]), list(known[name]))
-            for name, parts in codes.items()
-        },
+            for name, parts in self._numbers.items()
+        }
+        texts = {
+            name: model.stripped(np.concatenate(codes or [none]), self._texts[name].values)
+            for name, codes in self._codes.items()
+        }
+        return model.Cells(self.path, self.n_rows, numbers, texts)
+
+
+def _wrong_length(
+    collected: _CollectedColumns, index: int, length: int, *, is_torn: bool
+) -> ProfileError:
+    """Return the error for a row with more or fewer cells than the header.
+
+    Args:
+        collected: The rows of earlier blocks.
+        index: Index of the row in its block.
+        length: Number of cells in the row.
+        is_torn: Whether the file ends in the row, without a line end.
+    """
+    n_columns = len(collected.header)
+    reason = (
+        f"it has {length} cells, and the header {n_columns}; quote cells that hold the delimiter"
     )
+    if is_torn and length < n_columns:
+        reason = (
+            f"the file was cut short in it, after {length} of {n_columns} cells; copy the file "
+            "again"
+        )
+    return model.refused(collected.path, collected.n_rows + index, reason)
 
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    """Let cells be long; Python's own limit is that of the whole process."""
-    before = csv.field_size_limit(_LONGEST_CELL)
+    """Allow long cells. The limit of the csv module applies to the whole process."""
+    previous = csv.field_size_limit(_MAX_CELL_LENGTH)
     try:
         yield
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(previous)
 
 
 class _Lines:
@@ -179,7 +225,7 @@ class _Lines:
 
 
 def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of a file, whatever they end with.
+    """Yield the lines of a file, with any kind of line end.
 
     Raises:
         ProfileError: The text is neither UTF-8 nor UTF-16.
@@ -192,7 +238,7 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
         for piece in codecs.iterdecode(chain((first,), remaining), encoding):
             parts.append(piece)
             if "\n" in piece or "\r" in piece:
-                # The last line may go on.
+                # The last line may continue in the next piece.
                 *lines, rest = io.StringIO("".join(parts), newline="")
                 yield from lines
                 parts = [rest]
@@ -205,16 +251,20 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
 def parse_numbers(
     path: str, first: int, name: str, cells: Sequence[str]
 ) -> tuple[model.Numbers, Bools]:
-    """Return cells as numbers, and which of them hold one.
+    """Parse cells as numbers.
 
     Args:
-        path: of the table.
-        first: row of the first cell.
-        name: of their column.
-        cells: one a row.
+        path: Path of the table, for messages.
+        first: Row of the first cell.
+        name: Name of the column.
+        cells: One cell per row.
+
+    Returns:
+        values: The numbers, with 0 for empty cells.
+        filled: Whether each cell contains a number.
 
     Raises:
-        ProfileError: one is no number.
+        ProfileError: A cell contains something else.
     """
     with suppress(ValueError, OverflowError):
         return np.array(list(map(int, cells)), np.int64), np.ones(len(cells), bool)
@@ -226,14 +276,14 @@ def parse_numbers(
         floats = np.array(list(map(float, numbers)), np.float64)
         if not np.isinf(floats).any():
             return floats, filled
-    at = next(at for at, cell in enumerate(numbers) if not _is_finite(cell))
+    index = next(index for index, cell in enumerate(numbers) if not _is_number(cell))
     raise model.refused(
-        path, first + at, f"{name} is {model.shown(numbers[at])}, which is not a number"
+        path, first + index, f"{name} is {model.shown(numbers[index])}, which is not a number"
     )
 
 
-def _is_finite(cell: str) -> bool:
-    """Tell whether a cell holds a number, or NaN, and nothing endless."""
+def _is_number(cell: str) -> bool:
+    """Return whether a cell contains a finite number or NaN."""
     try:
         return not math.isinf(float(cell))
     except ValueError:

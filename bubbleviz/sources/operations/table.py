@@ -1,75 +1,83 @@
-"""Operations from the rows of a table, or an error that says why a row is none."""
+"""Makes operations of the rows of a table, or says why a row is none."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import grouping, texts
-from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Source, ToldClock
 from bubbleviz.sources.operations.cells import Cells, shown, stripped
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
-#: A number, or two of an operation that names two things.
-_NUMBERS = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
-#: The number of an iteration; training scripts may count more than steps in it.
+#: A number, or the two numbers of a fused operation.
+_PAIR = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
+#: Number of an iteration. It has more digits than other numbers, since some programs put a
+#: timestamp into it.
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
-#: Iterations that no range names, beside one that some range does; reports write these.
-_BESIDE = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
-#: What an operation is, its times apart.
-_WHAT = (
+#: Name that reports give to an iteration without a range, next to an iteration that has one.
+_NEIGHBOUR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
+#: Columns that identify an operation, besides its times.
+_IDENTITY = (
     *("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch"),
     *("second_chunk", "occurrence"),
 )
-#: A multiplier that mixes bits (that of splitmix64).
-_ODD = np.uint64(0xBF58476D1CE4E5B9)
+#: Multiplier of the hash function splitmix64.
+_HASH_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Times of operations on their devices, or -1 if ``has_span`` is False."""
+
+    start_ns: Ints
+    end_ns: Ints
+    has_span: Bools
 
 
 def number_of_iteration(name: str) -> int:
-    """Return the number of an iteration; -1 for one that has none, but a place beside another."""
+    """Return the number of an iteration, or -1 if its name only places it next to another."""
     match = _STEP.fullmatch(name)
     return NONE if match is None else int(match[1])
 
 
 def operation_table(cells: Cells, source: Source) -> OperationTable:
-    """Return a table's operations, with what else it tells.
+    """Return the operations in the cells of a table.
 
     Raises:
-        NothingToAnalyseError: it has no rows.
-        ProfileError: a row cannot be an operation, or contradicts another.
+        NothingToAnalyseError: The table has no rows.
+        ProfileError: A row is no operation, or contradicts another row.
     """
     if cells.rows == 0:
         raise NothingToAnalyseError(
             f"{cells.path}: the table is empty; write a row for each operation"
         )
-    place, places = _places(cells)
-    iteration, iteration_names = _iterations(cells)
-    start_ns, end_ns, spanned = span = cells.spans()
-    keys = _keys(cells, place, iteration, span)
+    rank_index, places = _read_ranks(cells)
+    iteration, iteration_names = _read_iterations(cells)
+    spans = _Spans(*cells.spans())
+    operations = _read_identity(cells, rank_index, iteration, spans)
     virtual_stage = cells.whole("virtual_stage")[0]
     if "chunk" in cells.names:
-        # Otherwise the chunks of a rank are numbered by its virtual stages.
-        rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (virtual_stage != NONE))
-        chunk = grouping.groups_of(place[rows], keys.chunk[rows]).of_row
-        _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
-    _refuse_twice(cells, keys, span)
-    length_ns = end_ns - start_ns
-    active_ns, known = cells.whole("active_ns")
-    # As far as is told, kernels kept the GPU busy throughout.
-    operations = keys.changed(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        has_span=spanned.astype(np.int64),
+        _refuse_two_stages(cells, operations, virtual_stage)
+    # Otherwise the chunks of a rank are numbered by its virtual stages.
+    _refuse_repetition(cells, operations, spans)
+    length_ns = spans.end_ns - spans.start_ns
+    active_ns, is_active_known = cells.whole("active_ns")
+    operations = operations.changed(
+        start_ns=spans.start_ns,
+        end_ns=spans.end_ns,
+        has_span=spans.has_span.astype(np.int64),
         kernels=cells.whole("kernels")[0],
-        active_ns=np.where(known, active_ns, length_ns),
+        # Kernels are assumed to keep the GPU busy unless the table says otherwise.
+        active_ns=np.where(is_active_known, active_ns, length_ns),
         busy_ns=length_ns,
         received_ns=cells.times("received_ns"),
         launched_ns=cells.times("launched_ns"),
@@ -96,155 +104,194 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     )
 
 
-def _places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
-    """Return the place of each row's rank among the ranks, and these in order of their numbers.
+def _read_ranks(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
+    """Return the ranks of a table.
+
+    Returns:
+        rank_index: Index of the rank of each row.
+        places: The ranks, in ascending order of their numbers.
 
     Raises:
-        ProfileError: a row has no rank, or two rows contradict each other.
+        ProfileError: A row has no rank, or two rows contradict each other.
     """
-    number, known = cells.whole("rank")
-    cells.refuse(~known, "rank is empty; fill it")
-    values, place = np.unique(number, return_inverse=True)
-    place = place.reshape(-1).astype(np.int64)
-    columns = ("global_rank", "stage", "pipeline", "host", "clock", "clock_uncertainty_ns")
-    global_rank, stage, pipeline, host, clock, uncertainty_ns = (
-        _of_ranks(cells, place, len(values), name) for name in columns
-    )
-    aligned = "clock_uncertainty_ns" in cells.names
-    told = []
-    for at, rank in enumerate(values.tolist()):
-        # It may be told, but as unknown.
-        own_pipeline = pipeline[at]
-        if own_pipeline is None and "pipeline" in cells.names:
-            own_pipeline = NONE
-        own_clock = None
-        if clock[at] is not None:
-            own_clock = ToldClock(clock[at], aligned=aligned, uncertainty_ns=uncertainty_ns[at])
-        told.append(
-            ToldPlace(
-                number=rank,
-                global_rank=global_rank[at] if "global_rank" in cells.names else rank,
-                host=host[at],
-                clock=own_clock,
-                stage=stage[at],
-                pipeline=own_pipeline,
-            )
+    number, is_filled = cells.whole("rank")
+    cells.refuse(~is_filled, "rank is empty; fill it")
+    numbers, rank_index = np.unique(number, return_inverse=True)
+    rank_index = rank_index.reshape(-1).astype(np.int64)
+    count = len(numbers)
+    global_ranks = _read_rank_numbers(cells, rank_index, count, "global_rank")
+    stages = _read_rank_numbers(cells, rank_index, count, "stage")
+    pipelines = _read_rank_numbers(cells, rank_index, count, "pipeline")
+    hosts = _read_rank_texts(cells, rank_index, count, "host")
+    clocks = _read_rank_texts(cells, rank_index, count, "clock")
+    uncertainties_ns = _read_rank_numbers(cells, rank_index, count, "clock_uncertainty_ns")
+    # Reports write the uncertainty of clocks that are aligned already.
+    is_aligned = "clock_uncertainty_ns" in cells.names
+    places = []
+    for index, rank in enumerate(numbers.tolist()):
+        pipeline = pipelines[index]
+        if pipeline is None and "pipeline" in cells.names:
+            pipeline = NONE
+        clock = None
+        if (clock_name := clocks[index]) is not None:
+            uncertainty_ns = uncertainties_ns[index]
+            clock = ToldClock(clock_name, aligned=is_aligned, uncertainty_ns=uncertainty_ns)
+        place = ToldPlace(
+            number=rank,
+            global_rank=global_ranks[index] if "global_rank" in cells.names else rank,
+            host=hosts[index],
+            clock=clock,
+            stage=stages[index],
+            pipeline=pipeline,
         )
-    return place, tuple(told)
+        places.append(place)
+    return rank_index, tuple(places)
 
 
-def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[Any]:
-    """Return what a column tells of each rank, None for nothing."""
-    if name not in cells.names:
-        return [None] * count
-    value: Callable[[int], Any] = int
-    if name in cells.texts:
-        column = cells.texts[name]
-        values, value = column.code, column.texts.__getitem__
-    else:
-        values, _ = cells.whole(name)
+def _read_rank_numbers(
+    cells: Cells, rank_index: Ints, count: int, name: str
+) -> Sequence[int | None]:
+    """Return the number of each rank in a column, or None if it is unknown.
+
+    Args:
+        cells: Cells of the table.
+        rank_index: Index of the rank of each row.
+        count: Number of ranks.
+        name: Name of the column.
+
+    Raises:
+        ProfileError: Two rows of a rank contradict each other.
+    """
+    values, _ = cells.whole(name)
+    of_rank = _value_of_ranks(cells, rank_index, count, name, values, str)
+    return [None if value == NONE else value for value in of_rank]
+
+
+def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> Sequence[str | None]:
+    """Return the text of each rank in a column, or None if it is unknown.
+
+    The arguments and errors are those of :func:`_read_rank_numbers`.
+    """
+    column = cells.text(name)
+    of_rank = _value_of_ranks(
+        cells, rank_index, count, name, column.code, lambda code: shown(column.texts[code])
+    )
+    return [None if code == NONE else column.texts[code] for code in of_rank]
+
+
+def _value_of_ranks(
+    cells: Cells,
+    rank_index: Ints,
+    count: int,
+    name: str,
+    values: Ints,
+    format_value: Callable[[int], str],
+) -> list[int]:
+    """Return the value of each rank, or -1 if none of its rows has one."""
     rows = np.flatnonzero(values != NONE)
-    told = str if value is int else lambda code: shown(value(code))
-    _refuse_two(cells, name, place[rows], rows, values[rows], told)
-    of_rank = scattered(count, place[rows], values[rows])
-    return [None if known == NONE else value(known) for known in of_rank.tolist()]
+    _refuse_two(cells, name, rank_index[rows], rows, values[rows], format_value)
+    of_rank: list[int] = scattered(count, rank_index[rows], values[rows]).tolist()
+    return of_rank
 
 
 def _refuse_two(
-    cells: Cells, name: str, group: Ints, rows: Ints, values: Ints, told: Callable[[int], str]
+    cells: Cells,
+    name: str,
+    group: Ints,
+    rows: Ints,
+    values: Ints,
+    format_value: Callable[[int], str],
 ) -> None:
-    """Refuse rows of one group that hold two values.
+    """Refuse a table with two values in the rows of one group.
 
     Args:
-        cells: of the table.
-        name: of the column.
-        group: of each of the rows.
-        rows: of the table.
-        values: of these.
-        told: returns one of these as a message shows it.
+        cells: Cells of the table.
+        name: Name of the column.
+        group: Group of each row.
+        rows: Indices of the rows in the table.
+        values: Value of each row.
+        format_value: Returns a value for the message.
 
     Raises:
-        ProfileError: there are two such rows.
+        ProfileError: There are two such rows.
     """
     groups = grouping.groups_of(group)
     first = groups.first[groups.of_row]
-    other: Bools = values != values[first]
-    if not other.any():
+    is_different: Bools = values != values[first]
+    if not is_different.any():
         return
-    at = int(other.argmax())
-    before = int(first[at])
-    number, _ = cells.whole("rank")
+    index = int(is_different.argmax())
+    first_index = int(first[index])
+    row, first_row = int(rows[index]), int(rows[first_index])
+    rank = cells.whole("rank")[0][row]
+    value, first_value = format_value(int(values[index])), format_value(int(values[first_index]))
+    unit = "rank and chunk" if name == "virtual_stage" else "rank"
     raise cells.refusal(
-        int(rows[at]),
-        f"rank {number[rows[at]]} has {name} {told(int(values[at]))} here, and "
-        f"{told(int(values[before]))} in {cells.row_noun} {rows[before] + 1}; give each rank "
-        + ("and chunk one" if name == "virtual_stage" else "one"),
+        row,
+        f"rank {rank} has {name} {value} here, and {first_value} in {cells.row_noun} "
+        f"{first_row + 1}; give each {unit} one",
     )
 
 
-def _iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
-    """Return the place of each row's iteration among their names, and these; -1 for none.
+def _refuse_two_stages(cells: Cells, operations: Operations, virtual_stage: Ints) -> None:
+    """Refuse a table in which a chunk of a rank has two virtual stages.
 
     Raises:
-        ProfileError: one is not a whole number.
+        ProfileError: There is such a chunk.
+    """
+    rows = np.flatnonzero(np.isin(operations.phase, COUNTED) & (virtual_stage != NONE))
+    chunk = grouping.groups_of(operations.rank[rows], operations.chunk[rows]).of_row
+    _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
+
+
+def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
+    """Return the index of the iteration of each row, or -1 if it has none, and their names.
+
+    Raises:
+        ProfileError: A name is not a whole number.
     """
     column = cells.text("iteration").occurring()
     names = []
-    for place, text in enumerate(column.texts):
-        whole = _STEP.fullmatch(text)
-        if whole is None and _BESIDE.fullmatch(text) is None:
+    for code, text in enumerate(column.texts):
+        step = _STEP.fullmatch(text)
+        if step is None and _NEIGHBOUR.fullmatch(text) is None:
             reason = f"the iteration {shown(text)} is not a whole number; number the iterations"
-            raise cells.refusal(int((column.code == place).argmax()), reason)
-        names.append(text if whole is None else str(int(whole[1])))
+            raise cells.refusal(int((column.code == code).argmax()), reason)
+        names.append(text if step is None else str(int(step[1])))
     column = stripped(column.code, names)
     return column.code, tuple(column.texts)
 
 
-def _keys(
-    cells: Cells, place: Ints, iteration: Ints, span: tuple[Ints, Ints, Bools]
-) -> model.Operations:
-    """Return what the operations are; ``occurrence`` is -1 where the table does not tell it.
+def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
+    """Return the operations of a table, without their work on devices.
+
+    Args:
+        cells: Cells of the table.
+        rank_index: Index of the rank of each row.
+        iteration: Index of the iteration of each row.
+        spans: Times on devices.
 
     Raises:
-        ProfileError: a row cannot be an operation.
+        ProfileError: A row is no operation.
     """
-    start_ns, end_ns, spanned = span
-    labels = [phase.label for phase in Phase]
-
-    def unknown_phase(text: str) -> str:
-        near = texts.suggestion(text, labels)
-        return f"the phase {shown(text)} is unknown{near}; the phases are {', '.join(labels)}"
-
-    def no_number(text: str) -> str:
-        return f"the {name} {shown(text)} is not a whole number"
-
-    cells.refuse(~cells.text("phase").known, "phase is empty; fill it")
-    (phase,) = _looked_up(
-        cells.text("phase"), cells, lambda text: _PHASES.get(text.lower()), unknown_phase, 1
-    )
-    numbers: dict[str, Ints] = {}
-    for name in ("microbatch", "chunk"):
-        if name in cells.numbers:
-            first, second = cells.whole(name)[0], np.full(cells.rows, NONE, np.int64)
-        else:
-            first, second = _looked_up(cells.text(name), cells, _numbers_of, no_number, 2)
-        told, known = cells.whole(f"second_{name}")
-        numbers |= {name: first, f"second_{name}": np.where(known, told, second)}
-    # An operation without a name goes by its phase.
-    names = cells.text("name")
-    name_id = np.where(names.known, names.code, len(names.texts) + phase)
+    phase = _read_phases(cells)
+    microbatch, chunk = _read_pair(cells, "microbatch"), _read_pair(cells, "chunk")
     host_start_ns, host_end_ns = cells.times("host_start_ns"), cells.times("host_end_ns")
     cells.refuse(
-        ~spanned & (host_start_ns == NONE),
+        ~spans.has_span & (host_start_ns == NONE),
         "it has no times at all; fill them, or leave the row out",
     )
-    host_start_ns = np.where(host_start_ns == NONE, start_ns, host_start_ns)
-    host_end_ns = np.where(host_end_ns == NONE, end_ns, host_end_ns)
-    return model.Operations.without_work(
-        rank=place,
+    host_start_ns = np.where(host_start_ns == NONE, spans.start_ns, host_start_ns)
+    host_end_ns = np.where(host_end_ns == NONE, spans.end_ns, host_end_ns)
+    # An operation without a name is named after its phase.
+    names, labels = cells.text("name"), [phase.label for phase in Phase]
+    name_id = np.where(names.known, names.code, len(names.texts) + phase)
+    return Operations.without_work(
+        rank=rank_index,
         iteration=iteration,
         phase=phase,
-        **numbers,
+        **microbatch,
+        **chunk,
         sequence=cells.whole("sequence")[0],
         occurrence=cells.whole("occurrence")[0],
         host_start_ns=host_start_ns,
@@ -257,77 +304,130 @@ def _keys(
     )
 
 
-def _numbers_of(text: str) -> tuple[int, ...] | None:
-    """Return the number in a cell, and its second one, ``7;3``; -1 for none."""
+def _read_phases(cells: Cells) -> Ints:
+    """Return the phase of each row.
+
+    Raises:
+        ProfileError: A phase is missing or unknown.
+    """
+    column, labels = cells.text("phase"), [phase.label for phase in Phase]
+    cells.refuse(~column.known, "phase is empty; fill it")
+
+    def explain(text: str) -> str:
+        hint = texts.suggestion(text, labels)
+        return f"the phase {shown(text)} is unknown{hint}; the phases are {', '.join(labels)}"
+
+    (phase,) = _parse_texts(cells, column, lambda text: _PHASES.get(text.lower()), explain, 1)
+    return phase
+
+
+def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
+    """Return a column of one or two numbers, and its second column, keyed by name.
+
+    Raises:
+        ProfileError: A cell is no number.
+    """
+    if name in cells.numbers:
+        first, second = cells.whole(name)[0], np.full(cells.rows, NONE, np.int64)
+    else:
+        first, second = _parse_texts(
+            cells,
+            cells.text(name),
+            _parse_pair,
+            lambda text: f"the {name} {shown(text)} is not a whole number",
+            2,
+        )
+    separate, is_filled = cells.whole(f"second_{name}")
+    return {name: first, f"second_{name}": np.where(is_filled, separate, second)}
+
+
+def _parse_pair(text: str) -> tuple[int, ...] | None:
+    """Return the numbers of a cell such as ``7`` or ``7;3``, or None if it is malformed.
+
+    The second number is -1 if there is only one. The text ``-1`` stands for an unknown number.
+    """
     if text == "-1":
         return NONE, NONE
-    match = _NUMBERS.fullmatch(text)
+    match = _PAIR.fullmatch(text)
     return None if match is None else (int(match[1]), int(match[2] or NONE))
 
 
-def _looked_up(
-    column: grouping.CodedTexts,
+def _parse_texts(
     cells: Cells,
-    meaning: Callable[[str], tuple[int, ...] | None],
-    reason: Callable[[str], str],
-    width: int,
+    column: grouping.CodedTexts,
+    parse: Callable[[str], tuple[int, ...] | None],
+    explain: Callable[[str], str],
+    n_numbers: int,
 ) -> list[Ints]:
-    """Return the numbers that the text of each row means; -1 for no text.
+    """Parse each distinct text of a column once.
 
     Args:
-        column: of texts.
-        cells: of the table.
-        meaning: so many numbers of a text; None where it means nothing.
-        reason: why such a text is refused.
-        width: how many numbers a text means.
+        cells: Cells of the table.
+        column: The column.
+        parse: Returns the numbers of a text, or None if it is malformed.
+        explain: Returns the reason why a text is refused.
+        n_numbers: Number of numbers in each text.
+
+    Returns:
+        One array per number, with a value per row, or -1 if the cell is empty.
 
     Raises:
-        ProfileError: a cell is refused.
+        ProfileError: A cell is malformed.
     """
-    none = (NONE,) * width
-    numbers = []
-    for place, text in enumerate(column.texts):
-        found = meaning(text)
-        if found is None:
-            # Categories need not occur.
-            cells.refuse(column.code == place, reason(text))
-        numbers.append(found or none)
-    # The last place is that of no text.
-    return [np.array(n, np.int64)[column.code] for n in zip(*numbers, none, strict=True)]
+    missing = (NONE,) * n_numbers
+    numbers_of_text = []
+    for code, text in enumerate(column.texts):
+        numbers = parse(text)
+        if numbers is None:
+            # A malformed text is accepted if no cell has it, such as an unused category.
+            cells.refuse(column.code == code, explain(text))
+        numbers_of_text.append(numbers or missing)
+    # The last entry stands for empty cells, whose code is -1.
+    numbers_of_text.append(missing)
+    return [np.array(n, np.int64)[column.code] for n in zip(*numbers_of_text, strict=True)]
 
 
-def _refuse_twice(cells: Cells, keys: model.Operations, span: tuple[Ints, Ints, Bools]) -> None:
-    """Refuse rows that hold one forward or backward twice.
+def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> None:
+    """Refuse a table that contains the same forward or backward twice.
 
-    They do where all that they tell agrees, times included, or where the table numbers repeated
-    operations and gives two of them one number.
+    Two rows are the same operation if they agree in everything, times included. If the table
+    numbers repetitions, times are not compared: two operations may not have the same number.
 
     Raises:
-        ProfileError: there are two such rows.
+        ProfileError: There are two such rows.
     """
-    start_ns, end_ns, spanned = span
-    rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & spanned & (keys.microbatch != NONE))
-    columns = [getattr(keys, name)[rows] for name in _WHAT]
-    occurrence, iteration = keys.occurrence[rows], keys.iteration[rows]
-    numbered = (occurrence != NONE) & (iteration != NONE)
-    columns += [np.where(numbered, NONE, time_ns[rows]) for time_ns in (start_ns, end_ns)]
-    # All rows surely differ where a mixture of their columns does, which one sort shows.
-    mixed = np.zeros(len(rows), np.uint64)
-    for column in columns:
-        mixed = (mixed ^ column.view(np.uint64)) * _ODD
-        mixed ^= mixed >> np.uint64(29)
-    mixed.sort()
-    if not (mixed[1:] == mixed[:-1]).any():
+    is_counted = np.isin(operations.phase, COUNTED)
+    rows = np.flatnonzero(is_counted & spans.has_span & (operations.microbatch != NONE))
+    columns = [getattr(operations, name)[rows] for name in _IDENTITY]
+    is_numbered = (operations.occurrence[rows] != NONE) & (operations.iteration[rows] != NONE)
+    columns += [
+        np.where(is_numbered, NONE, times_ns[rows]) for times_ns in (spans.start_ns, spans.end_ns)
+    ]
+    if _has_distinct_hashes(columns):
         return
     groups = grouping.groups_of(*columns)
-    again = groups.first[groups.of_row] != np.arange(len(rows))
-    if not again.any():
+    first = groups.first[groups.of_row]
+    is_repeated = first != np.arange(len(rows))
+    if not is_repeated.any():
         return
-    at = int(again.argmax())
-    first, row = int(rows[groups.first[groups.of_row[at]]]), int(rows[at])
-    what = f"{Phase(int(keys.phase[row])).label} of microbatch {keys.microbatch[row]}"
+    index = int(is_repeated.argmax())
+    row, first_row = int(rows[index]), int(rows[first[index]])
+    phase = Phase(int(operations.phase[row])).label
     raise cells.refusal(
         row,
-        f"it holds the {what} that {cells.row_noun} {first + 1} holds, too; give each operation "
-        "once",
+        f"it holds the {phase} of microbatch {operations.microbatch[row]} that {cells.row_noun} "
+        f"{first_row + 1} holds, too; give each operation once",
     )
+
+
+def _has_distinct_hashes(columns: Sequence[Ints]) -> bool:
+    """Return whether the hashes of all rows differ, which proves that the rows differ.
+
+    One sort of the hashes is much faster than grouping by all columns.
+    """
+    hashes = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        hashes = (hashes ^ column.view(np.uint64)) * _HASH_MULTIPLIER
+        hashes ^= hashes >> np.uint64(29)
+    hashes.sort()
+    return not (hashes[1:] == hashes[:-1]).any()
