@@ -22,7 +22,8 @@ from bubbleviz.schedules.communication.deadlocks import (
     makespan_of,
 )
 from bubbleviz.schedules.communication.lowered import LoweredPlan, cell_of
-from bubbleviz.schedules.communication.lowering import communicated, lowered
+from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.communication.reordering import communicated
 from bubbleviz.schedules.communication.transports import (
     BLOCKING,
     BUFFERED,

@@ -21,7 +21,8 @@ from bubbleviz.report.summary import IterationEntry
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules.communication.deadlocks import makespan_of
-from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
+from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.communication.reordering import Communication, communicated
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.plan import MeasuredMemory, Plan, PlannedOperation
 from bubbleviz.schedules.plan_memory import peak_memory, with_memory

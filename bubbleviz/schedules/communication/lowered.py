@@ -1,12 +1,12 @@
-"""A lowered plan: one line per device, of what it computes, sends and receives.
+"""A lowered plan: the steps of each device, in which it computes, sends, receives and waits.
 
 ::
 
     rank 0   0F0  0SEND_F0  0F1  0SEND_F1  0RECV_B0  0B0 ...
     rank 1   1RECV_F0  1F0  1RECV_F1  1B0  1SEND_B0  ...
 
-Messages from one rank to another have no number of their own: what is sent first is what is
-received first, as PyTorch's, MPI's and NCCL's point-to-point operations match.
+Messages between two ranks carry no tag. They match in FIFO order, as in PyTorch, MPI and NCCL
+point-to-point operations.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TypeGuard
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
-#: What one virtual stage computed and its neighbour needs: F, activations for the next virtual
-#: stage; B, gradients for the one before.
+#: The result of a virtual stage that its neighbour needs: activations (F) for the next virtual
+#: stage, or gradients (B) for the previous one.
 Message = PlannedOperation
 
 
 @dataclass(frozen=True, order=True)
 class Transfer:
-    """One end of a message: the device that sends or receives it starts this.
+    """One end of a message, which the device that sends or receives it starts.
 
     Attributes:
-        message: what is sent or received.
-        sends: whether this is the sender's end.
+        message: The message.
+        sends: Whether this is the sender's end.
     """
 
     message: Message
@@ -51,13 +51,14 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Step:
-    """What a line does in one place: it computes, starts transfers, or waits for some.
+    """A step of a device, which computes, starts transfers, or waits for transfers.
 
     Attributes:
-        operations: computed one after the other; two where a forward runs beside a backward.
-        transfers: started together, and complete together where they are several
+        operations: Operations that are computed one after the other; two if a forward and a
+            backward run together.
+        transfers: Transfers that are started together; several are also complete together
             (``batch_isend_irecv``).
-        awaited: transfers of this or earlier steps that must be complete before the line goes on.
+        awaited: Transfers of this or earlier steps that must be complete before the next step.
     """
 
     operations: tuple[PlannedOperation, ...] = ()
@@ -70,8 +71,8 @@ class LoweredPlan:
     """A plan with its communication.
 
     Attributes:
-        plan: what is computed.
-        lines: one a device.
+        plan: The plan.
+        lines: Steps of each device.
     """
 
     plan: Plan
@@ -88,7 +89,7 @@ class LoweredPlan:
 
 
 def steps_of(plan: Plan) -> tuple[tuple[Step, ...], ...]:
-    """Return the lines of a plan without its communication."""
+    """Return the steps of each device of a plan, without communication."""
     lines = []
     for order in plan.orders:
         steps: list[Step] = []
@@ -111,28 +112,31 @@ _LETTERS = {Phase.F: "F", Phase.B: "I", Phase.BW: "B", Phase.W: "W"}
 
 
 def output_of(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return what an operation computes for the next virtual stage; None where there is none."""
-    return _message(operation, plan, 0)
+    """Return the message with the result of an operation, or None if no other stage needs it."""
+    return _message(operation, plan, stages_back=0)
 
 
 def input_of(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return what an operation needs of another virtual stage; None where it needs nothing."""
-    return _message(operation, plan, 1)
+    """Return the message that an operation needs, or None if it needs no other stage."""
+    return _message(operation, plan, stages_back=1)
 
 
-def _message(operation: PlannedOperation, plan: Plan, behind: int) -> Message | None:
-    """Return the message of an operation, or that of the one before it, inside a pipeline."""
+def _message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -> Message | None:
+    """Return the message of the pass of an operation, sent 0 or 1 virtual stages earlier.
+
+    The result is None for W, and for a message that would leave the pipeline.
+    """
     if operation.phase is Phase.W:
         return None
     phase = Phase.F if operation.phase is Phase.F else Phase.B
-    stage = operation.virtual_stage - (behind if phase is Phase.F else -behind)
+    stage = operation.virtual_stage - (stages_back if phase is Phase.F else -stages_back)
     message = Message(stage, phase, operation.microbatch)
     length = plan.virtual_stages // plan.replicas
     return message if stage // length == message.receiver // length else None
 
 
 def crosses(message: Message | None, plan: Plan) -> TypeGuard[Message]:
-    """Return whether there is a message, from one device to another."""
+    """Return whether there is a message, and it goes from one device to another."""
     return (
         message is not None
         and plan.placement[message.virtual_stage] != plan.placement[message.receiver]

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Transport:
-    """How messages go from one rank to another.
+    """How messages move from one rank to another.
 
-    Each adds to what those before it wait for (``TRANSPORTS``), so an order that deadlocks on one
-    deadlocks on the next.
+    Each transport adds waits to the previous one in ``TRANSPORTS``, so an order that deadlocks on a
+    transport deadlocks on the following ones too.
 
     Attributes:
-        name: what users call it.
-        rendezvous: a message moves once both ends are there, and a send is complete then.
-        streams: transfers between two ranks run one after the other, whatever their direction.
-        blocking: a device does nothing else until a transfer that it starts is complete.
+        name: Name in the command line.
+        rendezvous: Whether a message only moves once both ends have started, and the send is
+            complete when it has moved.
+        streams: Whether transfers between two ranks run one after the other, in both directions.
+        blocking: Whether a device does nothing else until a transfer that it starts is complete.
     """
 
     name: str
@@ -25,9 +26,9 @@ class Transport:
     blocking: bool = False
 
 
-#: A send never waits; an operation waits for its own receive (gloo).
+#: A send never waits; an operation waits for its own receives only (gloo).
 BUFFERED = Transport("buffered")
-#: A message moves once both ends have started it; nothing waits behind it.
+#: A message moves once both ends have started it, and delays no other message.
 RENDEZVOUS = Transport("rendezvous", rendezvous=True)
 #: Transfers between two ranks run one after the other on a stream (NCCL).
 STREAMS = Transport("streams", rendezvous=True, streams=True)

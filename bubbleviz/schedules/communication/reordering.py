@@ -1,0 +1,185 @@
+"""Reordering: sends and receives in the order of time, so that none waits for an unrelated one.
+
+PyTorch lowers a plan as if all operations took equally long. If they do not, a receive can be
+started long before its message is sent, and later transfers on its stream wait for it::
+
+    in turns    1RECV_B0 ─────────── waits ───────────┤ 1SEND_F3 ┤     rank 2 starves
+    by time     1SEND_F3 ┤ 1RECV_B0 ── waits ─────────┤
+
+Every order here comes from one common order of operations and messages, so none deadlocks.
+"""
+
+from __future__ import annotations
+
+from bubbleviz.schedules.communication import lowered as model
+from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.communication.precedence import Precedence
+from bubbleviz.schedules.communication.transports import BUFFERED, Transport
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.timing import find_longest_path
+from bubbleviz.schedules.workload import Workload
+
+#: Maximum number of rounds. Reordering by time changes the times, so the order is recomputed.
+_MAX_ROUNDS = 8
+#: Maximum number of orders that are timed to improve the best one, and maximum number of events in
+#: all of them.
+_MAX_TRIALS, _MAX_EVENTS = 100, 500_000
+#: Relative cost of transfers that is not worth improving.
+_NEGLIGIBLE = 1e-3
+
+
+#: A device and a step that it computes.
+_Work = tuple[int, model.Step]
+#: An entry of the common order of all devices.
+_Item = _Work | model.Message
+_Sequence = list[_Item]
+
+
+#: The communication of a plan, as :func:`communicated` returns it.
+Communication = tuple[model.LoweredPlan, int, int]
+
+
+def communicated(plan: Plan, workload: Workload, transport: Transport) -> Communication:
+    """Return the fastest lowering found, its makespan, and that of PyTorch's lowering, in ns.
+
+    The search tries PyTorch's lowering, orders by time, and the best of these with messages moved
+    past others of their ranks. On the ``buffered`` transport messages do not delay each other, and
+    PyTorch's lowering is returned.
+
+    Raises:
+        MismatchError: The order of the plan deadlocks.
+    """
+    search = _Search(plan, workload, transport)
+    if transport != BUFFERED and not search.is_perfect:
+        search.follow_times()
+        search.move_messages()
+    makespan_ns = min(search.makespan_ns, search.torch_ns)
+    is_faster = search.makespan_ns < search.torch_ns
+    best = search.events.lowered if is_faster else search.torch_lowered
+    return best, makespan_ns, search.torch_ns
+
+
+class _Search:
+    """The best common order so far, and PyTorch's lowering, in which no messages can be moved."""
+
+    def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
+        self.plan, self.workload, self.transport = plan, workload, transport
+        self.torch_lowered = lowered(plan)
+        free = Precedence(self.torch_lowered, BUFFERED, workload)
+        self.least_ns = free.makespan_ns()
+        place = {event: rank for rank, event in enumerate(free.order)}
+        self.rank = {operation: place[event] for operation, event in free.operation.items()}
+        self.work = [
+            (device, step)
+            for device, line in enumerate(self.torch_lowered.lines)
+            for step in line
+            if step.operations
+        ]
+        self.sequence = self.by_time(free)
+        self.torch_ns = Precedence(self.torch_lowered, transport, workload).makespan_ns()
+        self.events = self.timed(self.sequence)
+        self.makespan_ns = self.events.makespan_ns()
+
+    @property
+    def is_perfect(self) -> bool:
+        """Whether messages hardly delay each other."""
+        return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
+
+    def timed(self, sequence: _Sequence) -> Precedence:
+        """Return the events of a lowered plan with this common order."""
+        lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
+        for item in sequence:
+            if not isinstance(item, model.Message):
+                device, computation = item
+                lines[device].append(computation)
+                continue
+            for sends, stage in ((True, item.virtual_stage), (False, item.receiver)):
+                step = model.Step(transfers=(model.Transfer(item, sends),))
+                lines[self.plan.placement[stage]].append(step)
+        made = model.LoweredPlan(self.plan, tuple(map(tuple, lines)))
+        return Precedence(made, self.transport, self.workload)
+
+    def offer(self, sequence: _Sequence, events: Precedence) -> bool:
+        """Keep an order if it is faster than the best one, and return whether it is."""
+        makespan_ns = events.makespan_ns()
+        if makespan_ns >= self.makespan_ns:
+            return False
+        self.events, self.sequence, self.makespan_ns = events, sequence, makespan_ns
+        return True
+
+    def follow_times(self) -> None:
+        """Order messages by the time at which they are ready, until the order is stable."""
+        sequence, events = self.sequence, self.events
+        for _ in range(max(1, min(_MAX_ROUNDS, _MAX_EVENTS // max(1, len(events.edges))))):
+            following = self.by_time(events)
+            if self.is_perfect or following == sequence:
+                return
+            sequence, events = following, self.timed(following)
+            self.offer(sequence, events)
+
+    def by_time(self, events: Precedence) -> _Sequence:
+        """Return work ordered by its start, and messages by the time at which they are ready."""
+        keyed: list[tuple[int, float, _Item]] = []
+        for work in self.work:
+            # Operations that run together receive all inputs first, and send both results last.
+            operations = work[1].operations
+            last = operations[-1]
+            event, rank = events.operation[last], self.rank[last]
+            end = events.times_ns[event]
+            keyed.append((end - events.own_ns[event], rank, work))
+            made = (model.output_of(operation, self.plan) for operation in operations)
+            for place, message in enumerate(m for m in made if model.crosses(m, self.plan)):
+                keyed.append((end, rank + 0.25 * (place + 1), message))
+        keyed.sort(key=lambda item: item[:2])
+        return [item for _, _, item in keyed]
+
+    def move_messages(self) -> None:
+        """Move messages of the critical path past others of their ranks, while that helps."""
+        trials = max(1, min(_MAX_TRIALS, _MAX_EVENTS // max(1, len(self.events.edges))))
+        improved = True
+        while improved and not self.is_perfect:
+            improved = False
+            for message in _critical_messages(self.events):
+                for moved in _moves(self.plan, self.sequence, message):
+                    trials -= 1
+                    if self.offer(moved, self.timed(moved)):
+                        improved = True
+                        break
+                    if not trials:
+                        return
+                if improved:
+                    break
+
+
+def _critical_messages(events: Precedence) -> list[model.Message]:
+    """Return the messages of a critical path, the last one first."""
+    last = max(events.operation.values(), key=lambda event: events.times_ns[event])
+    path = find_longest_path(last, events.edges, events.times_ns, events.own_ns, events.lags_ns)
+    messages = (events.message[event] for event, _ in path if event in events.message)
+    return list(dict.fromkeys(messages))
+
+
+def _moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
+    """Return the orders in which a message swaps places with its neighbours on its ranks."""
+
+    def ranks_of(item: model.Message) -> set[int]:
+        return {plan.placement[item.virtual_stage], plan.placement[item.receiver]}
+
+    at, moves = sequence.index(message), []
+    for step in (-1, 1):
+        place = at + step
+        while 0 <= place < len(sequence):
+            item = sequence[place]
+            if isinstance(item, model.Message):
+                if ranks_of(message) & ranks_of(item):
+                    moved = [other for other in sequence if other != message]
+                    moved.insert(place, message)
+                    moves.append(moved)
+                    break
+            elif any(
+                message in (model.output_of(operation, plan), model.input_of(operation, plan))
+                for operation in item[1].operations
+            ):
+                break  # The step computes the message or needs it.
+            place += step
+    return moves
