@@ -369,7 +369,8 @@ def _headline(name: str, mean: float | None) -> Answer:
 def _idle(path: str, reason: str) -> Answer:
     """Return how idle the devices of a profile were whose ranges name no operations."""
     from bubbleviz.analyses.idle import idle
-    from bubbleviz.analyses.idle.report import DEFINITIONS, advice
+    from bubbleviz.analyses.idle.advice import advice
+    from bubbleviz.analyses.idle.report import DEFINITIONS
 
     report = idle(path)
     return {

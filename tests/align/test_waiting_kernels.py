@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.align.waiting_kernels import _nearest, waiting_kernels
-from bubbleviz.analyses.idle.report import advice
+from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render import json_document
 from bubbleviz.render.picture.legend import picture as svg

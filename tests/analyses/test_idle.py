@@ -17,9 +17,11 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import host
-from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, device_table, sections
+from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.outputs import COLUMNS, as_json
 from bubbleviz.analyses.idle.picture import draw_idle
-from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, advice, title_of
+from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport
+from bubbleviz.analyses.idle.text import device_table, sections
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import default_kinds, kernel_classes
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError

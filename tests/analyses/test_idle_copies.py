@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.copies import CopyTotal, add_up, describe_longest, written_size
-from bubbleviz.analyses.idle.outputs import as_json, sections
-from bubbleviz.analyses.idle.report import IdleReport, advice
+from bubbleviz.analyses.idle.outputs import as_json
+from bubbleviz.analyses.idle.report import IdleReport
+from bubbleviz.analyses.idle.text import sections
 from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
 from bubbleviz.model.copies import Direction, Memory
 from bubbleviz.render.text.terminal import plain_text

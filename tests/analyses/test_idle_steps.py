@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.outputs import as_json
-from bubbleviz.analyses.idle.report import advice
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.model.window import parse_window

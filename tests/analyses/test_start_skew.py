@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.picture import draw_idle
-from bubbleviz.analyses.idle.report import advice
 from bubbleviz.analyses.nccl.analysis import measure_communication
 from bubbleviz.interpret.start_skew import RecordedDevice, find_common_start, find_unclear_waits
 from tests.support.nsys_exports import C, K, R, profile

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.analyses.idle.report import advice
+from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.count.damage import _sum_until
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.window import parse_window

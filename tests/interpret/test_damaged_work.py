@@ -16,8 +16,9 @@ import pytest
 
 from bubbleviz import analyze
 from bubbleviz.analyses.idle import outputs, page, picture
+from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.analyses.idle.report import IdleReport, title_of
+from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
 from bubbleviz.interpret.launches import WorklessRows

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from bubbleviz import analyze
 from bubbleviz.analyses.idle import outputs, page, picture
+from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.analyses.idle.report import title_of
 from bubbleviz.interpret.overruns import clip_overruns
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
-from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
+from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.interpret.unrecorded_work import _find_open_times
 from bubbleviz.model.profile import Activities
 from bubbleviz.render.json_document import render

@@ -10,7 +10,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
-from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
+from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl import outputs as nccl
 from bubbleviz.errors import ProfileError

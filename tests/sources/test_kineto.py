@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.analyses.idle.outputs import as_json, sections
+from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.picture import draw_idle
-from bubbleviz.analyses.idle.report import advice, title_of
+from bubbleviz.analyses.idle.text import sections
 from bubbleviz.cli.app import main
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import NONE

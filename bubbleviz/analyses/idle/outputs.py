@@ -1,34 +1,32 @@
-"""Outputs of idle time: JSON, gaps as CSV, and what ``bubbleviz idle`` prints."""
+"""Outputs of idle time: JSON, and gaps as CSV."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.analyses.idle import report as idle_report
-from bubbleviz.analyses.idle.copies import CopyTotal, written_size
+from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.analyses.idle.copies import CopyTotal
 from bubbleviz.analyses.idle.report import (
-    BUSY,
     DEFINITIONS,
     ActivityIdle,
     IdleReport,
     RankIdle,
     StepIdle,
 )
-from bubbleviz.conventions import host_activities, kinds
+from bubbleviz.conventions import host_activities
 from bubbleviz.count.count import spread
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import covering, group_sum
-from bubbleviz.model.texts import csv_text, document_text, inert, one_line, percent
-from bubbleviz.render import document as blocks
+from bubbleviz.model.texts import csv_text, document_text, inert
 from bubbleviz.report.summary import (
     IDLE_SCHEMA,
     Average,
@@ -109,7 +107,7 @@ def summary_of_idle(report: IdleReport) -> IdleSummary:
         schema=IDLE_SCHEMA,
         version=__version__,
         headline=headline,
-        what_to_do_first=idle_report.advice(report)[0],
+        what_to_do_first=advice(report)[0],
         summary=IdleNumbers(
             iterations=shares[headline].n,
             bubble_ratio=shares,
@@ -278,389 +276,3 @@ def csv_of_gaps(report: IdleReport) -> str:
                     yield *place, name, None, None, own.short_ns, short, None, None, spent
 
     return csv_text(COLUMNS, rows())
-
-
-# Text: devices, activities of their hosts, and steps.
-
-
-#: Activities of hosts by which devices are compared.
-_COMPARED = 5
-#: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
-_FEW, _SOME = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
-#: Maximum number of kinds of copies on one screen.
-_FEW_COPIES = 2
-#: Columns of devices on one screen.
-_FIRST = (*("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),)
-#: Characters of names in tables and lists.
-_NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
-#: Shares of the span by header.
-_SHARES = {
-    "duty %": "busy_ns",
-    "compute %": "compute_ns",
-    "exp. comm. %": "exposed_communication_ns",
-    "exp. copy %": "exposed_copy_ns",
-    "idle %": "idle_ns",
-}
-#: Characters of names in the table of waits.
-_DEVICE, _WHO, _WORK = 24, 30, 36
-#: Characters of a whole name; sentences of advice on one screen.
-_LONGEST, _ADVICE = 600, 2
-#: Waits that explain less than this share of the idle time are not on the first screen.
-_PROVED = 0.1
-
-
-def sections(
-    report: IdleReport, top: int | None = None, *, everything: bool = True
-) -> Iterator[blocks.Block]:
-    """Yield what to print.
-
-    Args:
-        report: of some profiles.
-        top: rows of a table, at most; None for as many as a screen holds.
-        everything: whether to print all tables rather than what fits one screen.
-    """
-    few = _FEW if _named(report) else _SOME
-    devices, activities, steps, waits, kernels = (top,) * 5 if top else few
-    hint, by = "; -v", ""
-    if everything:
-        hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in report.ranks))})"
-    yield blocks.Sentence(idle_report.title_of(report), style="" if everything else "bold")
-    table = device_table(report, devices, hint)
-    if everything:
-        yield blocks.Sentence(
-            f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\n"
-            f"span: {DEFINITIONS['span']}.\n"
-            "span = compute + exposed communication + exposed copies + idle.\n"
-            f"queued: {DEFINITIONS['queued']}; empty: the share of the span with none."
-        )
-        yield table
-        yield from _side_by_side(report, devices)
-    else:
-        first = [{name: row[name] for name in _FIRST} for row in table.rows]
-        yield replace(table, title=table.title if len(report.ranks) > devices else "", rows=first)
-    yield from _kernels(report, kernels, hint, everything=everything)
-    exposed_ns = report.summed("exposed_copy_ns")
-    if report.copies() and (everything or exposed_ns >= idle_report.SHARE * report.span_ns > 0):
-        yield copy_table(report, kernels if everything else _FEW_COPIES, hint)
-    if report.activities:
-        table = activity_table(report, activities, hint)
-        # The sum of all, below an empty row, is for those that want all of it.
-        yield table if everything else replace(table, rows=table.rows[:-2])
-    if everything or report.proved_idle_ns >= _PROVED * report.idle_ns > 0:
-        yield from _waits(report, waits, hint)
-    if everything:
-        yield from _explained(report, activities)
-    if everything or top:
-        yield from _steps(report, f"Steps{by}, most idle ones", steps, hint)
-    elif idlest := _idlest(report):
-        yield blocks.Sentence(idlest)
-    advice = "\n".join(idle_report.advice(report)[: None if everything else _ADVICE])
-    yield blocks.Sentence(f"\n{advice}\n" if everything else f"\n{advice}")
-    if not everything:
-        yield blocks.Sentence(
-            "More: -v (whole names, devices side by side); -o idle.html, -o idle.svg", style="dim"
-        )
-
-
-def _kernels(
-    report: IdleReport, top: int, hint: str = "", *, everything: bool = True
-) -> Iterator[blocks.Block]:
-    """Yield what kernels ran longest, by class and by name; nothing without a device."""
-    work = report.work()
-    whole_ns = sum(ns for *_, ns in work)
-    if not whole_ns or not report.span_ns:
-        return
-    classes: dict[str, int] = {}
-    for _, of, _, ns in work:
-        classes[of] = classes.get(of, 0) + ns
-    largest = sorted(classes.items(), key=lambda pair: -pair[1])
-    shares = [f"{of} {percent(ns / whole_ns)}" for of, ns in largest]
-    table = kernel_table(report, top, hint, whole=everything)
-    yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
-
-
-def kernel_table(
-    report: IdleReport, top: int, hint: str = "", *, whole: bool = True
-) -> blocks.Table:
-    """Return a row for each of the ``top`` kernels that ran longest, with whole names if wanted."""
-    work = report.work()
-    whole_ns = sum(ns for *_, ns in work) or 1
-    rows = [
-        {
-            "kernel": one_line(name, _LONGEST)
-            if whole
-            else blocks.short_name(kinds.plain_name(name), _KERNEL),
-            "class": of,
-            "ms": blocks.milliseconds(ns),
-            "%": blocks.in_percent(ns / whole_ns),
-            "calls": f"{count:,}",
-            "mean us": f"{ns / count / 1e3:,.1f}",
-        }
-        for name, of, count, ns in work[:top]
-    ]
-    left, giving_way = ("kernel", "class"), ("calls", "mean us", "class")
-    has_copies = any(of == idle_report.COPIES for _, of, _, _ in work)
-    title = "Longest kernels and copies" if has_copies else "Longest kernels"
-    table = _table(title, rows, len(work), top, hint, left, giving_way)
-    return replace(table, wrap=("kernel",)) if whole else table
-
-
-def copy_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
-    """Return a table of the ``top`` kinds of copies with the longest total, one row each."""
-    totals = report.copies()
-    sum_ns = sum(total.time_ns for total in totals) or 1
-    rows = [
-        {
-            "direction": total.direction.label,
-            "from": total.source.label,
-            "to": total.target.label,
-            "ms": blocks.milliseconds(total.time_ns),
-            "%": blocks.in_percent(total.time_ns / sum_ns),
-            "copies": f"{total.count:,}",
-            "moved": "-" if total.size is None else written_size(total.size),
-            "GB/s": "-" if total.bytes_per_ns is None else f"{total.bytes_per_ns:,.2f}",
-        }
-        for total in totals[:top]
-    ]
-    left, giving_way = ("direction", "from", "to"), ("%", "copies", "ms")
-    title = "Copies by direction and memory"
-    return _table(title, rows, len(totals), top, hint, left, giving_way)
-
-
-def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
-    """Yield what the main activities mean, and where the longest gap of each is."""
-    short = (
-        f"below {report.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
-        "from one kernel to the next"
-    )
-    meaning = {**report.meaning, host_activities.SHORT: short}
-    shown = report.activities[:top]
-    known = [total.activity for total in shown if total.activity in meaning]
-    if known:
-        yield blocks.Sentence("")
-        yield blocks.bullets([f"{activity}: {meaning[activity]}" for activity in known])
-    if examples := [_example(report, own, own.example) for own in shown if own.example]:
-        yield blocks.heading("Longest gap by activity")
-        yield blocks.bullets(examples)
-
-
-def tables(report: IdleReport) -> dict[str, blocks.Table]:
-    """Return the tables of devices, kernels, activities of hosts and waits by short names."""
-    from bubbleviz.analyses.idle.picture import MOST
-
-    kernels = kernel_table(report, MOST)
-    # Names, which are long, stand behind numbers.
-    columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
-    rows = [{name: row[name] for name in columns} for row in kernels.rows if row]
-    return {
-        "Devices": replace(device_table(report, MOST), title="Devices"),
-        "Kernels": replace(kernels, rows=rows),
-        **({"Copies": copy_table(report, MOST)} if report.copies() else {}),
-        **({"Hosts": activity_table(report, MOST)} if report.activities else {}),
-        "Waits": wait_table(report, MOST),
-    }
-
-
-def notebook(report: IdleReport) -> str:
-    """Return shares of devices, activities of hosts, picture and advice as HTML."""
-    from bubbleviz.analyses.idle.picture import draw_idle
-    from bubbleviz.render.notebook import framed
-
-    lines = (idle_report.title_of(report), *idle_report.advice(report))
-    below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
-    above = blocks.html([*map(blocks.Sentence, lines), *tables(report).values()])
-    return framed(above, draw_idle(report), blocks.html(below))
-
-
-def _table(
-    title: str,
-    rows: list[dict[str, str]],
-    count: int,
-    top: int,
-    hint: str,
-    left: Sequence[str],
-    giving_way: Sequence[str] = (),
-) -> blocks.Table:
-    """Return a table of the ``top`` rows of so many, with a hint where to find the others.
-
-    On one screen the hint is part of the title, which saves a line.
-    """
-    if hint and count > top:
-        return blocks.Table(
-            f"{title} ({top} of {count:,}{hint})", rows, left, giving_way=giving_way
-        )
-    hint = f" (--top {count}, -o idle.json)"
-    return blocks.Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
-
-
-def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
-    """Return one row per device: its span, and the shares of it."""
-    rows = []
-    for rank in report.ranks[:top]:
-        mean, _, empty_ns = rank.known_queue or (None, 0, None)
-        empty = None if empty_ns is None else empty_ns / rank.span_ns
-        shares = {
-            header: blocks.in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
-            for header, name in _SHARES.items()
-        }
-        rows.append(
-            {
-                "device": blocks.short_name(rank.label),
-                "span ms": blocks.milliseconds(rank.span_ns),
-                **shares,
-                "idle ms": blocks.milliseconds(rank.idle_ns if rank.measured else None),
-                "comm. ms": blocks.milliseconds(rank.communication_ns),
-                "overlap %": blocks.in_percent(rank.overlap),
-                "queued": "-" if mean is None else f"{mean:,.1f}",
-                "empty %": blocks.in_percent(empty),
-            }
-        )
-    giving_way = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
-    title = "Devices" if report.devices else "Hosts"
-    return _table(title, rows, len(report.ranks), top, hint, ("device",), giving_way)
-
-
-def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
-    """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
-    ranks, names, shares = report.device_shares(_COMPARED)
-    if len(ranks) < 2 or not report.activities:
-        return
-    shares, names = shares[:, len(BUSY) :], names[len(BUSY) :]
-    idle = shares.sum(axis=1)
-    # The sort is stable: devices that are equally idle keep their order.
-    order = np.argsort(-idle, kind="stable").tolist()
-    labels = [blocks.short_name(report.ranks[at].label) for at in ranks]
-    headers = [blocks.short_name(name, _HEADER) for name in names]
-    scores = ["-" if score is None else f"{score:.2f}" for score in report.scores()]
-    rows = [
-        {
-            "device": labels[row],
-            "score": scores[ranks[row]],
-            "idle": blocks.in_percent(float(idle[row])),
-        }
-        | dict(zip(headers, map(blocks.in_percent, shares[row].tolist()), strict=True))
-        for row in order[:top]
-    ]
-    title = "Devices side by side, the idlest first: speed of kernels, idle time in % of the span"
-    yield _table(title, rows, len(order), top, "", ("device",))
-    most, least = order[0], order[-1]
-    yield blocks.Sentence(
-        f"idle: {percent(float(idle[least]))} ({labels[least]}) to {percent(float(idle[most]))} "
-        f"({labels[most]}), median {percent(float(np.median(idle)))} of {len(order)} devices"
-    )
-
-
-def activity_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
-    """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
-    rows = [
-        {
-            "activity": blocks.short_name(total.activity),
-            "idle ms": blocks.milliseconds(total.idle_ns),
-            "of idle %": blocks.in_percent(total.idle_ns / report.idle_ns),
-            "of span %": blocks.in_percent(total.idle_ns / report.span_ns),
-            "gaps": f"{total.gaps:,}",
-            "longest ms": blocks.milliseconds(total.longest_ns),
-        }
-        for total in report.activities[:top]
-    ]
-    whole = {
-        "activity": f"sum of {len(report.activities)}",
-        "idle ms": blocks.milliseconds(report.idle_ns),
-        "of idle %": "100.00",
-        "of span %": blocks.in_percent(report.idle_ns / report.span_ns),
-    }
-    title = "What hosts did while devices were idle"
-    every = [*rows, {}, whole]
-    return _table(title, every, len(report.activities), top, hint, ("activity",))
-
-
-def wait_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
-    """Return a row for each of the ``top`` waits of all devices."""
-    waits = [(wait, rank) for rank in report.devices for wait in rank.waits]
-    # The sort is stable: devices keep their order.
-    waits.sort(key=lambda pair: pair[0].order())
-    rows = [
-        {
-            "device": blocks.short_name(rank.label, _DEVICE),
-            "waiting": blocks.short_name(wait.waiting, _WHO),
-            "for": blocks.shortened(kinds.plain_name(one_line(wait.work, None)), _WORK),
-            "on": wait.stream,
-            "waits": f"{wait.waits:,}",
-            "blocked ms": blocks.milliseconds(wait.blocked_ns),
-            "no compute ms": blocks.milliseconds(wait.without_compute_ns),
-            "idle ms": blocks.milliseconds(wait.idle_ns),
-        }
-        for wait, rank in waits[:top]
-    ]
-    left, giving_way = ("device", "waiting", "for", "on"), ("waits", "device", "blocked ms")
-    title = "What they waited for, as far as it is proved"
-    return _table(title, rows, len(waits), top, hint, left, giving_way)
-
-
-def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[blocks.Block]:
-    """Yield who waited for which work, and how much of the time that explains; nothing of none."""
-    if not any(rank.waits for rank in report.devices):
-        return
-    yield wait_table(report, top, hint)
-    parts = []
-    if report.idle_ns:
-        parts.append(f"{percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
-    for what, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
-        awaited_ns = report.summed(f"awaited_{name}")
-        if awaited_ns:
-            share = awaited_ns / report.summed(f"exposed_{name}")
-            parts.append(f"{percent(share)} of exposed {what} held up launched work")
-    yield blocks.Sentence(f"proved: {', '.join(parts)}")
-
-
-def _example(report: IdleReport, total: ActivityIdle, gap: idle_report.Example) -> str:
-    """Return where the longest gap of an activity is."""
-    rank = report.ranks[total.rank]
-    at = blocks.milliseconds(gap.start_ns - rank.start_ns)
-    step = "" if gap.step is None else f", in {one_line(gap.step, _NAME)}"
-    device = f" of {one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
-    where = " > ".join(one_line(name, _NAME) for name in gap.where)
-    host = f"; the host in {blocks.shortened(where, _PATH)}" if where else ""
-    return (
-        f"{one_line(total.activity, _NAME)}: {blocks.milliseconds(total.longest_ns)} ms of the "
-        f"{blocks.milliseconds(gap.end_ns - gap.start_ns)} ms from {at} ms into the span"
-        f"{device}{step}; between {blocks.short_name(gap.before, _KERNEL)} and "
-        f"{blocks.short_name(gap.after, _KERNEL)}{host}"
-    )
-
-
-def _idlest(report: IdleReport) -> str:
-    """Return the step that was idle longest, in a sentence; "" where none has a name."""
-    steps = [step for rank in report.devices for step in rank.steps if step.name is not None]
-    if not steps:
-        return ""
-    step = max(steps, key=lambda own: own.idle_ns)
-    return (
-        f"the idlest of {len(steps):,} steps: {one_line(step.name or '', _NAME)}, "
-        f"{blocks.milliseconds(step.idle_ns)} of {blocks.milliseconds(step.length_ns)} ms"
-    )
-
-
-def _named(report: IdleReport) -> bool:
-    return any(step.name is not None for rank in report.devices for step in rank.steps)
-
-
-def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator[blocks.Block]:
-    """Yield the steps with most idle time, in their own order; nothing where none has a name."""
-    if not _named(report):
-        return
-    steps = [(rank, step) for rank in report.devices for step in rank.steps]
-    most_idle = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
-    rows = [
-        {
-            "device": blocks.short_name(rank.label),
-            "step": blocks.short_name("(outside of steps)" if step.name is None else step.name),
-            "length ms": blocks.milliseconds(step.length_ns),
-            "duty %": blocks.in_percent(step.duty_cycle),
-            "idle ms": blocks.milliseconds(step.idle_ns),
-            "most of it": blocks.short_name(step.activities[0][0]) if step.activities else "",
-            "ms": blocks.milliseconds(step.activities[0][1] if step.activities else None),
-        }
-        for rank, step in (steps[at] for at in sorted(most_idle))
-    ]
-    yield _table(title, rows, len(steps), top, hint, ("device", "step", "most of it"))

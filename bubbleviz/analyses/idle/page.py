@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.analyses.idle import outputs, picture
-from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
+from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.report import IdleReport
+from bubbleviz.analyses.idle.text import list_tables
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.texts import one_line
@@ -37,7 +39,7 @@ def render(report: IdleReport) -> str:
     title, *told = (escape(one_line(text, 600)) for text in (title_of(report), *advice(report)))
     parts = {
         name: (table.title or name, blocks.html([replace(table, title="")]))
-        for name, table in outputs.tables(report).items()
+        for name, table in list_tables(report).items()
         if table.rows
     }
     parts["Shares"] = "Shares of time", picture.draw_idle(report)

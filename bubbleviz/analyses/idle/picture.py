@@ -16,14 +16,15 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, RankIdle, title_of
+from bubbleviz.analyses.idle.advice import title_of
+from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleReport, RankIdle
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 from bubbleviz.render.picture.page import Page, box, fitted, percent, px, text_width, ticks
 
 Edges = npt.NDArray[np.floating[Any]]
-#: More strips than this, and more bars, are not drawn.
-MOST, _MOST_BARS = 32, 128
+#: Maximum number of bars.
+_MOST_BARS = 128
 #: The longest so many activities have a colour; the others share one.
 _COLOURED = 9
 #: A smaller share of the time is not worth a place in the legend.
@@ -49,7 +50,7 @@ def draw_idle(report: IdleReport) -> str:
         10.5,
     )
     page.y += 12
-    ranks = report.ranks[:MOST]
+    ranks = report.ranks[:MAX_SHOWN_DEVICES]
     colours = colours_of(report)
     size = 11.0
     labels = [one_line(rank.label, 60) for rank in ranks]
@@ -78,8 +79,8 @@ def draw_idle(report: IdleReport) -> str:
     _draw_axis(page, left, right, top, whole_ns)
     _draw_legend(page, report, colours)
     _draw_side_by_side(page, report, colours, left, right)
-    if count > MOST:
-        page.paragraph(f"and {count - MOST:,} more devices", 9.5)
+    if count > MAX_SHOWN_DEVICES:
+        page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
     if report.limitations:
         page.paragraph(_limitation_line(report), 9.5, lines=3)
     return page.svg()

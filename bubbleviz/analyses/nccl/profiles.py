@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.align.offsets import ProfileClock
-from bubbleviz.analyses.idle.analysis import IdleOptions, window_extent
+from bubbleviz.analyses.idle.evidence import IdleOptions, window_extent
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
 from bubbleviz.conventions import host_activities

@@ -46,7 +46,7 @@ def idle(
     files = (file.path for file in find_profiles(profiles))
     outputs.check([*files, activities, *(convention or ())])
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.outputs import sections
+    from bubbleviz.analyses.idle.text import sections
 
     with progress_bars() as bars:
         report = measure_idle_time(

@@ -1,0 +1,293 @@
+"""The idle time of a device, attributed and summed, with what else it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bubbleviz.analyses.idle import host
+from bubbleviz.analyses.idle.attribution import attribute
+from bubbleviz.analyses.idle.copies import totals_of
+from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions
+from bubbleviz.analyses.idle.gaps import Device, Launches, times_of
+from bubbleviz.analyses.idle.proved_waits import COPY_NAME, proved_waits, work_name
+from bubbleviz.analyses.idle.report import COPIES, Example, RankIdle
+from bubbleviz.analyses.idle.totals import by_activity, by_step
+from bubbleviz.conventions import host_activities as known
+from bubbleviz.conventions import kinds
+from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.explain.idle import IdleIntervals
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
+from bubbleviz.model.grouping import Numbering, distinct
+from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, pid_of
+from bubbleviz.model.texts import printed_part
+
+#: Minimum share of the work of a device whose launch must be known to measure the queue.
+_MIN_LAUNCHED = 0.1
+#: Maximum part of a device's time before the first recorded launch, or after the last launched work
+#: started, in which work without a recorded launch runs.
+_MAX_UNRECORDED_TIME = 0.25
+#: Slices of a picture: about as many as it has pixels.
+SLICES = 960
+#: Maximum number of ranges around an example that are shown, the innermost ones.
+_MAX_RANGES = 6
+
+
+def measure_device(
+    device: Device, profile: Profile, evidence: Evidence, options: IdleOptions
+) -> RankIdle:
+    """Return a device with its idle time attributed and summed.
+
+    Args:
+        device: The device.
+        profile: Its profile.
+        evidence: What the profile holds to explain idle time.
+        options: Options of the analysis.
+    """
+    activities, source, numbers = profile.activities, profile.source, evidence.numbers
+    steps, launches = evidence.steps[device.process], evidence.launches_of(device)
+    # If the work was not launched by a host, its calls represent the work itself.
+    call = evidence.call if profile.launches_known else constant(NONE, len(activities))
+    main_thread = host.main_thread(device.process, profile.threads)
+    others = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
+    threads = distinct(np.append(launches.thread, others))
+    events = evidence.host.seen_from(activities, device.rank, threads, numbers)
+    idle = attribute(device, launches, activities, evidence.waiting.held, events, others, numbers)
+
+    def example(gap: int, number: int) -> Example | None:
+        if numbers.values[number] == known.SHORT:
+            return None
+        return _find_example(gap, number, idle, device, launches, others, activities, evidence)
+
+    times = times_of(device, evidence.activities, options.kinds)
+    totals = by_activity(idle, device, times["busy"], numbers.values, example)
+    waits, awaited_communication_ns, awaited_copy_ns = proved_waits(
+        device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
+    )
+    works = (*map(printed_part, activities.names), COPY_NAME)
+    process, device_id = activities.ranks[device.rank].tolist()
+    pid, place_text = pid_of(process), profile.place(process, device_id)
+    # A device is described for a process, or for all of them.
+    models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
+    start_ns, end_ns = device.span_ns
+    lengths: dict[str, Any] = {
+        f"{name}_ns": intervals.measure(time) for name, time in times.items()
+    }
+    return RankIdle(
+        label=f"{source.host} pid {pid} {place_text}",
+        path=source.path,
+        host=source.host,
+        pid=pid,
+        device_id=device_id,
+        place=place_text,
+        on_host=source.on_host,
+        single=device.is_single and not source.on_host,
+        gpu=models[0] if models and models[0] else None,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        **lengths,
+        activities=totals,
+        steps=by_step(idle, device, times["busy"], steps, numbers.values),
+        steps_by=steps.by,
+        idle=replace(
+            idle,
+            before=_number_works(activities, idle.before, works),
+            after=_number_works(activities, idle.after, works),
+        ).compacted(),
+        works=works,
+        activity_names=numbers.values,
+        slice_ns=_slice_device(
+            device, times, idle, [numbers.number(total.activity) for total in totals], numbers
+        ),
+        format=source.format,
+        waits=waits,
+        awaited_communication_ns=awaited_communication_ns,
+        awaited_copy_ns=awaited_copy_ns,
+        work=_sum_work(activities, device, works, options.kinds),
+        copies=totals_of(evidence.copies, activities, device),
+        **_measure_queue(activities, device, call, evidence.launched_ns),
+    )
+
+
+def _find_example(
+    gap: int,
+    activity: int,
+    idle: IdleIntervals,
+    device: Device,
+    launches: Launches,
+    others: Sequence[int],
+    activities: Activities,
+    evidence: Evidence,
+) -> Example:
+    """Return where a gap is, and what the host did around its longest piece of an activity.
+
+    Args:
+        gap: Row of the device's gaps.
+        activity: Number of the activity.
+        idle: Attributed idle time of the device.
+        device: The device.
+        launches: Calls that launched the work after each gap.
+        others: Threads to use where nothing is recorded for the launching thread.
+        activities: Kernels and copies.
+        evidence: What the profile holds to explain idle time.
+    """
+    first, end = np.searchsorted(idle.interval, (gap, gap + 1)).tolist()
+    pieces = idle.take(slice(first, end))
+    length_ns = np.where(pieces.activity == activity, pieces.end_ns - pieces.start_ns, NONE)
+    longest = int(length_ns.argmax())
+    # Once the work after it is launched, the time of that call counts.
+    middle_ns = int(pieces.start_ns[longest] + pieces.end_ns[longest]) // 2
+    time_ns = min(middle_ns, int(launches.start_ns[gap]))
+    thread = int(launches.thread[gap])
+    where: tuple[str, ...] = ()
+    for candidate in () if thread == NONE else (thread, *others):
+        around = host.names_around(evidence.ranges, candidate, time_ns)
+        where = tuple(name for name in around if name != host.ON_DEVICE)[-_MAX_RANGES:]
+        if where:
+            break
+    gaps, steps = device.gaps, evidence.steps[device.process]
+    start_ns = gaps.start_ns[gap : gap + 1]
+    step = int(intervals.covering(steps.start_ns, steps.end_ns, start_ns)[0])
+    return Example(
+        start_ns=int(start_ns[0]),
+        end_ns=int(gaps.end_ns[gap]),
+        before=work_name(activities, int(gaps.before[gap])),
+        after=work_name(activities, int(gaps.after[gap])),
+        step=None if step == NONE else steps.names[int(steps.name_id[step])],
+        where=where,
+    )
+
+
+def _number_works(activities: Activities, rows: Ints, works: Sequence[str]) -> Ints:
+    """Return the rows of ``works`` with the names of some activities.
+
+    Args:
+        activities: Kernels and copies.
+        rows: Rows of the activities.
+        works: Names of kernels, then that of copies.
+    """
+    name = activities.name_id[rows].astype(np.int64)
+    return np.where(name == NONE, len(works) - 1, name)
+
+
+def _slice_device(
+    device: Device,
+    times: Mapping[str, intervals.Intervals],
+    idle: IdleIntervals,
+    shown: Sequence[int],
+    numbers: Numbering[str],
+) -> Ints:
+    """Return what a device spent each slice of its time on, shape (names, slices).
+
+    Args:
+        device: The device.
+        times: When it ran each kind of work.
+        idle: Its attributed idle time. All other idle time is in short gaps.
+        shown: Numbers of the activities, which follow the kinds of work.
+        numbers: Numbers of the activities' names.
+    """
+    start_ns, end_ns = device.span_ns
+    edges_ns = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
+    low_ns, high_ns = edges_ns[:-1], edges_ns[1:]
+
+    def measure(rows: Bools | slice) -> Ints:
+        pieces = idle.start_ns[rows], idle.end_ns[rows]
+        return intervals.measure_within(pieces, low_ns, high_ns)
+
+    kinds_of_work = "compute", "exposed_communication", "exposed_copy"
+    columns = [intervals.measure_within(times[name], low_ns, high_ns) for name in kinds_of_work]
+    idle_ns = high_ns - low_ns - intervals.measure_within(times["busy"], low_ns, high_ns)
+    short_ns, short = idle_ns - measure(slice(None)), numbers.number(known.SHORT)
+    for number in shown:
+        column = measure(idle.activity == number)
+        columns.append(column + short_ns if number == short else column)
+    return np.stack(columns)
+
+
+def _sum_work(
+    activities: Activities, device: Device, works: Sequence[str], named: Kinds
+) -> tuple[tuple[str, str, int, int], ...]:
+    """Return name and class of work inside the span of a device, how often and how long it ran.
+
+    Args:
+        activities: kernels and copies.
+        device: that ran them.
+        works: their names, and behind these that of copies.
+        named: what kernels are, by name.
+    """
+    rows = np.flatnonzero(activities.rank == device.rank)
+    start_ns, end_ns = (
+        np.clip(time[rows], *device.span_ns) for time in (activities.start_ns, activities.end_ns)
+    )
+    name = activities.name_id[rows].astype(np.int64)
+    name = np.where(name == NONE, len(works) - 1, name)[end_ns > start_ns]
+    work_ns = np.zeros(len(works), np.int64)
+    np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
+    count = np.bincount(name, minlength=len(works))
+    # Page migrations count as copies, although they have a name like kernels.
+    classes = [
+        COPIES if name == PAGE_MIGRATION else of
+        for name, of in zip(
+            activities.names, kinds.kernel_classes(activities.names, named), strict=True
+        )
+    ] + [COPIES]
+    # A file may contain the same name several times.
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for text, of, ran, ns in zip(works, classes, count.tolist(), work_ns.tolist(), strict=True):
+        n_before, before_ns = sums.get((text, of), (0, 0))
+        sums[text, of] = n_before + ran, before_ns + ns
+    return tuple((*key, *total) for key, total in sums.items() if total[0])
+
+
+def _measure_queue(
+    activities: Activities, device: Device, call: Codes, launched_ns: Ints
+) -> dict[str, Any]:
+    """Measure the launch queue of a device: work that was launched but has not started.
+
+    Args:
+        activities: Kernels and copies of the profile.
+        device: The device.
+        call: Row of the call that launched each activity, or -1 if unknown.
+        launched_ns: Start of that call, undefined if the call is unknown.
+
+    Returns:
+        Fields of :class:`.report.RankIdle` about the queue. The mean is None if fewer than 10 % of
+        the work have a known launch, or if no launch was recorded for a quarter of the time at the
+        start or at the end. Page migrations are ignored, because no call launches them.
+    """
+    is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
+    is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]
+    rows = np.flatnonzero(is_launched)
+    is_known = (call[rows] != NONE) & (launched_ns[rows] <= activities.start_ns[rows])
+    n_known = int(is_known.sum())
+    unknown = {"queued": None, "queued_most": 0, "queue_empty_ns": 0}
+    if n_known == 0 or n_known < _MIN_LAUNCHED * len(rows):
+        return unknown
+    low_ns, high_ns = device.span_ns
+    unlaunched_ns = activities.start_ns[rows[~is_known]]
+    rows = rows[is_known]
+    # Work may have been queued while launches were not recorded.
+    first_ns, last_ns = launched_ns[rows].min(), activities.start_ns[rows].max()
+    before_ns = unlaunched_ns[unlaunched_ns < first_ns]
+    after_ns = unlaunched_ns[unlaunched_ns > last_ns]
+    limit_ns = _MAX_UNRECORDED_TIME * (high_ns - low_ns)
+    if len(before_ns) and first_ns - max(before_ns.min(), low_ns) > limit_ns:
+        return unknown
+    if len(after_ns) and high_ns - max(after_ns.min(), low_ns) > limit_ns:
+        return unknown
+    times = np.concatenate((launched_ns[rows], activities.start_ns[rows]))
+    change = np.repeat((1, -1), n_known)
+    # Of one instant, launches come first: the sort is stable.
+    order = np.argsort(times, kind="stable")
+    depth = np.cumsum(change[order])
+    times = np.clip(times[order], low_ns, high_ns)
+    length_ns = np.diff(np.append(times, high_ns))
+    return {
+        "queued": float((depth * length_ns).sum() / (high_ns - low_ns)),
+        "queued_most": int(depth[length_ns > 0].max(initial=0)),
+        "queue_empty_ns": high_ns - low_ns - int(length_ns[depth > 0].sum()),
+    }

@@ -1,0 +1,306 @@
+"""Evidence: all that a profile holds to explain the idle time of its devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.analyses.idle import host, waits
+from bubbleviz.analyses.idle.gaps import Device, Launches, find_devices
+from bubbleviz.conventions import host_activities as known
+from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.interpret import communication, linking, start_skew
+from bubbleviz.interpret.collectives import named_as_told
+from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
+from bubbleviz.model import collectives, intervals
+from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined
+from bubbleviz.model.copies import Copies
+from bubbleviz.model.grouping import Numbering, distinct, found_in, without
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import RankIntervals
+from bubbleviz.model.profile import Activities, Calls, Profile, Ranges
+from bubbleviz.model.window import Window
+from bubbleviz.sources.in_memory import no_ranges
+
+#: Steps are no shorter than this part of a device's time.
+_SHORTEST_STEP = 20_000
+
+
+@dataclass(frozen=True)
+class IdleOptions:
+    """How idle time is analysed.
+
+    Attributes:
+        shortest_ns: shorter gaps are kernel-to-kernel gaps.
+        step: names of the ranges that are steps; None to recognise them.
+        activities: what hosts do, by name.
+        kinds: what kernels are, by name.
+        window: the part of the run to analyse; None for all of it.
+    """
+
+    shortest_ns: int
+    step: re.Pattern[str] | None
+    activities: known.ActivityList
+    kinds: Kinds
+    window: Window | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a profile holds to explain idle time.
+
+    Attributes:
+        devices: The devices with their gaps.
+        activities: Kernels and copies. Kernels that are named after sends and receives have the
+            names of the operations that they carry out.
+        calls: Calls that launched the work after long gaps, and long calls in gaps, by row.
+        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+        ranges: what hosts did, without steps.
+        host: what hosts did, as activities.
+        steps: by process.
+        lead: the thread that launched the work after most gaps of the whole run, by rank.
+        numbers: of the activities' names.
+        launched_ns: Launch time of each kernel and copy, undefined if the call is unknown.
+        waiting: what streams and hosts are proved to have waited for.
+        unrecorded: Times at which devices may have run work that was launched but not recorded.
+        limitations: what is left out.
+        copies: Details of the copies, or None if the profile records none.
+        recorded: Start of the recording, and communication, of each device.
+    """
+
+    devices: tuple[Device, ...]
+    activities: Activities
+    calls: Calls
+    call: Codes
+    ranges: Ranges
+    host: host.HostEvents
+    steps: Mapping[int, Steps]
+    lead: Mapping[int, int]
+    numbers: Numbering[str]
+    launched_ns: Ints
+    waiting: waits.Waiting
+    unrecorded: RankIntervals
+    limitations: tuple[Limitation, ...]
+    copies: Copies | None
+    recorded: tuple[start_skew.RecordedDevice, ...]
+
+    def launches_of(self, device: Device) -> Launches:
+        """Return the calls that launched the work after each gap of a device."""
+        return _find_launches(device.gaps.after, self.calls, self.call)
+
+
+def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Evidence]:
+    """Link the work of a profile to its calls, and gather the evidence for idle time.
+
+    Args:
+        profile: The profile as read.
+        options: Options of the analysis.
+
+    Returns:
+        The profile with the work that can be analysed, and the evidence.
+
+    Raises:
+        NothingToAnalyseError: No kernel or copy has a duration.
+        UsageError: No range has the name of a step that the user gave.
+    """
+    found, unread = waits.synchronisation_of(profile)
+    linked, devices = _link(profile, options)
+    evidence = _find_evidence(linked, devices, options, found)
+    limitations = (
+        *unread,
+        *linked.limitations,
+        *communication.candidates_of(linked.profile, options.kinds),
+        *evidence.limitations,
+    )
+    return linked.profile, replace(evidence, limitations=limitations)
+
+
+def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
+    """Return the start and end of a window on the profile's clock, in ns.
+
+    Raises:
+        InputError: no step lies in it.
+        NothingToAnalyseError: no work took any time.
+    """
+    linked, devices = _link(profile, options)
+    return find_extent(linked.profile, window, _find_evidence(linked, devices, options).steps)
+
+
+def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
+    """Return a profile with its links, and its devices."""
+    linked = linking.link(
+        communication.with_added_communication(profile, options.kinds), no_ranges()
+    )
+    # No ranges are linked, so most columns of the links have a single value.
+    linked = replace(linked, links=linked.links.compacted())
+    devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
+    if not devices:
+        raise NothingToAnalyseError(
+            f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
+        )
+    return linked, devices
+
+
+def find_extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
+    """Return the start and end of a window, by the steps of all processes."""
+    if window.times_ns is not None:
+        return window.times_ns
+    tables = tuple(steps.values())
+    if not any(map(len, tables)):
+        raise InputError(
+            f"{profile.source.path}: --window {window.text}: no ranges are known as steps; name "
+            "them (bubbleviz idle --step NAME), or give a time, such as --window time:1.5s-3s"
+        )
+    numbers = [number for table in tables for number in table.numbers()]
+    start_ns = np.concatenate([table.start_ns for table in tables])
+    end_ns = np.concatenate([table.end_ns for table in tables])
+    try:
+        inside = window.holds(numbers, start_ns, end_ns)
+    except InputError as error:
+        raise InputError(f"{profile.source.path}: {error}") from error
+    return int(start_ns[inside].min()), int(end_ns[inside].max())
+
+
+def _find_evidence(
+    linked: linking.LinkedProfile,
+    devices: Sequence[Device],
+    options: IdleOptions,
+    found: collectives.Synchronisation | None = None,
+) -> Evidence:
+    """Return the evidence for the idle time of devices.
+
+    Args:
+        linked: a profile.
+        devices: its devices.
+        options: of the analysis.
+        found: what the profile holds of waiting.
+
+    Raises:
+        UsageError: no range has the name of a step that the user gave.
+    """
+    profile, call = linked.profile, linked.links.call
+    idle = {}
+    for process in {device.process for device in devices}:
+        gaps = joined([device.long_gaps for device in devices if device.process == process])
+        idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
+    after = np.concatenate([device.long_gaps.after for device in devices])
+    launching = distinct(call[after].astype(np.int64))
+    records = found.records if found else collectives.EventRecords.none()
+    calls, made, shortest_ns = host.gap_calls_of(
+        profile, launching[launching != NONE], idle, records
+    )
+    waiting = waits.Waiting()
+    if found:
+
+        def returned_ns(rows: Ints) -> Ints:
+            returned = profile.calls.at(rows)
+            return np.append(returned.end_ns, NONE)[found_in(returned.row, rows)]
+
+        waiting = waits.waiting_of(
+            found,
+            made,
+            profile.activities,
+            _read_streams(profile),
+            call,
+            linked.links.launched_ns,
+            returned_ns,
+            options.kinds,
+        )
+
+    lead, launching_threads = {}, []
+    for device in devices:
+        thread = _find_launches(device.gaps.after, calls, call).thread
+        launching_threads += [thread, _find_launches(device.after_short, calls, call).thread]
+        thread = thread[~device.is_short & (thread != NONE)]
+        launching, count = np.unique(thread, return_counts=True)
+        lead[device.rank] = int(launching[count.argmax()]) if len(launching) else NONE
+    processes = distinct(profile.activities.ranks[:, 0]).tolist()
+    main = [host.main_thread(process, profile.threads) for process in processes]
+    threads = without(
+        distinct(np.array([*main, *lead.values()], np.int64), *launching_threads),
+        np.array([NONE]),
+    )
+    lookup, numbers = options.activities.lookup(), Numbering[str]()
+    steps = _find_steps(profile, devices, threads, lookup, options.step)
+    ranges = host.host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
+    lookup.known[host.ON_DEVICE] = known.DEVICE, known.KNOWN
+    long_calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
+    events = host.host_events_of(ranges, long_calls, call, profile, lookup, numbers, waiting.hosts)
+    lost = Limitation(
+        f"short {profile.source.api} API calls in gaps",
+        f"{profile.source.path}: too many to attribute; those under {shortest_ns:,} ns count as "
+        "part of what surrounds them",
+    )
+    limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
+    launched_ns = linked.links.launched_ns
+    # Sends and receives are named after the operations in records and ranges.
+    named = named_as_told(linked)
+    return Evidence(
+        devices=tuple(devices),
+        activities=named,
+        calls=calls,
+        call=call,
+        ranges=ranges,
+        host=events,
+        steps=steps,
+        lead=lead,
+        numbers=numbers,
+        launched_ns=launched_ns,
+        waiting=waiting,
+        unrecorded=linked.unrecorded,
+        limitations=limitations,
+        copies=None if profile.copies is None else profile.copies(),
+        recorded=start_skew.find_recorded_devices(linked, named, options.kinds),
+    )
+
+
+def _read_streams(profile: Profile) -> Ints:
+    """Return the stream of each activity, or -1 if unknown."""
+    if profile.streams is None:
+        return constant(NONE, len(profile.activities))
+    return profile.streams().astype(np.int64)
+
+
+def _find_launches(after: Codes, calls: Calls, call: Codes) -> Launches:
+    """Return the calls that launched the work after each gap of a device.
+
+    Args:
+        after: Row of the work after each gap.
+        calls: Some calls of the profile, by row.
+        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+    """
+    at = found_in(calls.row, call[after].astype(np.int64))
+    columns = calls.thread, calls.start_ns, calls.end_ns
+    return Launches(*(np.append(column, NONE)[at] for column in columns))
+
+
+def _find_steps(
+    profile: Profile,
+    devices: Sequence[Device],
+    threads: Ints,
+    lookup: known.ActivityList,
+    pattern: re.Pattern[str] | None,
+) -> dict[int, Steps]:
+    """Return the steps of each process.
+
+    Raises:
+        UsageError: no range has the name of a step that the user gave.
+    """
+    since, until = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
+    shortest_ns = max(int((until - since).min()) // _SHORTEST_STEP, 1)
+    first, last = np.array([since.min()]), np.array([until.max()])
+    ranges = profile.every_range.lasting(shortest_ns, threads, first, last, None)
+    steps = {
+        process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
+        for process in sorted({device.process for device in devices})
+    }
+    if pattern is not None and not any(len(table) for table in steps.values()):
+        raise UsageError(
+            f"--step: no range of a launching thread in {profile.source.path} has this name; the "
+            f"longer ones are {frequent_names(ranges)}"
+        )
+    return steps

@@ -1,0 +1,142 @@
+"""The idle time of the devices of one profile, and what could not be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from bubbleviz.analyses.idle.device_idle import measure_device
+from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions, find_extent, gather_evidence
+from bubbleviz.analyses.idle.gaps import find_devices
+from bubbleviz.analyses.idle.report import RankIdle
+from bubbleviz.conventions import host_activities as known
+from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret import communication, start_skew
+from bubbleviz.interpret.recording import UnknownKernels
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.profile import Activities, Profile
+from bubbleviz.model.window import FOREVER_NS
+
+
+@dataclass(frozen=True)
+class MeasuredProfile:
+    """Measurements of a profile.
+
+    Attributes:
+        ranks: Devices of the profile with their idle time.
+        limitations: Limitations of the measurements.
+        recorded: Start of the recording, and communication, of each device.
+        unknown_kernels: Kernels with unknown names, on UTC if known.
+        has_utc: Whether UTC is known.
+    """
+
+    ranks: tuple[RankIdle, ...]
+    limitations: tuple[Limitation, ...]
+    recorded: tuple[start_skew.RecordedDevice, ...]
+    unknown_kernels: tuple[UnknownKernels, ...]
+    has_utc: bool
+
+
+def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
+    """Measure the idle time of the devices of a profile, and the start of their recordings.
+
+    Raises:
+        InputError: no step lies in the window.
+        NothingToAnalyseError: no work took any time, or none of it is in the window.
+        UsageError: no range has the name of a step that the user gave.
+    """
+    profile, evidence = gather_evidence(profile, options)
+    losses = *profile.limitations, *evidence.limitations
+    window_ns = None
+    if options.window is not None:
+        window_ns = low_ns, high_ns = find_extent(profile, options.window, evidence.steps)
+        inside = find_devices(profile, evidence.unrecorded, options.shortest_ns, window_ns)
+        evidence = replace(
+            evidence,
+            devices=tuple(inside),
+            steps={p: table.within(low_ns, high_ns) for p, table in evidence.steps.items()},
+        )
+        if not evidence.devices:
+            raise NothingToAnalyseError(
+                f"{profile.source.path}: no device has any work in --window {options.window.text}; "
+                "give another, or none"
+            )
+        longest_ns = _measure_longest_queueing(profile.activities, evidence)
+        losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
+    if any(note.times_ns is not None for note in losses):
+        # Losses before the measured time change no busy or idle time.
+        first_ns = min(device.span_ns[0] for device in evidence.devices)
+        longest_ns = _measure_longest_queueing(profile.activities, evidence)
+        losses = tuple(
+            note.outside(first_ns, FOREVER_NS, longest_ns, where="the measured time")
+            for note in losses
+        )
+    ranks = tuple(measure_device(device, profile, evidence, options) for device in evidence.devices)
+    return MeasuredProfile(
+        ranks=ranks,
+        limitations=(*losses, *_find_limitations(profile, evidence, ranks)),
+        recorded=evidence.recorded,
+        unknown_kernels=_find_unknown_kernels(profile, options.kinds, window_ns),
+        has_utc=profile.source.session_utc_ns is not None,
+    )
+
+
+def _measure_longest_queueing(activities: Activities, evidence: Evidence) -> int:
+    """Return the longest time from a launch to the start of its work in ns, or 0 if unknown."""
+    is_launched = evidence.call != NONE
+    waited_ns = activities.start_ns[is_launched] - evidence.launched_ns[is_launched]
+    return max(int(waited_ns.max(initial=0)), 0)
+
+
+def _find_unknown_kernels(
+    profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
+) -> tuple[UnknownKernels, ...]:
+    """Return the kernels with unknown names in a window, on UTC if known."""
+    activities = profile.activities
+    if window_ns is not None:
+        is_inside = (activities.start_ns >= window_ns[0]) & (activities.end_ns <= window_ns[1])
+        profile = replace(profile, activities=activities.chosen(is_inside))
+    utc_ns = profile.source.session_utc_ns or 0
+    return tuple(
+        replace(kernels, start_ns=kernels.start_ns + utc_ns, end_ns=kernels.end_ns + utc_ns)
+        for kernels in communication.unknown_kernels_of(profile, kinds)
+    )
+
+
+def _find_limitations(
+    profile: Profile, evidence: Evidence, ranks: Sequence[RankIdle]
+) -> Iterator[Limitation]:
+    """Yield why idle time could not be attributed."""
+    path, waiting = profile.source.path, evidence.waiting
+    single = sum(rank.single for rank in ranks)
+    if single:
+        yield Limitation(
+            "duty cycle",
+            f"{path}: a device ran a single kernel or copy, so it has no window and is in no sum",
+            single,
+        )
+    if 2 * waiting.unrecorded > waiting.asked:
+        yield Limitation(
+            "what streams waited for",
+            f"{path}: most of their waits are for events whose record is not in the profile; such "
+            "idle time counts as stream or rank dependency",
+            waiting.unrecorded,
+        )
+    totals = [total for rank in ranks for total in rank.activities]
+    unlinked = [total for total in totals if total.activity == known.UNLINKED]
+    if unlinked:
+        yield Limitation(
+            "launches after gaps",
+            f"{path}: the launching calls are not in the profile, so this idle time is not "
+            "attributed",
+            sum(total.gaps for total in unlinked),
+        )
+    untraced = any(total.activity == known.UNTRACED for total in totals)
+    if untraced and len(evidence.ranges) == 0:
+        yield Limitation(
+            "what hosts did outside of API calls",
+            f"{path}: no range (NVTX, ROCTx, record_function, operators) touches idle time, which "
+            "counts as no host trace",
+        )

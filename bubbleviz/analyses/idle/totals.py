@@ -1,0 +1,152 @@
+"""Totals: attributed idle time summed by activity, and by step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bubbleviz.analyses.idle import report
+from bubbleviz.analyses.idle.gaps import Device
+from bubbleviz.conventions import host_activities
+from bubbleviz.explain.idle import (
+    IdleIntervals,
+    cut_idle,
+)
+from bubbleviz.interpret.steps import Steps
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.intervals import Intervals
+
+
+def by_activity(
+    idle: IdleIntervals,
+    device: Device,
+    busy: Intervals,
+    names: Sequence[str],
+    example: Callable[[int, int], report.Example | None],
+) -> tuple[report.ActivityIdle, ...]:
+    """Return the idle time of a device by activity, the longest first.
+
+    Args:
+        idle: Attributed idle time of the device. All other idle time is in short gaps.
+        device: The device.
+        busy: When any kernel or copy ran on it.
+        names: Names of the activities.
+        example: Function that describes a gap of which an activity (its number) took most.
+    """
+    each = groups_of(idle.activity, idle.interval)
+    spent_ns = intervals.group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
+    activity, gap = idle.activity[each.first], idle.interval[each.first]
+    totals = []
+    # Few: as many as there are names.
+    for number in distinct(activity).tolist():
+        rows = np.flatnonzero(activity == number)
+        longest = rows[spent_ns[rows].argmax()]
+        totals.append(
+            report.ActivityIdle(
+                activity=names[number],
+                idle_ns=int(spent_ns[rows].sum()),
+                gaps=len(rows),
+                longest_ns=int(spent_ns[longest]),
+                example=example(int(gap[longest]), number),
+            )
+        )
+    span_ns = device.span_ns[1] - device.span_ns[0]
+    short_ns = span_ns - intervals.measure(busy) - int(spent_ns.sum())
+    return _with_short_gaps(totals, device, short_ns)
+
+
+def _with_short_gaps(
+    totals: Sequence[report.ActivityIdle], device: Device, short_ns: int
+) -> tuple[report.ActivityIdle, ...]:
+    """Return totals by activity with the short gaps that have no rows, the longest first.
+
+    Args:
+        totals: Totals of the gaps that have rows.
+        device: The device.
+        short_ns: Length of all short gaps that have no rows.
+    """
+    by_name = {total.activity: total for total in totals}
+    if short_ns:
+        name = host_activities.SHORT
+        listed = by_name.get(name, report.ActivityIdle(name, 0, 0, 0, None))
+        by_name[name] = report.ActivityIdle(
+            activity=name,
+            idle_ns=listed.idle_ns + short_ns,
+            gaps=listed.gaps + len(device.after_short),
+            longest_ns=max(listed.longest_ns, device.longest_short_ns),
+            example=None,
+        )
+    return tuple(sorted(by_name.values(), key=report.ActivityIdle.order))
+
+
+def by_step(
+    idle: IdleIntervals,
+    device: Device,
+    busy: Intervals,
+    steps: Steps,
+    names: Sequence[str],
+) -> tuple[report.StepIdle, ...]:
+    """Return the steps of a device, and the time outside of them.
+
+    Args:
+        idle: Attributed idle time of the device. All other idle time is in short gaps.
+        device: The device.
+        busy: When any kernel or copy ran on it.
+        steps: Steps of its process.
+        names: Names of the activities.
+    """
+    low_ns, high_ns = (
+        np.clip(column, *device.span_ns) for column in (steps.start_ns, steps.end_ns)
+    )
+    busy_ns = intervals.measure_within(busy, low_ns, high_ns)
+    pieces = cut_idle(idle, low_ns, high_ns)
+    step = intervals.covering(steps.start_ns, steps.end_ns, pieces.start_ns)
+    each = groups_of(step, pieces.activity)
+    spent_ns = intervals.group_sum(each.of_row, len(each), pieces.end_ns - pieces.start_ns)
+    spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    sums = step[each.first], pieces.activity[each.first], spent_ns
+    for owner, activity, activity_ns in zip(*(column.tolist() for column in sums), strict=True):
+        spent[owner][names[activity]] = activity_ns
+
+    columns = (steps.name_id, low_ns, high_ns, busy_ns)
+    rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
+    inside = [
+        _step_of(
+            steps.names[name], (start_ns, end_ns), end_ns - start_ns, step_busy_ns, spent[number]
+        )
+        for number, (name, start_ns, end_ns, step_busy_ns) in rows
+    ]
+    span_ns = device.span_ns[1] - device.span_ns[0]
+    rest_ns = span_ns - sum(own.length_ns for own in inside)
+    if not rest_ns:
+        return tuple(inside)
+    rest_busy_ns = intervals.measure(busy) - sum(own.busy_ns for own in inside)
+    return (*inside, _step_of(None, (None, None), rest_ns, rest_busy_ns, spent[NONE]))
+
+
+def _step_of(
+    name: str | None,
+    times_ns: tuple[int | None, int | None],
+    length_ns: int,
+    busy_ns: int,
+    spent_ns: Mapping[str, int],
+) -> report.StepIdle:
+    """Return a step, whose idle time without an activity is in short gaps.
+
+    Args:
+        name: Name of the step, or None for the time outside of all steps.
+        times_ns: Start and end of the step.
+        length_ns: Length of the step.
+        busy_ns: How long anything ran in it.
+        spent_ns: Idle time by activity.
+    """
+    short_ns = length_ns - busy_ns - sum(spent_ns.values())
+    totals_ns = dict(spent_ns)
+    if short_ns:
+        totals_ns[host_activities.SHORT] = totals_ns.get(host_activities.SHORT, 0) + short_ns
+    activities = tuple(sorted(totals_ns.items(), key=lambda pair: (-pair[1], pair[0])))
+    return report.StepIdle(name, *times_ns, length_ns, busy_ns, activities, short_ns)
