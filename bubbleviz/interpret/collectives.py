@@ -111,13 +111,14 @@ def with_told_operations(
     """Return collectives, and one of its own for each other kernel whose operation is told."""
     rows = np.flatnonzero(operation != NONE)
     rows = rows[~np.isin(rows, collectives.kernel)]
-    columns = dict.fromkeys(Collectives.column_names(), np.full(len(rows), NONE, np.int64)) | {
-        "kernel": rows,
-        "operation": int(collectives.operation.max(initial=NONE)) + 1 + np.arange(len(rows)),
-        "name": operation[rows] + len(collectives.names),
-        "uneven": np.zeros(len(rows), np.int64),
-    }
-    more = replace(collectives, **columns)
+    unknown = dict.fromkeys(Collectives.column_names(), np.full(len(rows), NONE, np.int64))
+    first_number = int(collectives.operation.max(initial=NONE)) + 1
+    more = collectives.changed(**unknown).changed(
+        kernel=rows,
+        operation=first_number + np.arange(len(rows)),
+        name=operation[rows] + len(collectives.names),
+        uneven=np.zeros(len(rows), np.int64),
+    )
     return replace(joined((collectives, more)), names=(*collectives.names, *names))
 
 

@@ -85,20 +85,25 @@ def measure_coverage(
         ranks: the coverage of each rank.
         unattributed: unattributed kernels with the most time, and the longest of each.
     """
-    links, kernels = linked.links, linked.profile.activities.kernels
-    rule = links.rule[:kernels]
+    links, n_kernels = linked.links, linked.profile.activities.kernels
+    rule = links.rule[:n_kernels]
+
+    def count(code: LinkRule) -> int:
+        return int(np.count_nonzero(rule == np.int8(code)))
+
     places = _launch_places(linked, [longest for _, longest in unattributed])
+    located = [
+        replace(of_name, where=where)
+        for (of_name, _), where in zip(unattributed, places, strict=True)
+    ]
     return Coverage(
-        kernels=kernels,
-        linked_kernels=int(np.count_nonzero(rule != np.int8(LinkRule.UNLINKED))),
-        attributed_kernels=int(np.count_nonzero(links.range[:kernels] >= 0)),
-        cross_thread_kernels=int(np.count_nonzero(rule == np.int8(LinkRule.CROSS_THREAD))),
-        ambiguous_kernels=int(np.count_nonzero(rule == np.int8(LinkRule.AMBIGUOUS))),
+        kernels=n_kernels,
+        linked_kernels=n_kernels - count(LinkRule.UNLINKED),
+        attributed_kernels=int(np.count_nonzero(links.range[:n_kernels] >= 0)),
+        cross_thread_kernels=count(LinkRule.CROSS_THREAD),
+        ambiguous_kernels=count(LinkRule.AMBIGUOUS),
         ranks=tuple(ranks),
-        unattributed=tuple(
-            replace(of_name, where=where)
-            for (of_name, _), where in zip(unattributed, places, strict=True)
-        ),
+        unattributed=tuple(located),
     )
 
 

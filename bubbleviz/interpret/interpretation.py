@@ -25,7 +25,7 @@ from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
 from bubbleviz.interpret.linking import LinkedProfile, enclosing_ranges, link
-from bubbleviz.interpret.memory import limitations_of_memory, memory_use
+from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_use
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_limitations import limitations_of
 from bubbleviz.interpret.operation_ranges import keys_of, operation_ranges_of
@@ -100,58 +100,45 @@ def interpret(
         rows.count = len(linked.profile.activities)
         profile, named, links = linked.profile, linked.named, linked.links
         activities = named_as_told(linked)
-        phase = names.phase[named.name_id]
         work, receives = classify_work(activities, links, named, names, kinds)
         placed, homeless = operation_ranges_of(profile, named, names, work)
         keys, hints = keys_of(named, names, placed)
+        phase = names.phase[named.name_id]
         around = enclosing_ranges(receives, links, profile.calls, named, phase)
         collectives = recorded_collectives(linked, activities, work.communication, kinds)
         tables, coverage, unattributed = record_ranks(
             linked, work, placed, around, collectives, keys, kinds
         )
-        operations = tables["operations"]
-        refuse_merged_runs(profile.source.path, operations, hints.iteration >= 0)
-        operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
-        if profile.launches_known:
-            processes = activities.ranks[:, 0]
-            operations = locate_launches(operations, linked.links, profile.calls, processes)
-        else:
-            lost = operations.has_span == 0
-            launched_ns = np.where(lost, operations.host_start_ns, operations.launched_ns)
-            operations = operations.changed(launched_ns=launched_ns)
+        refuse_merged_runs(profile.source.path, tables["operations"], hints.iteration >= 0)
+        operations = _find_lost_ends(linked, tables["operations"])
         late = longest(tables.pop("late"))
         operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
         tables["operations"] = operations.compacted()
-        kernels = slice(0, activities.kernels)
-        events = profile.memory() if memory and profile.memory is not None else None
-        used = (
-            memory_use(events, operations, activities.ranks, LayerRanges(profile.ranges, named))
-            if events is not None
-            else None
+        used = _measure_memory(linked, operations) if memory else None
+        spent = None
+        if layers:
+            spent = layer_times(LayerRanges(profile.ranges, named), work, links, placed, keys)
+        start_ns, end_ns = _measure_extent(linked)
+        notes = (
+            *_limitations_of_work(linked, operations),
+            *profile.limitations,
+            *candidates_of(profile, kinds),
+            *homeless,
+            *limitations_of(profile, links, operations, placed),
+            *(() if used is None else limitations_of_memory(profile.source.path, used)),
         )
         recording = Recording(
             source=profile.source,
             convention=conventions[0].name,
-            conventions=frozenset(
-                conventions[i].name for i in names.convention[among(names.phase, COUNTED)].tolist()
-            ),
+            conventions=_name_conventions(conventions, names),
             ranks=_local_ranks(activities.ranks, profile, names),
             coverage=measure_coverage(linked, coverage, unattributed),
-            start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
-            end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
-            limitations=(
-                *_limitations_of_work(linked, operations),
-                *profile.limitations,
-                *candidates_of(profile, kinds),
-                *homeless,
-                *limitations_of(profile, linked.links, operations, placed),
-                *(() if used is None else limitations_of_memory(profile.source.path, used)),
-            ),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            limitations=notes,
             unknown_kernels=tuple(unknown_kernels_of(profile, kinds)),
             recorded=find_recorded_devices(linked, activities, kinds),
-            layers=layer_times(LayerRanges(profile.ranges, named), work, linked.links, placed, keys)
-            if layers
-            else None,
+            layers=spent,
             memory=used,
         )
         return Recordings.of(
@@ -163,6 +150,51 @@ def interpret(
             hosts=hosts,
             pauses=RankIntervals.none(),
         )
+
+
+def _find_lost_ends(linked: LinkedProfile, operations: Operations) -> Operations:
+    """Return the operations, marked if the capture ended before their work did.
+
+    Operations without GPU work get the time at which the host launched their work.
+
+    Args:
+        linked: The profile, linked to its calls.
+        operations: Its operations, with their spans.
+    """
+    profile = linked.profile
+    process = profile.activities.ranks[:, 0]
+    operations = mark_unrecorded(operations, linked.workless, process)
+    if profile.launches_known:
+        return locate_launches(operations, linked.links, profile.calls, process)
+    launched_ns = np.where(
+        operations.has_span == 0, operations.host_start_ns, operations.launched_ns
+    )
+    return operations.changed(launched_ns=launched_ns)
+
+
+def _measure_memory(linked: LinkedProfile, operations: Operations) -> MemoryUse | None:
+    """Return the memory that operations hold, or None if the profile records no memory."""
+    profile = linked.profile
+    events = None if profile.memory is None else profile.memory()
+    if events is None:
+        return None
+    layers = LayerRanges(profile.ranges, linked.named)
+    return memory_use(events, operations, profile.activities.ranks, layers)
+
+
+def _measure_extent(linked: LinkedProfile) -> tuple[int, int]:
+    """Return the start of the first kernel or call and the end of the last one."""
+    activities = linked.profile.activities
+    kernels = slice(activities.kernels)
+    start_ns = min(int(activities.start_ns[kernels].min()), linked.start_ns)
+    end_ns = max(int(activities.end_ns[kernels].max()), linked.end_ns)
+    return start_ns, end_ns
+
+
+def _name_conventions(conventions: Sequence[Convention], names: NameMeanings) -> frozenset[str]:
+    """Return the names of the conventions that name forward or backward operations."""
+    used = names.convention[among(names.phase, COUNTED)].tolist()
+    return frozenset(conventions[index].name for index in used)
 
 
 def _limitations_of_work(linked: LinkedProfile, operations: Operations) -> list[Limitation]:

@@ -214,13 +214,12 @@ def helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> 
     """
     helper = re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
     inherited = {(t.thread >> 24, t.name) for t in threads if model.is_main(t.thread)}
-    named = {
-        t.thread
-        for t in threads
-        if helper.search(t.name)
-        and (model.is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
-    }
-    return np.array(sorted(named), np.int64)
+    helpers = set()
+    for t in threads:
+        has_own_name = model.is_main(t.thread) or (t.thread >> 24, t.name) not in inherited
+        if has_own_name and helper.search(t.name):
+            helpers.add(t.thread)
+    return np.array(sorted(helpers), np.int64)
 
 
 class Linker:

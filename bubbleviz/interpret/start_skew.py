@@ -10,7 +10,7 @@ their first collective. This wait is an effect of profiling, not a bubble of the
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -239,13 +239,13 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
         The time on the common clock in ns, or None if no device waited for a recording.
     """
     timed = _select_comparable(devices)
-    begins_ns = distinct(np.array([device.begin_ns for device in timed], np.int64))
-    awaited_ns = [
-        int(begins_ns[n_until - 1])
-        for device in timed
-        if (n_until := int(np.searchsorted(begins_ns, device.wait_ns[1], side="right")))
-        and device.waits_for(int(begins_ns[n_until - 1]), long_ns)
-    ]
+    begins_ns = distinct(np.array([device.begin_ns for device in timed], np.int64)).tolist()
+    awaited_ns = []
+    for device in timed:
+        # The last recording that began before the end of the wait.
+        n_until = bisect_right(begins_ns, device.wait_ns[1])
+        if n_until and device.waits_for(begins_ns[n_until - 1], long_ns):
+            awaited_ns.append(begins_ns[n_until - 1])
     return max(awaited_ns, default=None)
 
 
