@@ -23,9 +23,9 @@ from bubbleviz.count.rank_iterations import (
     rank_column,
 )
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.slowness import as_multiples, median_of_peers, stage_groups
 from bubbleviz.model.arrow import Kind, Records, records, row_type
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, rank_name
 from bubbleviz.report.report import NOTICEABLE, Report
@@ -162,52 +162,15 @@ def distribution(values: Floats) -> tuple[float, float, float, float] | None:
     return least, median, high, most
 
 
-def as_multiples(values: Floats, middle: Floats) -> Floats:
-    """Return values as multiples of medians; NaN where these are 0 or unknown."""
-    multiples = np.full(len(values), np.nan)
-    return np.asarray(np.divide(values, middle, out=multiples, where=middle > 0), np.float64)
-
-
 def median_of_stage(report: Report, values: Floats) -> Floats:
-    """Return for each rank the median of the values of its stage; NaN where none is known.
+    """Return for each rank the median of the values of its stage, or NaN if none is known.
 
-    Ranks of a pipeline whose stages are unknown do other work than each other.
+    Ranks of a pipeline whose stages are unknown do different work, so they have no median.
     """
-    stages = np.array([NONE if rank.stage is None else rank.stage for rank in report.ranks])
-    of_rank = groups_of(stages).of_row
-    medians = np.full(len(values), np.nan)
-    for stage in range(int(of_rank.max(initial=-1)) + 1):
-        own = of_rank == stage
-        medians[own] = _median(values[own])
-    return np.where((stages < 0) & (report.no_pipeline is None), np.nan, medians)
-
-
-def scores_of(report: Report) -> tuple[Floats, Floats]:
-    """Return how fast each rank's kernels are, from 0 to 1: among its like, and as it once was.
-
-    The first is the least kernel time of an iteration among the ranks of its stage, over its own
-    (means); the second that of its own fastest iteration, over that of its last one. 0.5 is twice
-    as slow; NaN where a rank has no kernels. They are the relative and the individual performance
-    score of NVIDIA's resiliency extension (straggler detection, usage guide), over all kernels of
-    F, B, W, BW, R and FB together.
-    """
-    active_ns = np.full((len(report.iterations), len(report.ranks)), np.nan)
-    for iteration in report.iterations:
-        if iteration.averaged:
-            own_ns = rank_column(iteration.ranks, "active_ns").astype(np.float64)
-            active_ns[iteration.index, indices_of(iteration.ranks)] = own_ns
-    active_ns[active_ns <= 0] = np.nan
-    stages = groups_of(np.array([NONE if r.stage is None else r.stage for r in report.ranks]))
-    known = ~np.isnan(active_ns)
-    counts, filled_ns = known.sum(axis=0), np.where(known, active_ns, 0.0)
-    mean_ns = as_multiples(filled_ns.sum(axis=0), counts.astype(np.float64))
-    fastest_ns = np.full(len(stages), np.inf)
-    np.fmin.at(fastest_ns, stages.of_row, mean_ns)
-    # Of each rank its last iteration, from behind.
-    last = len(report.iterations) - 1 - known[::-1].argmax(axis=0) if len(known) else counts
-    last_ns = filled_ns[last, np.arange(len(counts))] if len(known) else mean_ns
-    best_ns = np.where(known, active_ns, np.inf).min(axis=0, initial=np.inf)
-    return as_multiples(fastest_ns[stages.of_row], mean_ns), as_multiples(best_ns, last_ns)
+    stages = [rank.stage for rank in report.ranks]
+    medians = median_of_peers(stage_groups(stages), values)
+    is_unknown = np.array([stage is None for stage in stages], bool)
+    return np.where(is_unknown & (report.no_pipeline is None), np.nan, medians)
 
 
 # Standouts: the few of very many ranks that differ from the others, and by what.

@@ -36,6 +36,7 @@ from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
+from bubbleviz.explain.slowness import Slowness, measure_slowness
 from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
 from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
 from bubbleviz.model import operations as tables
@@ -251,6 +252,11 @@ class Report:
         It is worked out when it is first asked for, which takes seconds for a million operations.
         """
         return self.explanation.slowdowns
+
+    @cached_property
+    def slowness(self) -> Slowness:
+        """How slow each rank is, compared with its peers and with itself."""
+        return measure_slowness(tuple(self.ranks), tuple(self.iterations))
 
     @cached_property
     def kernel_time(self) -> KernelTime:

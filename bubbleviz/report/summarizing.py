@@ -43,7 +43,6 @@ from bubbleviz.report.bubble_parts import (
 )
 from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import scores_of
 from bubbleviz.report.report import Report, even_chunks
 from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, timeline_of
@@ -124,7 +123,7 @@ def summary_of(
 
 
 def _ranks(report: Report) -> list[summary.RankEntry]:
-    relative_scores, individual_scores = scores_of(report)
+    slowness = report.slowness
     return [
         summary.RankEntry(
             index=rank.index,
@@ -143,7 +142,10 @@ def _ranks(report: Report) -> list[summary.RankEntry]:
             individual_score=individual,
         )
         for rank, relative, individual in zip(
-            report.ranks, _known(relative_scores), _known(individual_scores), strict=True
+            report.ranks,
+            _known(slowness.relative_score),
+            _known(slowness.individual_score),
+            strict=True,
         )
     ]
 

@@ -13,7 +13,6 @@ import bubbleviz
 from bubbleviz.render.json_document import document
 from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.report import as_text
-from bubbleviz.report.rank_means import scores_of
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
@@ -72,7 +71,8 @@ def test_a_rank_has_the_score_of_how_slow_it_is(whole: bool, tmp_path: Path) -> 
     }
     plant(Planting(replicas=2, iterations=4, **slow), tmp_path)
     report = bubbleviz.analyze(tmp_path)
-    relative, individual = scores_of(report)
+    relative = report.slowness.relative_score
+    individual = report.slowness.individual_score
     ranks = document(report)["ranks"]
     mean = 0.5 if whole else 4 / 5
 

@@ -11,6 +11,7 @@ from bubbleviz.analyses.idle import copies
 from bubbleviz.analyses.idle.copies import CopyTotal
 from bubbleviz.conventions.host_activities import UNRECORDED
 from bubbleviz.explain.idle import IdleIntervals, merge_pieces
+from bubbleviz.explain.slowness import score_by_fastest
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
@@ -371,26 +372,30 @@ class IdleReport:
         return copies.add_up(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:
-        """Return how fast the kernels of each rank are beside those of others, from 0 to 1.
+        """Return how fast the kernels of each rank are compared with those of others, from 0 to 1.
 
-        That is the relative performance score of NVIDIA's resiliency extension (straggler
-        detection, usage guide) over the compute kernels that ran as often on other devices: the
-        least time of each on any device over the own, weighted by the own. 0.5 is twice as slow;
-        None for hosts, single kernels, and where no kernel ran as often elsewhere.
+        This is the relative performance score of :class:`.Slowness` over the compute kernels that
+        ran as often on other devices: the time of the fastest device for each, over the rank's own
+        time. A score of 0.5 is twice as slow. It is None for hosts, single kernels, and ranks of
+        which no kernel ran as often elsewhere.
         """
-        times_ns: dict[tuple[str, int], dict[int, int]] = {}
-        for at, rank in enumerate(self.ranks):
-            for name, of, count, ns in rank.work if rank.measured else ():
-                if of not in {"communication", COPIES}:
-                    times_ns.setdefault((name, count), {})[at] = ns
-        own_ns, least_ns = [0] * len(self.ranks), [0] * len(self.ranks)
-        for times in times_ns.values():
-            least = min(times.values())
-            for at, ns in times.items() if len(times) > 1 else ():
-                own_ns[at] += ns
-                least_ns[at] += least
-        sums = zip(least_ns, own_ns, strict=True)
-        return tuple(fastest / own if own else None for fastest, own in sums)
+        kernels: dict[tuple[str, int], int] = {}
+        times: dict[tuple[int, int], int] = {}
+        for index, rank in enumerate(self.ranks):
+            for name, kind, count, ns in rank.work if rank.measured else ():
+                if kind not in {"communication", COPIES}:
+                    number = kernels.setdefault((name, count), len(kernels))
+                    times[index, number] = ns
+        rank_index, kernel = np.array(list(times), np.int64).reshape(-1, 2).T
+        time_ns = np.array(list(times.values()), np.float64)
+        is_shared = np.bincount(kernel, minlength=1)[kernel] > 1
+        scores = score_by_fastest(
+            rank_index[is_shared],
+            kernel[is_shared],
+            time_ns[is_shared],
+            len(self.ranks),
+        )
+        return tuple(None if np.isnan(score) else score for score in scores.tolist())
 
     def summed(self, name: str) -> int:
         """Return a time over all devices that ran more than one kernel or copy."""

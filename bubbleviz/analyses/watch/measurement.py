@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median, quantiles
+from statistics import quantiles
 
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import BubblevizError, UsageError
+from bubbleviz.explain.slowness import excess_over_peers, peer_groups
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted, one_line, percent, suggestion
@@ -184,24 +185,15 @@ class WatchedIteration:
 
 
 def _paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
-    # Ranks that have no work in the iteration have no pace.
-    times_ns = {own.rank: own.compute_ns for own in iteration.ranks if own.compute_ns}
-    groups: dict[int | None, list[int]] = {}
-    for rank in times_ns:
-        groups.setdefault(report.ranks[rank].stage, []).append(rank)
-    if any(len(alike) == 1 for alike in groups.values()):
-        groups = {None: list(times_ns)}
+    """Return the pace of each rank that computed in an iteration, the slowest first."""
+    rows = [row for row in iteration.ranks if row.compute_ns]
+    ranks = [report.ranks[row.rank] for row in rows]
+    compute_ns = np.array([row.compute_ns for row in rows], np.float64)
+    excesses = excess_over_peers(peer_groups([rank.stage for rank in ranks]), compute_ns)
     paces = []
-    for alike in groups.values():
-        usual_ns = median(times_ns[rank] for rank in alike)
-        for rank in alike:
-            # Of two ranks, each is held against the other.
-            others = [times_ns[other] for other in alike if other != rank]
-            than_ns = others[0] if len(others) == 1 else usual_ns
-            local = report.ranks[rank]
-            number = rank if local.global_rank is None else local.global_rank
-            excess = times_ns[rank] / than_ns - 1.0 if than_ns else 0.0
-            paces.append(RankPace(number, local.host, local.stage, times_ns[rank], excess))
+    for row, rank, excess in zip(rows, ranks, excesses.tolist(), strict=True):
+        number = row.rank if rank.global_rank is None else rank.global_rank
+        paces.append(RankPace(number, rank.host, rank.stage, row.compute_ns, excess))
     return tuple(sorted(paces, key=lambda pace: (-pace.excess, pace.rank)))
 
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, median_rows, plays
+from bubbleviz.explain.slowness import median_of_others
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.grouping import Groups, first_of_each, groups_of, numbered, sorted_rows
+from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
 
 #: An effect of less is not worth a sentence; nor is one of less than so many standard errors.
 _LEAST, _SURE = 0.02, 4.0
@@ -216,11 +217,11 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
         cells=cells,
         cell_ns=cell_ns,
         copies=copies,
-        rank_effect=cell_ns / others_medians(copies.of_row, cell_ns),
+        rank_effect=cell_ns / median_of_others(copies.of_row, cell_ns),
         stage_of_compute=stages.of_row[copies.of_row[cells.of_row]],
         stage_kind=stage_kind,
         stage_number=stage[copied[stages.first]],
-        stage_effect=stage_ns / others_medians(kinds, stage_ns),
+        stage_effect=stage_ns / median_of_others(kinds, stage_ns),
         stage_share=stage_ns / even_ns[kinds],
         iterations=iterations,
         iteration_effect=iteration_effect,
@@ -287,7 +288,7 @@ def _chance(
     spread = float(np.log(effect).std())
     error = 1.25 * spread * np.sqrt((1 + 1 / (len(count) - 1)) / count)
     low_ns, high_ns = _middle(copies.of_row, len(copies), cell_ns)
-    against_ns = others_medians(copies.of_row, cell_ns), ((low_ns + high_ns) / 2)[copies.of_row]
+    against_ns = median_of_others(copies.of_row, cell_ns), ((low_ns + high_ns) / 2)[copies.of_row]
     against, level = (group_medians(own, len(count), cell_ns / than_ns) for than_ns in against_ns)
     by_chance = np.abs(np.log([against, level])) <= _SURE * error
     more[:-1] = np.where(by_chance.all(axis=0), level, 1.0)
@@ -327,28 +328,6 @@ def _middle(group: Ints, groups: int, values: Floats) -> tuple[Floats, Floats]:
 def quantile_of(values: Floats, share: float) -> float:
     """Return the value that a share of the others lies below, one of them."""
     return float(np.sort(values)[int(share * (len(values) - 1))])
-
-
-def others_medians(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of the others of its group; NaN without any.
-
-    ::
-
-        sorted      a   b   c   d        the others of b are a, c, d: their median is c
-                        ^
-    """
-    count = len(values)
-    order = sorted_rows(group, values)
-    size = np.bincount(group)[group[order]] if count else np.zeros(0, np.int64)
-    place = numbered(group[order])
-    first = np.arange(count) - place
-    both = np.zeros(count)
-    for number in ((size - 2) // 2, (size - 1) // 2):
-        taken = first + number + (place <= number)
-        both += values[order][np.clip(taken, 0, max(count - 1, 0))]
-    medians = np.empty(count)
-    medians[order] = np.where(size > 1, both / 2, np.nan)
-    return medians
 
 
 # Trends: whether something grows over the iterations of a run, steadily or at once.

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import Effects, group_medians, others_medians, quantile_of
+from bubbleviz.explain.diagnosis.effects import Effects, group_medians, quantile_of
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, plays
+from bubbleviz.explain.slowness import median_of_others
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_sum
@@ -407,7 +408,7 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
     link_ns = group_medians(links.of_row[shows], len(links), moved_ns)
     known = np.flatnonzero(~np.isnan(link_ns))
     norm_ns = np.full(len(links), np.nan)
-    norm_ns[known] = others_medians(np.zeros(len(known), np.int64), link_ns[known])
+    norm_ns[known] = median_of_others(np.zeros(len(known), np.int64), link_ns[known])
     ratio = np.nan_to_num(link_ns / norm_ns)
     low, high = np.minimum(sender, receiver)[rows], np.maximum(sender, receiver)[rows]
     slow_rows = np.flatnonzero((ratio > _SLOW_LINK)[links.of_row])
@@ -484,7 +485,7 @@ def launch_gaps(seen: Evidence) -> Iterator[Fault]:
     ranks = groups_of(rank)
     of = ranks.of_row
     share = np.bincount(of, gap_ns) / np.bincount(of, length_ns)
-    norm = others_medians(np.zeros(len(share), np.int64), share)
+    norm = median_of_others(np.zeros(len(share), np.int64), share)
     norm = np.where(np.isnan(norm), share, norm)
     some, more = share > _LEAST_GAPS, share - norm > _LEAST_GAPS
     # To as much as others have, beside the time of kernels.

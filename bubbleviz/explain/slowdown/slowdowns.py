@@ -27,6 +27,7 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.work import Role, Work
+from bubbleviz.explain.slowness import rank_slowdowns
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
     distinct,
@@ -281,7 +282,7 @@ class Slowdowns:
         by_phase: of each phase, transfers of a direction or collective.
         by_stage: of each stage.
         by_replica: of each replica of the pipeline.
-        by_rank: of each rank: the smaller of its stage's and its replica's.
+        by_rank: S of each rank; see :func:`.rank_slowdowns`.
         by_microbatch: of each microbatch.
         by_link: of the transfers between two stages, both directions apart.
         by_iteration: length of each iteration over that of an ideal one.
@@ -332,15 +333,10 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
             "link": np.where(links[0] == NONE, NONE, pairs.of_row),
         },
     )
-    # One without known stage or replica has the other's.
     workers = work.take(groups_of(work.rank).first)
-    by_rank = {
-        rank: min(by["stage"].get(stage, np.inf), by["replica"].get(replica, np.inf))
-        for rank, stage, replica in zip(
-            *(c.tolist() for c in (workers.rank, workers.stage, workers.replica)), strict=True
-        )
-    }
-    by_rank = {rank: s for rank, s in by_rank.items() if s < np.inf}
+    by_rank = rank_slowdowns(
+        workers.rank, workers.stage, workers.replica, by["stage"], by["replica"]
+    )
     # The slowest, of equal ones the first; at least one.
     slowest = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
     slowest = slowest[: -(-len(by_rank) * _SLOWEST_PERCENT // 100)]

@@ -22,7 +22,6 @@ from bubbleviz.report.rank_means import (
     distribution,
     many_ranks,
     rank_means,
-    scores_of,
     sentence_of,
     standouts,
 )
@@ -295,7 +294,7 @@ def _cells(
             ("bubble", "bubble_ns"),
         )
     }
-    relative, _ = scores_of(report)
+    relative = report.slowness.relative_score
     if not (relative < _AS_FAST).any():
         relative = np.full(len(relative), np.nan)
     cells = []

@@ -1,0 +1,194 @@
+"""Slowness: how slow ranks are, compared with their peers, which do the same work.
+
+Everything that shows or judges slow ranks takes its numbers from here. There are two norms. The
+median of all peers is the norm for display: one slow rank of three or more does not move it, so the
+others are at 1. The median of the *other* peers is the norm for diagnosis, which splits a time into
+effects: no rank is compared with itself, but one slow rank of three makes the others look fast::
+
+    times             1.0   1.0   1.3
+    of the median     1.0   1.0   1.3
+    of the others     0.87  0.87  1.3
+
+Of two ranks, only the other one is a norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.count.count import median
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import indices_of, rank_column
+from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.grouping import groups_of, numbered, sorted_rows
+from bubbleviz.model.operations import Rank
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Slowness:
+    """How slow each rank is, from 0 to 1 (0.5 is twice as slow), or NaN if it ran no kernels.
+
+    These are the performance scores of NVIDIA's resiliency extension (straggler detection, usage
+    guide), over all kernels of F, B, W, BW, R and FB together.
+
+    Attributes:
+        relative_score: Kernel time per iteration of the fastest peer over that of the rank.
+        individual_score: Kernel time of the rank's fastest iteration over that of its last one.
+    """
+
+    relative_score: Floats
+    individual_score: Floats
+
+
+def measure_slowness(ranks: Sequence[Rank], iterations: Sequence[Iteration]) -> Slowness:
+    """Measure how slow ranks are in the averaged iterations.
+
+    Args:
+        ranks: The ranks, by index.
+        iterations: All iterations.
+    """
+    kernel_ns = np.full((len(iterations), len(ranks)), np.nan)
+    for iteration in iterations:
+        if iteration.averaged:
+            active_ns = rank_column(iteration.ranks, "active_ns").astype(np.float64)
+            kernel_ns[iteration.index, indices_of(iteration.ranks)] = active_ns
+    kernel_ns[kernel_ns <= 0] = np.nan
+    is_known = ~np.isnan(kernel_ns)
+    counts, known_ns = is_known.sum(axis=0), np.where(is_known, kernel_ns, 0.0)
+    mean_ns = as_multiples(known_ns.sum(axis=0), counts.astype(np.float64))
+    rank = np.flatnonzero(counts)
+    peers = stage_groups([member.stage for member in ranks])
+    relative = score_by_fastest(rank, peers[rank], mean_ns[rank], len(ranks))
+    if not len(iterations):
+        return Slowness(relative, np.full(len(ranks), np.nan))
+    last = len(iterations) - 1 - is_known[::-1].argmax(axis=0)
+    last_ns = known_ns[last, np.arange(len(ranks))]
+    best_ns = np.where(is_known, kernel_ns, np.inf).min(axis=0)
+    return Slowness(relative, as_multiples(best_ns, last_ns))
+
+
+def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
+    """Return the time that each row would take at the speed of the fastest, over its own time.
+
+    Args:
+        row: Row of each time; the times of a row are added up.
+        group: Group of times for the same work.
+        time_ns: The times, above 0.
+        rows: Number of rows.
+
+    Returns:
+        Scores from 0 to 1, shape (rows,), or NaN for a row without times.
+    """
+    groups = groups_of(group)
+    fastest_ns = np.full(len(groups), np.inf)
+    np.fmin.at(fastest_ns, groups.of_row, time_ns)
+    at_best_ns, measured_ns = np.zeros(rows), np.zeros(rows)
+    np.add.at(at_best_ns, row, fastest_ns[groups.of_row])
+    np.add.at(measured_ns, row, time_ns)
+    return as_multiples(at_best_ns, measured_ns)
+
+
+def rank_slowdowns(
+    ranks: Ints,
+    stage: Ints,
+    replica: Ints,
+    by_stage: Mapping[int, float],
+    by_replica: Mapping[int, float],
+) -> dict[int, float]:
+    """Return the slowdown S of each rank: the smaller of its stage's and its replica's.
+
+    This is the S of a worker of Lin et al. (arXiv 2505.05713), which needs one replay per stage and
+    replica instead of one per rank.
+
+    Args:
+        ranks: Indices of the ranks.
+        stage: Stage of each.
+        replica: Replica of each.
+        by_stage: S by stage.
+        by_replica: S by replica.
+
+    Returns:
+        S by rank. A rank whose stage or replica is unknown has the other's S, and a rank with
+        neither has none.
+    """
+    slowdowns = {}
+    for rank, of_stage, of_replica in zip(
+        ranks.tolist(), stage.tolist(), replica.tolist(), strict=True
+    ):
+        slowdown = min(by_stage.get(of_stage, np.inf), by_replica.get(of_replica, np.inf))
+        if slowdown < np.inf:
+            slowdowns[rank] = slowdown
+    return slowdowns
+
+
+def stage_groups(stages: Sequence[int | None]) -> Ints:
+    """Return the group of each rank: the ranks of its stage, or all of an unknown stage."""
+    known = np.array([NONE if stage is None else stage for stage in stages], np.int64)
+    return groups_of(known).of_row
+
+
+def peer_groups(stages: Sequence[int | None]) -> Ints:
+    """Return the group of each rank: its stage, or all ranks if a stage has only one of them."""
+    groups = stage_groups(stages)
+    is_alone = (np.bincount(groups) == 1).any()
+    return np.zeros_like(groups) if is_alone else groups
+
+
+def median_of_peers(group: Ints, values: Floats) -> Floats:
+    """Return for each value the median of its group, without NaN; NaN if there is none.
+
+    Args:
+        group: Group of each value, from 0.
+        values: One value per rank.
+    """
+    medians = np.full(len(values), np.nan)
+    for number in range(int(group.max(initial=NONE)) + 1):
+        members = group == number
+        of_group = values[members]
+        medians[members] = median(of_group[~np.isnan(of_group)])
+    return medians
+
+
+def excess_over_peers(group: Ints, values: Floats) -> Floats:
+    """Return by how much each value exceeds the norm of its group, as a fraction.
+
+    The norm is the median of the group, or the other value of a group of two.
+
+    Args:
+        group: Group of each value, from 0.
+        values: One value per rank, none of them NaN.
+    """
+    is_pair = np.bincount(group)[group] == 2
+    norms = np.where(is_pair, median_of_others(group, values), median_of_peers(group, values))
+    return np.nan_to_num(as_multiples(values, norms) - 1.0)
+
+
+def median_of_others(group: Ints, values: Floats) -> Floats:
+    """Return for each value the median of the other values of its group, or NaN without any.
+
+    ::
+
+        sorted      a   b   c   d        the others of b are a, c, d: their median is c
+                        ^
+    """
+    count = len(values)
+    order = sorted_rows(group, values)
+    size = np.bincount(group)[group[order]] if count else np.zeros(0, np.int64)
+    place = numbered(group[order])
+    first = np.arange(count) - place
+    both = np.zeros(count)
+    for number in ((size - 2) // 2, (size - 1) // 2):
+        taken = first + number + (place <= number)
+        both += values[order][np.clip(taken, 0, max(count - 1, 0))]
+    medians = np.empty(count)
+    medians[order] = np.where(size > 1, both / 2, np.nan)
+    return medians
+
+
+def as_multiples(values: Floats, norms: Floats) -> Floats:
+    """Return values as multiples of norms, or NaN if a norm is 0 or unknown."""
+    multiples = np.full(len(values), np.nan)
+    return np.asarray(np.divide(values, norms, out=multiples, where=norms > 0), np.float64)
