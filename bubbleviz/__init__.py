@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
     from typing import Any
 
-    from bubbleviz.align.pipelines import Parallel
+    from bubbleviz.align.stages.pipelines import Parallel
     from bubbleviz.analyses.idle import idle
     from bubbleviz.analyses.idle.analysis import IdleReport
     from bubbleviz.analyses.inspection import inspect
@@ -40,7 +40,7 @@ __all__ = [
 
 _HOMES = {
     "IdleReport": "bubbleviz.analyses.idle.analysis",
-    "Parallel": "bubbleviz.align.pipelines",
+    "Parallel": "bubbleviz.align.stages.pipelines",
     "Report": "bubbleviz.render.notebook",
     "View": "bubbleviz.report.view",
     "analyze": "bubbleviz.api",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bubbleviz.align.offsets import ProfileClock, correct_times
+from bubbleviz.align.profile_clocks import ProfileClock, correct_times
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
 from bubbleviz.interpret.spans import ActiveTime

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.align.iteration_pairs import paired
+from bubbleviz.align.clocks.precedences import LEAVE_NS, unsteady
+from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.pipelines import Parallel
-from bubbleviz.align.staging import Staging
-from bubbleviz.align.timebase import LEAVE_NS, Timebase, unsteady
+from bubbleviz.align.pairing.iteration_pairs import paired
+from bubbleviz.align.stages.pipelines import Parallel
+from bubbleviz.align.stages.staging import Staging
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
@@ -218,9 +219,6 @@ def _usual(collectives: CollectiveIntervals, found: Ints) -> Ints:
     return np.where(np.append(all_usual, False)[found], found, NONE)
 
 
-# Leaving together: collectives of ranks that end together are one.
-
-
 def by_ends(
     collectives: CollectiveIntervals,
     rows: Ints,
@@ -361,9 +359,6 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
     result = found.copy()
     result[new] = joined[new]
     return result
-
-
-# Unknown members: limitations for collectives of which not all members are known.
 
 
 def without_members(

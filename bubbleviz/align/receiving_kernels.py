@@ -15,12 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.clocks.offsets import Precedences
+from bubbleviz.align.clocks.timebase import rank_precedences, timebase
 from bubbleviz.align.join import correct_clocks
-from bubbleviz.align.offsets import GRAIN_NS, Precedences, ProfileClock, subtract_sessions
-from bubbleviz.align.staging import Staging
-from bubbleviz.align.timebase import rank_precedences, timebase
+from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock, subtract_sessions
+from bubbleviz.align.stages.staging import Staging
 from bubbleviz.align.waiting_kernels import kernels_by_name, waiting_limitation
-from bubbleviz.align.waits import NEVER
 from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.intervals import group_latest

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.align.offsets import ProfileClock
+from bubbleviz.align.profile_clocks import ProfileClock
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.interpret.start_skew import RecordedDevice
 

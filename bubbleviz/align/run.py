@@ -2,59 +2,47 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.align import clocks
-from bubbleviz.align.iteration_pairs import paired
-from bubbleviz.align.join import JoinedRecordings, as_stream, correct_clocks, join
-from bubbleviz.align.meetings import met, without_members
-from bubbleviz.align.offsets import ProfileClock, subtract_sessions
-from bubbleviz.align.pipelines import Parallel
-from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
-from bubbleviz.align.recorded_devices import convert_to_run_clock
-from bubbleviz.align.shared_names import (
+from bubbleviz.align import profile_clocks
+from bubbleviz.align.clocks.shared_names import (
     contradiction_limitations,
     separate_machines,
     shared_name_limitations,
 )
-from bubbleviz.align.staging import Staging, stage
-from bubbleviz.align.timebase import Timebase, rank_precedences, timebase, within_machines
+from bubbleviz.align.clocks.timebase import Timebase, rank_precedences, timebase, within_machines
+from bubbleviz.align.join import JoinedRecordings, as_stream, correct_clocks, join
+from bubbleviz.align.meetings import met, without_members
+from bubbleviz.align.pairing.iteration_pairs import paired
+from bubbleviz.align.profile_clocks import ProfileClock, subtract_sessions
+from bubbleviz.align.ranks import find_excluded_ranks, places_of, ranks_of
+from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
+from bubbleviz.align.recorded_devices import convert_to_run_clock
+from bubbleviz.align.refusals import refuse_other_runs
+from bubbleviz.align.stage_layers import StageLayers, layers_of_stages
+from bubbleviz.align.stages.pipelines import Parallel
+from bubbleviz.align.stages.staging import Staging, stage
 from bubbleviz.align.waiting_kernels import waiting_kernels
-from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.recording import Recording, Recordings
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints, marked, scattered
+from bubbleviz.model.columns import Ints, scattered
 from bubbleviz.model.grouping import (
     begins,
-    distinct,
-    distinct_rows,
     expanded,
     heads,
-    places_in,
     sorted_rows,
 )
-from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import natural_key, some_of
 
-#: Ranks that a limitation names; it counts all.
-_NAMED = 32
 IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, CollectiveIntervals)
-
-# Placed tables: those of the joined recordings in the order of the ranks of the run.
-#
-# Each rank has a place in the report; rows follow these, and on a rank their start.
 
 
 def _placed(table: IntervalsT, place: Ints) -> IntervalsT:
@@ -106,121 +94,6 @@ def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
             return sorted_rows(first, *then)
         same &= values[1:] == values[:-1]
     return order
-
-
-# Ranks of a run: their places in the report, their names, and those that take no part in it.
-
-
-def places_of(staging: Staging) -> Ints:
-    """Return the index of each rank in the report.
-
-    Ranks are ordered by pipeline, stage, host, global rank, device and process.
-    """
-    joined = staging.joined
-    big = np.iinfo(np.int64).max
-    stages = zip(staging.stage_of_rank.tolist(), staging.pipeline.tolist(), strict=True)
-    key_of = {host: natural_key(host) for host in {rank.host for rank in joined.ranks}}
-    keys = [
-        (
-            big if first < 0 else pipeline,
-            big if first < 0 else first,
-            key_of[rank.host],
-            big if rank.local.global_rank is None else rank.local.global_rank,
-            rank.local.device_id,
-            pid_of(rank.local.process),
-        )
-        for rank, (first, pipeline) in zip(joined.ranks, stages, strict=True)
-    ]
-    return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
-
-
-def ranks_of(staging: Staging, place: Ints) -> tuple[tables.Rank, ...]:
-    """Return the ranks in pipeline order.
-
-    Args:
-        staging: The recordings with their stages.
-        place: Index of each rank in the report.
-    """
-    joined = staging.joined
-    labels = _labels(joined)
-    stages, pipelines = staging.stage_of_rank.tolist(), staging.pipeline.tolist()
-    placed = []
-    for index, number in enumerate(np.argsort(place).tolist()):
-        rank, first, pipeline = joined.ranks[number], stages[number], pipelines[number]
-        device = rank.local.device
-        placed.append(
-            tables.Rank(
-                index=index,
-                label=labels[number],
-                host=rank.host,
-                profile=rank.profile,
-                pid=pid_of(rank.local.process),
-                device_id=rank.local.device_id,
-                uuid=device.uuid if device else None,
-                gpu=device.name if device else None,
-                pci=device.pci if device else None,
-                stage=first if first >= 0 else None,
-                pipeline=pipeline if pipeline >= 0 else None,
-                global_rank=rank.local.global_rank,
-                bubble_ratio=None,
-            )
-        )
-    return tuple(placed)
-
-
-def _labels(joined: JoinedRecordings) -> list[str]:
-    """Return short unique names: host and GPU, with the pid where these are not enough."""
-    labels = [f"{rank.host} {rank.local.place}" for rank in joined.ranks]
-    often = Counter(labels)
-    labels = [
-        label
-        if often[label] == 1
-        else f"{rank.host} pid {pid_of(rank.local.process)} {rank.local.place}"
-        for label, rank in zip(labels, joined.ranks, strict=True)
-    ]
-    often = Counter(labels)
-    return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
-
-
-def _left_out(joined: JoinedRecordings) -> Iterator[Limitation]:
-    """Yield limitations for ranks that take part in no ratio.
-
-    Those that ran no forward or backward, but computed as long as others, are what names were not
-    recorded of, or not known.
-    """
-    operations, count = joined.operations, len(joined.ranks)
-    working, measured = marked(count, joined.working), np.zeros(count, bool)
-    measured[operations.rank[joined.works & (operations.has_span == 1)]] = True
-    loose, active = joined.unattributed, joined.active
-    loose_ns = group_sum(loose.rank, count, loose.end_ns - loose.start_ns)
-    active_ns = group_sum(active.rank, count, active.active_ns)
-    usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
-    computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
-    idle = "ranks without forward or backward", "excluded from every ratio: "
-    for which, (what, why), more, kind in (
-        (~working & ~computing, idle, "", LimitationKind.OTHER),
-        (
-            computing,
-            idle,
-            "; they computed as long as others, so name their forwards and backwards in ranges, or "
-            "with --convention",
-            LimitationKind.RANKS_WITHOUT_OPERATIONS,
-        ),
-        (
-            working & ~measured & measured.any(),
-            (
-                "stages without GPU work",
-                "no kernel belongs to any of their forwards and backwards, so they take no part in "
-                "any ratio: ",
-            ),
-            "; record the calls that launch kernels, and the kernels, from the first iteration on",
-            LimitationKind.STAGES_WITHOUT_GPU_WORK,
-        ),
-    ):
-        if which.any():
-            labels = _labels(joined)
-            found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
-            yield Limitation(what, f"{why}{some_of(found, _NAMED)}{more}", len(found), kind)
 
 
 @dataclass(frozen=True)
@@ -331,17 +204,17 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     """
     recordings = parts.recordings
     sources = [recording.source for recording in recordings]
-    machines = clocks.machines_of(sources, hints.same_clock)
-    sessions = clocks.session_clocks(sources, machines)
+    machines = profile_clocks.machines_of(sources, hints.same_clock)
+    sessions = profile_clocks.session_clocks(sources, machines)
     captures = [(r.start_ns, r.end_ns) for r in recordings]
     wrong: tuple[Limitation, ...] = ()
     numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
     if hints.method != "causal":
-        wrong = clocks.refuse_unrelated(
+        wrong = profile_clocks.refuse_unrelated(
             sources,
             captures,
             sessions,
-            clocks.as_much_as_most(
+            profile_clocks.as_much_as_most(
                 np.array([len(recording.ranks) for recording in recordings], np.int64),
                 parts.lengths("operations"),
             ),
@@ -358,11 +231,11 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     collectives = met(joined, staging, time, hints.parallel)
     limitations = (
         *wrong,
-        *(clocks.untimed(sources, machines) if hints.method == "utc" else ()),
+        *(profile_clocks.untimed(sources, machines) if hints.method == "utc" else ()),
         *time.limitations,
         *early,
         *staging.limitations,
-        *_left_out(joined),
+        *find_excluded_ranks(joined),
         *waiting_kernels(recordings, time.clocks),
         *(
             contradicting_kernels(recordings, captures, sessions, staging)
@@ -427,7 +300,8 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         profile_hosts=aligned.hosts,
         has_kernels=all(rank.local.told is None for rank in joined.ranks),
     )
-    return replace(run, layers=layers_of_stages(recordings, run))
+    layers = layers_of_stages(recordings, run.operations, run.rank_of_local)
+    return replace(run, layers=layers)
 
 
 @dataclass(frozen=True)
@@ -472,9 +346,9 @@ def _align(
         UsageError: ``hints.order`` does not name every rank once.
     """
     sources = [recording.source for recording in parts.recordings]
-    sessions = clocks.session_clocks(sources, machines)
+    sessions = profile_clocks.session_clocks(sources, machines)
     joined = join(parts, machines, sessions)
-    clocks.refuse_other_runs(parts.recordings, machines, joined)
+    refuse_other_runs(parts.recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)
     time = timebase(staging, sessions, captures, hints.method or "causal")
@@ -561,71 +435,3 @@ def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
     order = np.argsort(place)[np.array(hints.order)].tolist()
     staging = stage(joined, order, hints.parallel)
     return staging, places_of(staging)
-
-
-# Local stages: which virtual stage a chunk of one of a profile's own ranks became.
-
-
-def stages_of_chunks(
-    rank: Ints, chunk: Ints, run: Run, rank_of_local: Ints
-) -> Mapping[tuple[int, int], int]:
-    """Return the virtual stage of each (rank, chunk); those of a rank count in the model's order.
-
-    A rank that has more chunks by name than by its operations is left out.
-
-    Args:
-        rank: the profile's own, of some rows that name chunks.
-        chunk: as names of operations give it.
-        run: that the profile is part of.
-        rank_of_local: the run's rank of each of the profile's own.
-    """
-    known = run.operations.virtual_stage != NONE
-    held = distinct_rows(run.operations.rank, run.operations.virtual_stage, chosen=known)
-    result: dict[tuple[int, int], int] = {}
-    for own in distinct(rank).tolist():
-        chunks = distinct(chunk[rank == own]).tolist()
-        stages = held[1, held[0] == rank_of_local[own]].tolist()
-        if len(chunks) == len(stages):
-            result |= {(own, c): s for c, s in zip(chunks, sorted(stages), strict=True)}
-    return result
-
-
-# Layers of virtual stages: what kernels of each took, over all ranks that hold the stage.
-
-
-#: What ran on one virtual stage: nanoseconds of kernels by phase and layer, and first launches.
-StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
-
-
-def layers_of_stages(recordings: Sequence[Recording], run: Run) -> tuple[StageLayers, ...]:
-    """Return what layers took on each virtual stage; empty where no forward has ranges of any.
-
-    Args:
-        recordings: one a profile.
-        run: these, merged.
-    """
-    stages: list[StageLayers] = []
-    for recording, local in zip(recordings, run.rank_of_local, strict=True):
-        times = recording.layers
-        if times is None or not times.layers:
-            continue
-        stages = stages or [({}, {}) for _ in range(int(run.operations.virtual_stage.max()) + 1)]
-        stage_of = stages_of_chunks(times.rank, times.chunk, run, local)
-        columns = zip(
-            *(getattr(times, name).tolist() for name in ("rank", "chunk", "phase", "layer")),
-            times.kernel_ns.tolist(),
-            times.first_ns.tolist(),
-            strict=True,
-        )
-        # A row a layer, chunk and phase: a few hundred a rank.
-        for rank, chunk, phase, layer, kernel_ns, first_ns in columns:
-            number = stage_of.get((rank, chunk), NONE)
-            if number == NONE:
-                continue
-            of_kernels, first = stages[number]
-            name = None if layer == NONE else times.layers[layer]
-            key = Phase(phase), name
-            of_kernels[key] = of_kernels.get(key, 0) + kernel_ns
-            if name is not None and phase == Phase.F:
-                first[name] = min(first.get(name, first_ns), first_ns)
-    return tuple(stages) if any(first for _, first in stages) else ()

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.offsets import ProfileClock
+from bubbleviz.align.profile_clocks import ProfileClock
 from bubbleviz.interpret.communication import addition
 from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints

@@ -16,7 +16,7 @@ from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
 
 if TYPE_CHECKING:
-    from bubbleviz.align.pipelines import Parallel
+    from bubbleviz.align.stages.pipelines import Parallel
     from bubbleviz.report.report import Report
 
 #: More ranks or iterations than any report holds.
@@ -70,7 +70,7 @@ def parallel_of(text: str) -> Parallel:
             wrong = "twice" if match else "not of the form tp=2,pp=4,dp=8"
             raise UsageError(f"--parallel: {part[:60]!r} is {wrong}")
         sizes[match[1]] = int(match[2])
-    from bubbleviz.align.pipelines import Parallel
+    from bubbleviz.align.stages.pipelines import Parallel
 
     return Parallel(**sizes)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.run import Run
-from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import RankSlice, joined_ranks, slices_of, stage_and_pipeline
+from bubbleviz.count.rank_slices import joined_ranks
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of, heads, sorted_rows
@@ -17,8 +15,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among, run_kind
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 
-_FORWARD = (Phase.F, Phase.FB)
-_BACKWARD = (Phase.B, Phase.BW)
+FORWARDS = (Phase.F, Phase.FB)
+BACKWARDS = (Phase.B, Phase.BW)
 #: An odd number whose bits are half ones, which spreads numbers over 64 bits.
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
@@ -258,7 +256,7 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
         return found.reshape(shape).T
 
     phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
-    forward, gradient = among(phase, _FORWARD), among(phase, _GRADIENT)
+    forward, gradient = among(phase, FORWARDS), among(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
     rows = np.flatnonzero(forward)
     microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
@@ -324,7 +322,7 @@ def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
     first = np.flatnonzero(np.diff(owner, prepend=NONE))
     if len(first):
         smallest = microbatch[first] == np.minimum.reduceat(microbatch, first)
-        begins[owner[first]] = among(operations.phase[counted[first]], _FORWARD) & smallest
+        begins[owner[first]] = among(operations.phase[counted[first]], FORWARDS) & smallest
     return begins
 
 
@@ -343,7 +341,7 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
         keys = tuple(np.append(k, o[second]) for k, o in zip(keys, (cell, *others), strict=True))
     passes = groups_of(*keys)
     code, of_second = passes.of_row[: len(cell)], passes.of_row[len(cell) :]
-    forwards, backwards = np.flatnonzero(forward), np.flatnonzero(among(phase, _BACKWARD))
+    forwards, backwards = np.flatnonzero(forward), np.flatnonzero(among(phase, BACKWARDS))
     of_backward = np.append(code[backwards], of_second)
     backwards = np.append(backwards, second)
     first, last = intervals.group_extents(code[forwards], len(passes), forwards, forwards)
@@ -364,94 +362,3 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
     without_forward, late = ((differentiated | paid) & ~in_order), (last >= 0) & ~in_order
     owner = keys[0][passes.first]
     return owes | (forward & ~differentiated[code]), owner[without_forward], owner[late]
-
-
-# Operations that a rank lacks: a backward without its forward, a microbatch that other stages ran.
-#
-# A range that was not recorded, or has another name on one rank, takes its kernels with it: they
-# count as bubble, and the iteration looks complete::
-#
-#     stage 0     F0 F1 F2 F3 B0 B1 B2 B3
-#     stage 1     F0 F1 F2    B0 B1 B2 B3      its F3 is missing: 1
-#     stage 2     F0 F1    F3 B0 B1    B3      its F2 and B2 are: 2
-
-
-def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
-    """Return how many forwards and backwards each rank lacks in complete training iterations.
-
-    A forward without its backward makes an iteration incomplete, and is not counted here.
-
-    Args:
-        run: the merged profiles.
-        iterations: of these.
-    """
-    # One place more for what belongs to no iteration.
-    whole = np.zeros(len(run.iteration_names) + 1, bool)
-    whole[[i.index for i in iterations if i.complete and i.kind == TRAINING]] = True
-    if not whole.any():
-        return np.zeros(len(run.ranks), np.int64)
-    # Replicas of no known pipeline may run other microbatches.
-    stage, pipeline = stage_and_pipeline(run.ranks)
-    pipeline = np.where(stage == NONE, NONE, pipeline)
-    return np.concatenate(
-        [
-            _lacking(part, pipeline[part.first : part.end], whole)
-            for part in slices_of(run, pipelines=True)
-        ]
-    )
-
-
-def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
-    """Return how many forwards and backwards each rank of whole pipelines lacks.
-
-    Args:
-        part: the ranks.
-        pipeline: of each; -1 unknown.
-        whole: of each iteration, whether it is complete and trains; the last stands for none.
-    """
-    operations, (iterations, ranks) = part.operations, part.shape
-    usable = whole[operations.iteration]
-    forward = np.flatnonzero(usable & among(operations.phase, _FORWARD))
-    backward = np.flatnonzero(usable & among(operations.phase, _BACKWARD))
-    second = np.flatnonzero(usable & (operations.phase == Phase.FB))
-    rows = np.concatenate((forward, backward, second))
-    first = len(rows) - len(second)
-    microbatch, chunk = operations.microbatch[rows], operations.chunk[rows]
-    microbatch[first:] = operations.second_microbatch[second]
-    chunk[first:] = operations.second_chunk[second]
-    cell = operations.iteration[rows] * ranks + operations.rank[rows]
-    # A rank whose forwards names never mark lacks none.
-    marked = np.zeros(iterations * ranks, bool)
-    marked[cell[: len(forward)]] = True
-    known = np.flatnonzero((microbatch >= 0) & marked[cell])
-    forwards = np.searchsorted(known, len(forward))
-    if len(known) < len(rows):
-        rows, cell, microbatch, chunk = rows[known], cell[known], microbatch[known], chunk[known]
-    passes = groups_of(cell, microbatch, chunk, operations.sequence[rows])
-    has_forward = np.zeros(len(passes), bool)
-    has_forward[passes.of_row[:forwards]] = True
-    rank = operations.rank[rows[passes.first[~has_forward]]]
-    return np.bincount(rank, minlength=ranks) + 2 * _absent(
-        pipeline, cell[passes.first], microbatch[passes.first]
-    )
-
-
-def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
-    """Return how many microbatches each rank lacks that other stages of its pipeline ran.
-
-    Args:
-        pipeline: of each rank; -1 unknown.
-        cell: iteration and rank of each pass, ascending.
-        microbatch: of each pass, ascending in its cell.
-    """
-    rows = heads(cell, microbatch)
-    rows = rows[pipeline[cell[rows] % len(pipeline)] >= 0]
-    cell, microbatch = cell[rows], microbatch[rows]
-    iteration = cell // len(pipeline)
-    rank = cell - iteration * len(pipeline)
-    place = groups_of(iteration, pipeline[rank]).of_row
-    of_place = np.bincount(place[groups_of(place, microbatch).first])
-    first = heads(cell)
-    absent = np.zeros(len(pipeline), np.int64)
-    np.add.at(absent, rank[first], of_place[place[first]] - np.diff(first, append=len(cell)))
-    return absent

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.align.run import Run
-from bubbleviz.count import completeness, rank_iterations
+from bubbleviz.count import completeness, rank_iterations, rank_slices
+from bubbleviz.count.busy_times import USES, busy_times, time_within
 from bubbleviz.count.iterations import Iteration, Ratio
-from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
+from bubbleviz.count.statistics import median
+from bubbleviz.count.summary import Summary, choose_headline, summarize
 from bubbleviz.count.window_bounds import window_bounds
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.start_skew import find_common_start
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, marked, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import Operations, RankIntervals, RunningTimes
-from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
+from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.phase_masks import INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.window import Window
 
@@ -30,312 +30,6 @@ _LONG_WAIT = 0.05
 #: Maximum time between two operations of a rank, in ns: one year. No capture is as long, and sums
 #: of longer times over many ranks would exceed 64 bits.
 _YEAR_NS = 365 * 86_400 * 10**9
-
-# Student's t: the quantiles that confidence intervals of means take.
-#
-# scipy takes longer to import than most runs to count, so those for few degrees of freedom stand
-# here; for more, an expansion is exact to seven digits (Abramowitz and Stegun, 26.7.5).
-
-
-#: The 97.5 % quantile for 1, 2, ... degrees of freedom; and that of the normal distribution.
-_QUANTILES = (
-    12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934,
-    2.5705818356363146, 2.4469118511449786, 2.364624251592784, 2.306004135204166,
-    2.262157162798205, 2.228138851986274, 2.200985160091639, 2.1788128296672284,
-    2.1603686564627913, 2.144786687917804, 2.131449545559776, 2.1199052992212546,
-    2.1098155778333156, 2.1009220402410382, 2.0930240544083087, 2.085963447265864,
-)  # fmt: skip
-_NORMAL = 1.959963984540054
-
-
-def quantile(df: int) -> float:
-    """Return the 97.5 % quantile of Student's t, for so many degrees of freedom (at least 1)."""
-    if df <= len(_QUANTILES):
-        return _QUANTILES[df - 1]
-    x = _NORMAL
-    return (
-        x
-        + (x**3 + x) / (4 * df)
-        + (5 * x**5 + 16 * x**3 + 3 * x) / (96 * df**2)
-        + (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * df**3)
-        + (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * df**4)
-    )
-
-
-def median(values: Ints | Floats) -> float:
-    """Return the median of some values without NaN among them; NaN of none.
-
-    It takes a fifth of the time of np.median, which imports numpy.ma where values are floats.
-    """
-    ordered = np.sort(values)
-    middle = ordered[max(len(ordered) - 1, 0) // 2 : len(ordered) // 2 + 1]
-    return float(middle.sum() / len(middle)) if len(middle) else np.nan
-
-
-# Time breakdown: every nanosecond of every rank's window attributed to one use.
-
-
-#: Uses of a window's time, which add up to it.
-USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
-
-
-def busy_times(
-    part: RankSlice, windows: Mapping[str, Windows]
-) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
-    """Return when the ranks of a slice were busy.
-
-    The first use that covers an instant counts::
-
-        iteration's own compute   ███   ██████
-        its Optimizer                          ▓▓▓
-        other iterations                          ░░░░
-        unattributed compute         ▒▒
-        window                    ├──────────────────────┤   the rest is bubble
-
-    Args:
-        part: some ranks of a run.
-        windows: of all ranks, by name of the ratio.
-
-    Returns:
-        By the name of a ratio and of a use, how long each window was used so, shape (iterations,
-        ranks); and by "" and ``phase_ns`` the union of each phase's busy time, shape (iterations,
-        ranks, phases of COMPUTE), by "" and ``compute_ns`` that of F, B, W, BW, R and FB.
-    """
-    loose, (iterations, ranks) = part.unattributed, part.shape
-    operations, busy = part.operations, part.busy
-    columns: list[Ints] = [operations.rank, operations.iteration, operations.phase]
-    if not np.array_equal(busy.operation, np.arange(len(operations))):
-        columns = [column[busy.operation] for column in columns]
-    computing = [*columns, busy.start_ns, busy.end_ns]
-    computes = among(computing[2], COMPUTE)
-    if not computes.all():
-        computing = [column[computes] for column in computing]
-    everything = intervals.group_union(computing[0], ranks, computing[3], computing[4])
-    if computing[1].min(initial=0) < 0:
-        computing = [column[computing[1] >= 0] for column in computing]
-    rank, iteration, phase, start_ns, end_ns = computing
-    place = scattered(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
-    owner = iteration * ranks + rank
-    kinds, cells = (iterations, ranks, len(COMPUTE)), iterations * ranks
-    owner_of_phase = owner * len(COMPUTE) + place[phase]
-    phase_ns = intervals.group_measure(owner_of_phase, prod(kinds), start_ns, end_ns)
-    work = intervals.group_union(owner, cells, start_ns, end_ns, among(phase, WORK))
-    with_step = intervals.group_union(owner, cells, start_ns, end_ns)
-    times = {
-        ("", "phase_ns"): phase_ns.reshape(kinds),
-        ("", "compute_ns"): intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(
-            part.shape
-        ),
-    }
-    own_windows = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
-    known = np.stack([window.known[:, None] for window in own_windows])
-    low = np.where(known, np.stack([window.start_ns for window in own_windows]), 0)
-    high = np.where(known, np.stack([window.end_ns for window in own_windows]), 0)
-    high = np.maximum(high, low)
-    cell = np.broadcast_to(np.arange(cells).reshape(part.shape), low.shape)
-    every_rank = np.broadcast_to(np.arange(ranks), low.shape)
-    # Each covers what the one before does, and more.
-    covered = [intervals.within_windows(s, cells, cell, low, high) for s in (work, with_step)]
-    covered.append(intervals.within_windows(everything, ranks, every_rank, low, high))
-    covered.append(covered[-1])
-    if len(loose):
-        unattributed = loose.rank, loose.start_ns, loose.end_ns
-        both = [np.concatenate(pair) for pair in zip(everything, unattributed, strict=True)]
-        occupied = intervals.group_union(both[0], ranks, both[1], both[2])
-        covered[-1] = intervals.within_windows(occupied, ranks, every_rank, low, high)
-    parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
-    for name, of_uses in zip(windows, np.moveaxis(parts, 1, 0), strict=True):
-        times |= {(name, use): part_ns for use, part_ns in zip(USES, of_uses, strict=True)}
-    return times
-
-
-# Running time: how long kernels and copies ran in windows of iterations.
-
-
-def time_within(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how much of a time lies in each window [low, high].
-
-    Of a stretch that a window cuts, the time counts by the share of the stretch inside. Iterations'
-    own first starts and last ends cut none.
-
-    Args:
-        times: the stretches of the ranks.
-        time_ns: one of their columns.
-        low_ns: starts of windows, shape (windows, ranks).
-        high_ns: their ends, likewise; none is before its start.
-    """
-    sets, ranks = (times.rank, times.start_ns, times.end_ns), low_ns.shape[1]
-    return intervals.GroupCover(sets, ranks, time_ns).within(np.arange(ranks), low_ns, high_ns)
-
-
-# The summary: mean and spread of the ratios over iterations, and the ratio to quote.
-
-
-#: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
-OVERLAP_SHARE = 0.01
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and spread over iterations; ``ci95`` is the half width (Student t)."""
-
-    mean: float | None
-    std: float | None
-    min: float | None
-    max: float | None
-    ci95: float | None
-    n: int
-
-    @property
-    def pair(self) -> tuple[float, float] | None:
-        """The two values, the lower first, where there are no more.
-
-        Their confidence interval is 12.7 standard errors to either side: it says less than they do.
-        """
-        if self.n != 2 or self.min is None or self.max is None:
-            return None
-        return self.min, self.max
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Statistics over the averaged iterations, by name of the ratio.
-
-    ``bubble_interval`` gives the bounds of the mean that the clocks' uncertainty allows; None where
-    these are not known, or the ratio needs no common clock.
-    """
-
-    iterations: int
-    bubble_ratio: Mapping[str, Spread]
-    bubble_interval: Mapping[str, tuple[float, float] | None]
-    bubble_low: Mapping[str, Spread]
-    bubble_overhead: Mapping[str, Spread]
-    window_ns: Mapping[str, Spread]
-
-
-def summarize(iterations: Sequence[Iteration]) -> Summary:
-    """Return the statistics over the averaged iterations."""
-    averaged = [i for i in iterations if i.averaged]
-    names = [ratio.name for ratio in ratio_definitions()]
-
-    def over(field: str) -> dict[str, Spread]:
-        return {name: spread([getattr(i.ratios[name], field) for i in averaged]) for name in names}
-
-    intervals_of: dict[str, tuple[float, float] | None] = {}
-    for name in names:
-        known = [i.ratios[name] for i in averaged if i.ratios[name].value is not None]
-        bounds = [ratio.interval for ratio in known if ratio.interval is not None]
-        intervals_of[name] = None
-        if bounds and len(bounds) == len(known):
-            # At worst, all clocks are off in the same direction.
-            low, high = np.array(bounds, np.float64).mean(axis=0).tolist()
-            intervals_of[name] = low, high
-    return Summary(
-        iterations=len(averaged),
-        bubble_ratio=over("value"),
-        bubble_interval=intervals_of,
-        bubble_low=over("low"),
-        bubble_overhead=over("overhead"),
-        window_ns=over("window_ns"),
-    )
-
-
-def spread(values: Sequence[float | None]) -> Spread:
-    """Return mean and spread of the known values; ``std`` with n - 1, ``ci95`` a half width."""
-    known = np.array([v for v in values if v is not None], np.float64)
-    n = len(known)
-    if n == 0:
-        return Spread(None, None, None, None, None, 0)
-    mean, low, high = float(known.mean()), float(known.min()), float(known.max())
-    if n == 1:
-        return Spread(mean, None, low, high, None, 1)
-    std = float(known.std(ddof=1))
-    return Spread(mean, std, low, high, quantile(n - 1) * std / n**0.5, n)
-
-
-def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
-    """Return the ratio to quote, and the reason."""
-    averaged = [i for i in iterations if i.averaged]
-    if not averaged:
-        skipped = any(i.complete and i.kind != EVALUATION for i in iterations)
-        why = "is left to average" if skipped else "is in the capture to average"
-        what = "iteration" if any(i.kind == INFERENCE for i in iterations) else "training iteration"
-        return "schedule", f"no complete {what} {why}"
-    known = [
-        name
-        for name in ("period", "schedule", "stage")
-        if any(i.ratios[name].value is not None for i in averaged)
-    ]
-    forward = averaged[0].kind == INFERENCE
-    worst, where = (0.0, "") if forward else max(_overlaps(iterations), default=(0.0, ""))
-    if worst > OVERLAP_SHARE:
-        overlap = (
-            f"consecutive iterations overlap (up to {worst:.1%} of a rank's window, in iteration "
-            f"{where})"
-        )
-        if "period" in known:
-            return "period", f"{overlap}, so the idle time of one is partly another's work"
-        name = next(iter(known), "schedule")
-        return name, f"{overlap}, but no averaged iteration has a next one to measure a period to"
-    if forward and "period" in known:
-        # Between its iterations GPUs wait for tokens, requests and the host, which no window of a
-        # single one holds.
-        return "period", (
-            "the run only goes forward, and what its GPUs wait for between two iterations counts"
-        )
-    name, reason = "schedule", "no averaged iteration has a ratio over its ranks"
-    if "schedule" in known:
-        reason = (
-            "the run only goes forward, in one window over the recording"
-            if forward
-            else "consecutive iterations do not overlap"
-        )
-    elif "stage" in known:
-        # How iterations of several hosts follow each other is unknown without a common clock.
-        overlapping = "" if forward else ", and whether consecutive iterations overlap"
-        name, reason = (
-            "stage",
-            "the ranks have no common clock, so schedule is unknown"
-            f"{overlapping}; stage needs none",
-        )
-    return name, reason
-
-
-def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
-    """Yield the overlap of averaged iterations, as a share of a rank's window."""
-    for iteration in iterations:
-        if iteration.averaged:
-            yield _overlap_of(iteration), iteration.name
-
-
-def training_overlaps(iterations: Sequence[Iteration]) -> bool:
-    """Return whether training iterations overlap each other, and not only an evaluation."""
-    alone = [
-        iteration
-        for iteration in iterations
-        if all(
-            beside.kind == TRAINING
-            for beside in iterations[max(iteration.index - 1, 0) : iteration.index + 2]
-        )
-    ]
-    return max(_overlaps(alone), default=(0.0, ""))[0] > OVERLAP_SHARE
-
-
-def _overlap_of(iteration: Iteration) -> float:
-    """Return the time in a rank's window spent on other iterations, as a share; the largest."""
-    ranks = iteration.ranks
-    # Where clocks leave no window over hosts, the longest rank's window does as well.
-    trusted = (
-        rank_iterations.has_account(ranks, "schedule")
-        and not iteration.ratios["schedule"].contradicted
-    )
-    ratio = "schedule" if trusted else "stage"
-    if not rank_iterations.has_account(ranks, ratio):
-        return 0.0
-    window_ns = rank_iterations.account_column(ranks, ratio, "window_ns")
-    overlap_ns = rank_iterations.account_column(ranks, ratio, "overlap_ns")
-    real = window_ns > 0
-    return float((overlap_ns[real] / window_ns[real]).max(initial=0.0))
 
 
 #: What a rank lacks that ran all of what the capture holds of an iteration.
@@ -444,8 +138,8 @@ def _measured(
 ) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools, Bools, int | None]:
     """Return all iterations, none averaged, and of :class:`Counts` what they rest on."""
     ratios = ratio_definitions()
-    present = [rank_presence(part) for part in rank_iterations.slices_of(run)]
-    columns = rank_iterations.joined_ranks([of_ranks for of_ranks, _ in present])
+    present = [rank_presence(part) for part in rank_slices.slices_of(run)]
+    columns = rank_slices.joined_ranks([of_ranks for of_ranks, _ in present])
     first_ns, last_ns, step_last_ns, takes_part, may_have_run, has_stepped = columns
     paused = _paused(run.pauses, first_ns, takes_part)
     extents = Extents(first_ns, last_ns, step_last_ns, takes_part, paused)
@@ -465,8 +159,8 @@ def _measured(
     first_ns, last_ns, step_last_ns = extents.first_ns, extents.last_ns, extents.step_last_ns
     takes_part = extents.present
     windows = {ratio.name: ratio.windows(extents) for ratio in ratios}
-    parts = [busy_times(part, windows) for part in rank_iterations.slices_of(run)]
-    times = dict(zip(parts[0], rank_iterations.joined_ranks(parts), strict=True))
+    parts = [busy_times(part, windows) for part in rank_slices.slices_of(run)]
+    times = dict(zip(parts[0], rank_slices.joined_ranks(parts), strict=True))
     bounds = {r.name: window_bounds(r, extents, run.timebase) for r in ratios if r.common_clock}
     accounts = {}
     for ratio in ratios:
@@ -531,7 +225,7 @@ def _measured(
 
 
 def rank_presence(
-    part: rank_iterations.RankSlice,
+    part: rank_slices.RankSlice,
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
     """Return what the ranks of a slice ran in iterations, and when; no windows are needed for it.
 

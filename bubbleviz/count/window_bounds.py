@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.offsets import DRIFT
-from bubbleviz.align.timebase import Timebase
+from bubbleviz.align.clocks.timebase import Timebase
+from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.count.ratios import Extents, RatioDefinition
 from bubbleviz.model.columns import Bools, Ints
 

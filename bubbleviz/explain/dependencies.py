@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
-from bubbleviz.count.rank_iterations import stage_and_pipeline
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.count.rank_slices import stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_latest

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from bubbleviz.align.arrivals import arrivals
 from bubbleviz.align.run import Run
-from bubbleviz.align.waits import arrivals
-from bubbleviz.count.count import Counts, training_overlaps
+from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
-from bubbleviz.count.rank_iterations import indices_of, joined_ranks, stage_and_pipeline
+from bubbleviz.count.rank_iterations import indices_of
+from bubbleviz.count.rank_slices import joined_ranks, stage_and_pipeline
 from bubbleviz.count.ratios import Extents, Windows
+from bubbleviz.count.summary import training_overlaps
 from bubbleviz.explain import phase_times
 from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity

@@ -150,7 +150,7 @@ class Wait:
     """What idle intervals wait for, one row per interval.
 
     Attributes:
-        until_ns: End of the wait, or :data:`~bubbleviz.align.waits.NEVER` if there is none.
+        until_ns: End of the wait, or :data:`~bubbleviz.align.arrivals.NEVER` if there is none.
         cause: Cause of the idle time until then, or -1.
         activity: Activity of the host until then, or -1.
         peer_operation: Operation of another rank that is waited for, or -1.

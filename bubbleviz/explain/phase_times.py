@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER, Arrivals
-from bubbleviz.count.count import median, time_within
+from bubbleviz.align.arrivals import NEVER, Arrivals
+from bubbleviz.count.busy_times import time_within
+from bubbleviz.count.statistics import median
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.dependencies import Inputs

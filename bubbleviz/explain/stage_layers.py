@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from bubbleviz.align.run import StageLayers
+from bubbleviz.align.stage_layers import StageLayers
 from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.explain.phase_times import PhaseTimes

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.run import Run
-from bubbleviz.align.waits import NEVER
-from bubbleviz.count import rank_iterations
+from bubbleviz.count import rank_iterations, rank_slices
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
 from bubbleviz.model import operations as tables
@@ -134,18 +134,18 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
         "ends_early": run.ends_early,
     }
     collectives = collective_waits(run.collectives, run.operations)
-    bounds = rank_iterations.pipeline_bounds(run, MOST)
+    bounds = rank_slices.pipeline_bounds(run, MOST)
     if kept is None or len(bounds) <= 2:
         kept = np.ones(len(run.ranks), bool)
     for first, end in pairwise(bounds):
         ranks, columns = (first, end), slice(first, end)
-        operations, busy, rows = rank_iterations.operations_of_ranks(run, ranks)
+        operations, busy, rows = rank_slices.operations_of_ranks(run, ranks)
         row = int(rows.start)
         ends = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
         hosts = run.hosts.take(slice(*ends.tolist()))
         if row or first:
             hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
-        waits = rank_iterations.of_ranks(collectives, ranks)
+        waits = rank_slices.of_ranks(collectives, ranks)
         # Rows of other stretches stand behind those of this one.
         last = waits.last_operation
         outside = (last != NONE) & ((last < row) | (last >= row + len(operations)))
@@ -158,11 +158,11 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
             ranks=run.ranks[columns],
             operations=replace(operations, names=()),
             busy=busy,
-            running=rank_iterations.of_ranks(run.running, ranks),
-            unattributed=rank_iterations.of_ranks(run.unattributed, ranks),
-            exposed=rank_iterations.of_ranks(run.exposed, ranks),
-            overheads=rank_iterations.of_ranks(run.overheads, ranks),
-            unrecorded=rank_iterations.of_ranks(run.unrecorded, ranks),
+            running=rank_slices.of_ranks(run.running, ranks),
+            unattributed=rank_slices.of_ranks(run.unattributed, ranks),
+            exposed=rank_slices.of_ranks(run.exposed, ranks),
+            overheads=rank_slices.of_ranks(run.overheads, ranks),
+            unrecorded=rank_slices.of_ranks(run.unrecorded, ranks),
             hosts=hosts,
             collectives=replace(waits, last_operation=own),
             elsewhere=elsewhere,
@@ -341,7 +341,7 @@ def replayed_ranks(
         ranks: by number.
         included: of each iteration, whether it counts.
     """
-    number = rank_iterations.stage_and_pipeline(ranks)[1]
+    number = rank_slices.stage_and_pipeline(ranks)[1]
     if number.min(initial=0) < 0:
         return None
     pipelines = groups_of(number)

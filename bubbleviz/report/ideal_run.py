@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.run import Run
-from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count
 from bubbleviz.explain.explanation import explain
 from bubbleviz.model import intervals

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from bubbleviz.align.run import Run, stages_of_chunks
+from bubbleviz.align.run import Run
+from bubbleviz.align.stage_layers import stages_of_chunks
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.interpret.memory import OperationMemory
 from bubbleviz.interpret.recording import Recording
@@ -35,7 +36,7 @@ def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
             index, known = int(local[rank]), None if resident == NONE else resident
             ranks.append(RankPeak(index, peak, known, run.ranks[index].stage))
         table = use.operations.take(among(use.operations.phase, (*COUNTED, Phase.R)))
-        stage_of = stages_of_chunks(table.rank, table.chunk, run, local)
+        stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
         # A row a chunk and phase: a few a rank.
         for row, key in enumerate(zip(table.rank.tolist(), table.chunk.tolist(), strict=True)):
             kind = stage_of.get(key, NONE), Phase(int(table.phase[row]))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.count.count import Spread
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.statistics import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase

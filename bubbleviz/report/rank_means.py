@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bubbleviz.count.count import median
 from bubbleviz.count.rank_iterations import (
     RankIterations,
     account_column,
@@ -22,6 +21,7 @@ from bubbleviz.count.rank_iterations import (
     own_ratios,
     rank_column,
 )
+from bubbleviz.count.statistics import median
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.slowness import as_multiples, median_of_peers, stage_groups
 from bubbleviz.model.arrow import Kind, Records, records, row_type

@@ -19,10 +19,10 @@ import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.align.run import Run, RunHints, merge
-from bubbleviz.count.completeness import lacking_operations
-from bubbleviz.count.count import Counts, Summary, count
+from bubbleviz.count.count import Counts, count
 from bubbleviz.count.damage import locate_damage
 from bubbleviz.count.iterations import Iteration, in_order, typical
+from bubbleviz.count.missing_operations import lacking_operations
 from bubbleviz.count.rank_iterations import (
     account_column,
     indices_of,
@@ -30,6 +30,7 @@ from bubbleviz.count.rank_iterations import (
     own_ratios,
     rank_column,
 )
+from bubbleviz.count.summary import Summary
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation, explain

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import (
     PHASES,
@@ -24,6 +23,7 @@ from bubbleviz.count.rank_iterations import (
     rank_column,
 )
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.statistics import Spread
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.phase_times import PhaseTime

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.align.waits import NEVER, arrivals, usual_waits
+from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.align.waits import usual_waits
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase

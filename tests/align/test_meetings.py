@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.meetings import meetings_of
-from bubbleviz.align.timebase import Timebase
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 
 US = 1_000

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bubbleviz.align.offsets import Contradiction, Precedences, ProfileClock, solve
+from bubbleviz.align.clocks.clock_solver import Contradiction, solve
+from bubbleviz.align.clocks.offsets import Precedences
+from bubbleviz.align.profile_clocks import ProfileClock
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]

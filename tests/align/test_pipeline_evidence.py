@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex

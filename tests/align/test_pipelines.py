@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.pipelines import Parallel, RankNumbers, distinguish_pipelines
+from bubbleviz.align.stages.pipelines import Parallel, RankNumbers, distinguish_pipelines
 from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MOST_RANKS, row_kind, rows_of
 from bubbleviz.report.report import Report

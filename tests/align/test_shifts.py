@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bubbleviz.align.histories import Histories, PassedOn
-from bubbleviz.align.iteration_fits import median
-from bubbleviz.align.possible_shifts import shifts
+from bubbleviz.align.pairing.histories import Histories, PassedOn
+from bubbleviz.align.pairing.iteration_fits import median
+from bubbleviz.align.pairing.possible_shifts import shifts
 
 MS = 1_000_000
 #: An iteration: F down, F up, B up, B down, 10 ms each.

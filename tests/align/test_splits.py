@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.align.stage_order import lack_many
+from bubbleviz.align.stages.stage_order import lack_many
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, Truth, plant

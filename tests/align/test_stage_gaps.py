@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.align.stage_gaps import describe_first_number
+from bubbleviz.align.stages.stage_gaps import describe_first_number
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.schedules.communication import torch_csv

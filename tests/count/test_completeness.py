@@ -9,8 +9,8 @@ import pytest
 from scipy.special import stdtrit
 
 import bubbleviz
-from bubbleviz.count.count import quantile
 from bubbleviz.count.rank_iterations import lacking
+from bubbleviz.count.statistics import quantile
 from bubbleviz.render.formats.csv import columns, written
 from bubbleviz.render.json_document import document
 from bubbleviz.report.methods import methods

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase

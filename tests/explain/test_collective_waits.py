@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.stretch import CollectiveWaits, collective_waits
 from bubbleviz.model.collectives import CollectiveIntervals

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.path import CriticalPath
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document

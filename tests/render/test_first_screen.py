@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import in_order
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.statistics import Spread
 from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

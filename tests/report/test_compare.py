@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
-from bubbleviz.count.count import spread
+from bubbleviz.count.statistics import spread
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.phases import Phase

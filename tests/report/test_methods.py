@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 import bubbleviz
-from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import in_order
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.statistics import Spread
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods

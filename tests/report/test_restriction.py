@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture import legend

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.count.count import summarize
 from bubbleviz.count.iterations import Iteration, Ratio, in_order
 from bubbleviz.count.rank_iterations import (
     Account,
@@ -19,6 +18,7 @@ from bubbleviz.count.rank_iterations import (
     RankIterations,
 )
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.summary import summarize
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes

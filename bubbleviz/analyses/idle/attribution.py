@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Launches
 from bubbleviz.analyses.idle.host import HostEvents, events_around
 from bubbleviz.analyses.idle.waits import BLOCKED, HeldWork

@@ -21,7 +21,7 @@ from bubbleviz.analyses.idle.report import (
     StepIdle,
 )
 from bubbleviz.conventions import host_activities
-from bubbleviz.count.count import spread
+from bubbleviz.count.statistics import spread
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import groups_of

@@ -28,7 +28,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.run import Run, stages_of_chunks
+from bubbleviz.align.run import Run
+from bubbleviz.align.stage_layers import stages_of_chunks
 from bubbleviz.conventions.range_names import LAYER, LayerName, layer_of
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.interpret.recording import Recording
@@ -293,7 +294,8 @@ def allocated_by_layer(
         if recording.memory is None:
             continue
         table = recording.memory.layers
-        stage_of = stages_of_chunks(table.rank, table.chunk, run, run.rank_of_local[number])
+        local = run.rank_of_local[number]
+        stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
         columns = table.rank, table.chunk, table.layer, table.held
         # A row a layer and chunk: a few dozen a rank.
         for rank, chunk, layer, held in zip(*(c.tolist() for c in columns), strict=True):

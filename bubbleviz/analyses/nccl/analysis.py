@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.align.clocks import machines_of, session_clocks
+from bubbleviz.align.profile_clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl import hangs, members
 from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile

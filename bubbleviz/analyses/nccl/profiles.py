@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.align.offsets import ProfileClock
+from bubbleviz.align.profile_clocks import ProfileClock
 from bubbleviz.analyses.idle.evidence import IdleOptions, window_extent
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications

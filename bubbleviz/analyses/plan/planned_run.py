@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.count.count import OVERLAP_SHARE
+from bubbleviz.count.summary import OVERLAP_SHARE
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from bubbleviz.align.waits import Arrivals
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
 from bubbleviz.explain.causes.bubbles import Bubbles, merge_bubbles
 from bubbleviz.explain.causes.cause import ALWAYS, Cause

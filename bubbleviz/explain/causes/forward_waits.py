@@ -22,8 +22,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
-from bubbleviz.count.rank_iterations import stage_and_pipeline
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.count.rank_slices import stage_and_pipeline
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.idle import IdleIntervals, cut_idle

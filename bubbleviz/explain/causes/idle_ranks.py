@@ -29,7 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER, Arrivals
+from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.idle import (

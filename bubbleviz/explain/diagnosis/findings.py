@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
-from bubbleviz.count.count import spread
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.count.statistics import spread
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.causes.tokens import all_token_waits, usual_depth

@@ -18,8 +18,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.count.count import median
-from bubbleviz.count.rank_iterations import stage_and_pipeline
+from bubbleviz.count.rank_slices import stage_and_pipeline
+from bubbleviz.count.statistics import median
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, is_constant, marked
 from bubbleviz.model.intervals import group_extents

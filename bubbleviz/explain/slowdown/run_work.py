@@ -12,8 +12,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER, sends
-from bubbleviz.count.rank_iterations import stage_and_pipeline
+from bubbleviz.align.arrivals import NEVER, sends
+from bubbleviz.count.rank_slices import stage_and_pipeline
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.idle import IdleIntervals

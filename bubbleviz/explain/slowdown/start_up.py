@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.run_work import CLOCK_NS, computing_rows
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.diagnosis.findings import Diagnosis
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align import offsets
-from bubbleviz.align.staging import Staging
-from bubbleviz.align.waits import NEVER
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.clocks import offsets
+from bubbleviz.align.profile_clocks import GRAIN_NS
+from bubbleviz.align.stages.staging import Staging
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -107,7 +108,7 @@ def _compare_clocks(
     low, high = np.minimum(before, after)[rows], np.maximum(before, after)[rows]
     cells = groups_of(low, high, precedences.iteration[rows])
     is_broken = np.zeros(len(cells), bool)
-    is_broken[cells.of_row[early_ns > offsets.GRAIN_NS]] = True
+    is_broken[cells.of_row[early_ns > GRAIN_NS]] = True
     pairs = groups_of(low[cells.first], high[cells.first])
     n_broken = np.bincount(pairs.of_row[is_broken], minlength=len(pairs))
     n_iterations = np.bincount(pairs.of_row, minlength=len(pairs))

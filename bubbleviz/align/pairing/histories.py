@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.intervals import group_extents, group_sum

@@ -13,31 +13,35 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.align import pipelines, stage_gaps, stage_order
-from bubbleviz.align.iteration_pairs import Pairing, pair_iterations, pairing_limitations
+from bubbleviz.align.arrivals import Arrivals, arrivals
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.replicas import matched, split
-from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
-from bubbleviz.align.waits import Arrivals, arrivals, usual_waits
+from bubbleviz.align.pairing.iteration_pairs import Pairing, pair_iterations, pairing_limitations
+from bubbleviz.align.stages import (
+    pipelines,
+    rank_orders,
+    stage_gaps,
+    stage_order,
+    virtual_stages,
+)
+from bubbleviz.align.stages.chunk_numbers import counted_by_order, moved_chunks
+from bubbleviz.align.stages.missing_ranks import find_incomplete_pipelines, find_missing_ranks
+from bubbleviz.align.stages.replica_splits import split
+from bubbleviz.align.stages.replicas import matched
+from bubbleviz.align.stages.stage_transfers import (
+    find_transfer_stages,
+    receives_from_earlier_stage,
+    transfers_with_missing_stages,
+)
+from bubbleviz.align.stages.streams import forward_order
+from bubbleviz.align.stages.virtual_stages import VirtualStages
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
-from bubbleviz.model.phases import TRANSFERS, Phase
-from bubbleviz.model.texts import counted, listed, some_of
+from bubbleviz.model.phase_masks import INFERENCE, run_kind
 
-#: Minimum time that a microbatch is away to be on a later stage, as a fraction of its F and B.
-_AWAY = 0.75
-#: Maximum median idle time before backwards, as a fraction of the idle time before the first one.
-#: A larger fraction shows that the host is late.
-_ALIKE = 0.5
-#: Maximum number of ranks of the last stage that are checked.
-_MAX_RANKS = 16
 #: Maximum number of last ranks that may be missing unnoticed by numbers: the GPUs of a server.
 _MAX_LAST_MISSING = 8
-#: Ranks that a limitation lists.
-_LISTED = 8
 _UNPROVEN = Limitation(
     "stages of ranks",
     "the ranks may be stages or replicas: no range names a stage or a transfer, and all run the "
@@ -137,14 +141,14 @@ class _Inputs:
     joined: JoinedRecordings
     machine: Ints
     numbers: pipelines.RankNumbers
-    named: pipelines.VirtualStages | None
+    named: VirtualStages | None
     parallel: pipelines.Parallel | None
     arrivals: Arrivals
 
     @property
     def infers_stages(self) -> bool:
         """Whether the stages are in none of range names, tables and file names."""
-        return self.named is None and pipelines.told_stages(self.joined) is None
+        return self.named is None and virtual_stages.told_stages(self.joined) is None
 
     @property
     def counts_chunks(self) -> bool:
@@ -154,9 +158,9 @@ class _Inputs:
         return forward and self.joined.inferred and counted_by_order(operations)
 
     @cached_property
-    def orders(self) -> stage_order.Orders:
+    def orders(self) -> rank_orders.Orders:
         """In which orders the ranks run."""
-        return stage_order.orders_of(self.joined.operations)
+        return rank_orders.orders_of(self.joined.operations)
 
     @property
     def world_size(self) -> int:
@@ -199,7 +203,7 @@ def stage(
         MismatchError: the ranks cannot be those of a run of these sizes.
     """
     named, numbers = (
-        pipelines.named_stages(joined),
+        virtual_stages.named_stages(joined),
         pipelines.rank_numbers(joined.ranks).reordered(order),
     )
     if parallel is not None:
@@ -207,13 +211,13 @@ def stage(
     inputs = _Inputs(
         joined, joined.machine_of_rank, numbers, named, parallel, arrivals(joined.operations)
     )
-    told = pipelines.told_stages(joined)
+    told = virtual_stages.told_stages(joined)
     if order or (parallel is not None and named is None):
         number = numbers.number
         places = np.searchsorted(np.sort(number), number), len(number)
         if parallel is not None:
             places = parallel.stage(number), parallel.pp
-        staging = _with(inputs, pipelines.stages_in_order(joined, inputs.arrivals, *places))
+        staging = _with(inputs, virtual_stages.stages_in_order(joined, inputs.arrivals, *places))
         if _is_other(inputs, staging):
             return _noted(inputs, staging, (_GIVEN_CONTRADICTED,))
     elif named is not None:
@@ -221,7 +225,7 @@ def stage(
         by_name = any(rank.local.told is None for rank in joined.ranks)
         staging = _with(inputs, named, by_name=by_name)
     elif told is not None:
-        stages = pipelines.stages_in_order(
+        stages = virtual_stages.stages_in_order(
             joined, inputs.arrivals, told, int(told.max(initial=0)) + 1
         )
         staging = _with(inputs, stages)
@@ -243,14 +247,14 @@ def _has_gap(stage: Ints) -> bool:
 def _inferred(inputs: _Inputs) -> Staging:
     """Return the staging that waiting times give; without stages where nothing shows any."""
     if inputs.joined.unmarked:
-        return _noted(inputs, _with(inputs, pipelines.VirtualStages.none()), ())
+        return _noted(inputs, _with(inputs, VirtualStages.none()), ())
     inferred, by_number = _inferred_stages(inputs)
     staging = _with(inputs, inferred)
     notes = _stages_unknown(inputs, staging)
     known = not notes
     unproven = not _forms_pipeline(inputs, staging, known=known)
     if known and unproven:
-        staging = _with(inputs, pipelines.VirtualStages.none())
+        staging = _with(inputs, VirtualStages.none())
         notes = (_UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
@@ -259,7 +263,7 @@ def _inferred(inputs: _Inputs) -> Staging:
     return replace(noted, pipeline_unproven=unproven)
 
 
-def _as_in_job(inputs: _Inputs, stages: pipelines.VirtualStages, staging: Staging) -> Staging:
+def _as_in_job(inputs: _Inputs, stages: VirtualStages, staging: Staging) -> Staging:
     """Return the staging with stages as the job counts them, where numbers of its ranks tell.
 
     Profiles may hold later stages alone. Frameworks number the ranks of one stage after those of
@@ -274,22 +278,9 @@ def _as_in_job(inputs: _Inputs, stages: pipelines.VirtualStages, staging: Stagin
     before = grouping.distinct(numbers.number[working] // sizes[0] - stage[working])
     if len(before) > 1 or before[0] <= 0:
         return staging
-    if not _receives_from_before(staging, _stage_of_transfers(staging)):
+    if not receives_from_earlier_stage(staging.joined, find_transfer_stages(staging.joined)):
         return staging
     return _with(inputs, stages.changed(virtual_stage=stages.virtual_stage + before[0]))
-
-
-def _receives_from_before(staging: Staging, virtual_stage: Ints) -> bool:
-    """Return whether ranks of stage 0 receive activations, so that it is not the first stage.
-
-    Args:
-        staging: Stages of all ranks.
-        virtual_stage: Virtual stage of each operation, as returned by
-            :func:`_stage_of_transfers`.
-    """
-    operations = staging.operations
-    ran = (operations.has_span == 1) & (virtual_stage == 0)
-    return bool((ran & (operations.phase == Phase.RECV_F)).any())
 
 
 def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
@@ -336,16 +327,19 @@ def _noted(
     ranks, working = inputs.joined.ranks, inputs.joined.working
     apart = bool((np.minimum(staging.pipeline, staging.stage_of_rank)[working] < 0).any())
     notes = (*notes, *pairing_limitations(staging.pairing, ranks, sizes_tell=apart))
-    virtual_stage = _stage_of_transfers(staging)
-    stages_missing = stages_missing or (
-        not doubtful and _transfers_elsewhere(staging, virtual_stage)
-    )
+    joined = staging.joined
+    transfer_stage = find_transfer_stages(joined)
+    if not doubtful and not stages_missing:
+        stages_missing = transfers_with_missing_stages(
+            joined, staging.stage_of_rank, transfer_stage
+        )
     if stages_missing:
         notes = (*notes, _STAGES_MISSING)
-    if inputs.named is None and not doubtful and _receives_from_before(staging, virtual_stage):
+    is_inferred = inputs.named is None and not doubtful
+    if is_inferred and receives_from_earlier_stage(joined, transfer_stage):
         notes = (*notes, _COUNTED_FROM_HELD)
-    absent = _ranks_missing(inputs.numbers, parallel, inputs.world_size)
-    absent = absent or stages_lacking(staging.pipeline, staging.stage_of_rank)
+    absent = find_missing_ranks(inputs.numbers, parallel, inputs.world_size)
+    absent = absent or find_incomplete_pipelines(staging.pipeline, staging.stage_of_rank)
     notes = (*notes, *absent)
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _REPLICAS)
@@ -355,7 +349,7 @@ def _noted(
         gaps, stages_missing, is_refutable = _find_stage_gaps(inputs, staging)
         notes = (*notes, *gaps)
     ends_early = not (stages_missing or absent or doubtful or is_complete)
-    ends_early = ends_early and _waits_behind(staging)
+    ends_early = ends_early and stage_gaps.waits_like_earlier_stage(staging.joined, inputs.arrivals)
     if ends_early:
         notes = (*notes, _STAGES_BEHIND)
     # The sizes of the run may give more stages than the profiles hold.
@@ -414,11 +408,11 @@ def _find_stage_gaps(
     return ((first,), False, False) if first else ((), False, True)
 
 
-def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = False) -> Staging:
+def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> Staging:
     """Return the pipelines and paired iterations that follow from virtual stages."""
     joined = inputs.joined
-    operations = pipelines.set_stages(joined.operations, stages, by_name=by_name)
-    first = pipelines.first_stages(stages, len(joined.ranks))
+    operations = virtual_stages.set_stages(joined.operations, stages, by_name=by_name)
+    first = virtual_stages.first_stages(stages, len(joined.ranks))
     if inputs.counts_chunks:
         operations, _ = moved_chunks(operations, first, inputs.machine)
     number = inputs.numbers.number
@@ -440,7 +434,7 @@ def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = F
     return Staging(staged, inputs.arrivals, first, pipeline, together, pairing)
 
 
-def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
+def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Return the virtual stages by waiting times, and whether unnamed numbers of ranks decided."""
     operations = inputs.joined.operations
     if run_kind(operations.phase) == INFERENCE:
@@ -461,7 +455,7 @@ def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
         stages = stages if known else stages.changed(virtual_stage=np.full(len(stages), NONE))
     comparable = inputs.comparable
     if known and single and comparable is not None:
-        staged = pipelines.set_stages(comparable, stages, by_name=False)
+        staged = virtual_stages.set_stages(comparable, stages, by_name=False)
         known = stage_order.nests(staged, inputs.arrivals)
     if known:
         return stages, False
@@ -474,7 +468,7 @@ def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
     return by_number or stages, False
 
 
-def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
+def _stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """Return the virtual stages by the ranks' numbers; None where they show no pipelines.
 
     With some number of replicas the ranks that are so far apart nest as stages of pipelines do, and
@@ -485,10 +479,10 @@ def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
         return None  # with one microbatch all ranks run alike
     for place, stage_count, replicas in _list_possible_sizes(inputs):
         stage_of_rank = place // replicas
-        stages = pipelines.stages_in_order(
+        stages = virtual_stages.stages_in_order(
             inputs.joined, inputs.arrivals, stage_of_rank, stage_count
         )
-        staged = pipelines.set_stages(operations, stages, by_name=False)
+        staged = virtual_stages.set_stages(operations, stages, by_name=False)
         # Microbatches of different pipelines must not be compared, so each pipeline gets its own
         # iteration numbers.
         replica = place[staged.rank] % replicas
@@ -529,11 +523,8 @@ def _is_other(inputs: _Inputs, staging: Staging) -> bool:
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
         return False
     return bool(
-        (pipelines.first_stages(inferred, len(inputs.machine)) != staging.stage_of_rank).any()
+        (virtual_stages.first_stages(inferred, len(inputs.machine)) != staging.stage_of_rank).any()
     )
-
-
-# Limitations of staging: what could not be inferred of stages, pipelines and iterations.
 
 
 def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]:
@@ -547,226 +538,3 @@ def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]
         LimitationKind.STAGES_UNKNOWN,
     )
     return (note,) if unknown else ()
-
-
-def _without_profile(reason: str, count: int) -> tuple[Limitation, ...]:
-    reason = f"{reason}; ratios are incomplete"
-    return (Limitation("ranks without a profile", reason, count),)
-
-
-def _ranks_missing(
-    numbers: pipelines.RankNumbers, parallel: pipelines.Parallel | None, world: int
-) -> tuple[Limitation, ...]:
-    """Return a limitation for ranks of the run that are known to be in no profile.
-
-    Without the sizes of the run these are gaps in the ranks that names give. Ranks that follow in
-    equal steps are taken for one of several pipelines.
-
-    Args:
-        numbers: of the ranks that have one.
-        parallel: sizes of the run, as the user gives them.
-        world: number of ranks of the run, as profiles say; 0 unknown.
-    """
-    number, count = np.sort(numbers.number), len(numbers.number)
-    absent, of_run = np.empty(0, np.int64), ""
-    if parallel is not None:
-        absent = grouping.without(np.arange(parallel.ranks), number)
-    elif world > count:
-        within = numbers.named and int(number.max(initial=0)) < world
-        if not within or world - count >= count:
-            held = (
-                f" (rank{'' if count == 1 else 's'} {listed(map(str, number.tolist()), _LISTED)})"
-            )
-            which = held if within else ""
-            return _without_profile(
-                f"the profiles hold {count:,}{which} of the {world:,} ranks of the run",
-                world - count,
-            )
-        absent, of_run = grouping.without(np.arange(world), number), f" of the {world:,} of the run"
-    elif numbers.named and len(grouping.distinct(np.diff(number))) > 1:
-        absent = grouping.without(np.arange(number[0], number[-1], np.diff(number).min()), number)
-    if len(absent) == 0:
-        return ()
-    ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
-    return _without_profile(f"no profile holds ranks {ranks}{of_run}", len(absent))
-
-
-def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
-    """Return a limitation for pipelines without a rank of a stage that others have.
-
-    Where pipelines are unknown it is for stages with fewer replicas than most.
-
-    Args:
-        pipeline: of each rank; -1 unknown.
-        stage: likewise.
-    """
-    known = (pipeline >= 0) & (stage >= 0)
-    if not known.any():
-        stages, sizes = np.unique(stage[stage >= 0], return_counts=True)
-        most = int(sizes.max(initial=0))
-        few = np.flatnonzero(sizes < most)
-        if not len(few) or stage_order.lack_many(sizes.tolist()):
-            return ()
-        places = some_of([f"{sizes[at]} of stage {stages[at]}" for at in few.tolist()], _LISTED)
-        reason = f"profiles hold {most:,} ranks of most stages, but {places}"
-        return _without_profile(reason, int((most - sizes[few]).sum()))
-    number, of_pipeline = np.unique(pipeline[known], return_inverse=True)
-    numbers, stages = np.unique(stage[known], return_inverse=True)
-    held = np.zeros((len(number), len(numbers)), bool)
-    held[of_pipeline.reshape(-1), stages.reshape(-1)] = True
-    absent = np.argwhere(~held)
-    if not len(absent):
-        return ()
-    places = some_of([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)
-    lacking = counted(int((~held.all(axis=1)).sum()), "pipeline")
-    return _without_profile(
-        f"{lacking} of {len(number):,} lack ranks of stages that the others have (stage {places})",
-        len(absent),
-    )
-
-
-def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
-    """Return whether ranks transfer with stages that no profile holds.
-
-    They do where all ranks hold one stage (one rank may hold several, such as the first and the
-    last one of a V), where the first stage receives activations or the last one gradients, be it
-    unknown which that is, and where a rank transfers with a stage that it alone holds: none needs a
-    transfer to itself, so stages lie between the two.
-
-    Args:
-        staging: Stages of all ranks.
-        virtual_stage: Virtual stage of each operation, as returned by
-            :func:`_stage_of_transfers`.
-    """
-    joined, operations = staging.joined, staging.operations
-    working = joined.working
-    ran = operations.has_span == 1
-    stages = grouping.distinct(staging.stage_of_rank[working])
-    if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
-        transfers = ran & np.isin(operations.rank, working) & among(operations.phase, TRANSFERS)
-        if transfers.any():
-            return True
-    countable = len(working) and not joined.unmarked
-    if countable and (stages < 0).all() and _lacks_an_end(operations, working):
-        return True
-    named = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
-    ran = ran & (virtual_stage >= 0)
-    rows = np.flatnonzero(ran & among(operations.phase, named))
-    if len(rows) == 0:
-        return False
-    down = among(operations.phase[rows], (Phase.RECV_B, Phase.SEND_F))
-    peer = virtual_stage[rows] + np.where(down, 1, -1)
-    last = int(virtual_stage.max())
-    beyond = (peer < 0) | (peer > last)
-    if (beyond & among(operations.phase[rows], (Phase.RECV_F, Phase.RECV_B))).any():
-        return True
-    known = joined.works & (virtual_stage >= 0)
-    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=known)
-    # By virtual stage, the only rank that holds it; none before the first and after the last.
-    single = np.bincount(stage, minlength=1)[stage] == 1
-    only = scattered(last + 3, stage[single] + 1, rank[single])
-    return bool((only[peer + 1] == operations.rank[rows]).any())
-
-
-def _lacks_an_end(operations: Operations, working: Ints) -> bool:
-    """Return whether all ranks, of one chunk each, receive activations, or all receive gradients.
-
-    The first stage of a pipeline receives none of these, and the last one none of those.
-
-    Args:
-        operations: of all ranks.
-        working: those that ran forward or backward.
-    """
-    ran = (operations.has_span == 1) & np.isin(operations.rank, working)
-    if len(grouping.distinct(operations.chunk[ran & (operations.chunk >= 0)])) > 1:
-        return False
-    for receive, work in ((Phase.RECV_F, (Phase.F,)), (Phase.RECV_B, (Phase.B, Phase.BW))):
-        of_ranks = (operations.rank[ran & among(operations.phase, p)] for p in ((receive,), work))
-        received, worked = (np.bincount(own, minlength=working[-1] + 1) for own in of_ranks)
-        if ((received >= worked) & (worked > 0))[working].all():
-            return True
-    return False
-
-
-def _stage_of_transfers(staging: Staging) -> Ints:
-    """Return the virtual stage of each operation; a transfer without chunk is of its rank's one.
-
-    It is unknown of ranks that hold several stages, or may: where names give no chunks, some
-    forwards of the first rank receive from the last one, and others do not.
-    """
-    operations, virtual_stage = staging.operations, staging.operations.virtual_stage
-    if not among(operations.phase, TRANSFERS).any():
-        return virtual_stage
-    known, ran = virtual_stage >= 0, operations.has_span == 1
-    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=known)
-    count = len(staging.stage_of_rank)
-    single = np.bincount(rank, minlength=1)[rank] == 1
-    only = scattered(count, rank[single], stage[single])
-    found = virtual_stage.copy()
-    # Recordings of Megatron-Core have them at both ends of the pipeline, where they do nothing.
-    bare = operations.microbatch < 0
-    for transfers, work in (
-        ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
-        ((Phase.RECV_B, Phase.SEND_B), (Phase.B, Phase.BW)),
-    ):
-        works = np.bincount(operations.rank[among(operations.phase, work)], minlength=count)
-        for phase in transfers:
-            rows = np.flatnonzero(ran & (bare | ~known) & (operations.phase == phase))
-            owner = operations.rank[rows]
-            every = np.bincount(owner, minlength=count) >= works
-            found[rows] = np.where(every, only, NONE)[owner]
-    return found
-
-
-def _waits_behind(staging: Staging) -> bool:
-    """Return whether the last recorded stage waits for its backwards, as earlier stages do.
-
-    A true last stage starts the backward of a microbatch when its forward is done, or runs other
-    work first. A stage before missing stages runs more forwards and then idles until the first
-    backward, for as long as the missing stages take. Every microbatch is away for at least about
-    a forward and a backward::
-
-        last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
-        not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
-    """
-    operations, inputs = staging.operations, staging.arrivals
-    last = int(operations.virtual_stage.max(initial=NONE))
-    if last < 1 or inputs.receives.any():
-        return False
-    of_last = np.flatnonzero(operations.virtual_stage == last)
-    every = usual_waits(operations.take(of_last), inputs.take(of_last))
-    if not len(every) or every.waited_ns.min() < _AWAY * every.worked_ns.min():
-        return False
-    if stage_gaps.runs_ahead_of_backward(operations, inputs, last):
-        return True
-    ranks = grouping.distinct(every.rank)[:_MAX_RANKS].tolist()
-    return all(_idles_before_backwards(staging.joined, rank, last) for rank in ranks)
-
-
-def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> bool:
-    """Return whether a rank usually idles before the first backward of an iteration on a stage.
-
-    Other operations must run between that backward and its forward. If later backwards wait about
-    as long as the first one, the host is late, and the result is False.
-    """
-    operations = joined.operations
-    own = np.flatnonzero((operations.rank == rank) & (operations.has_span == 1))
-    own = own[np.argsort(operations.start_ns[own], kind="stable")]
-    backward = among(operations.phase[own], (Phase.B, Phase.BW))
-    at = np.flatnonzero(backward & (operations.virtual_stage[own] == stage))
-    at = at[at > 0]
-    if not len(at):
-        return False
-    row, before = own[at], own[at - 1]
-    start_ns = operations.start_ns[row]
-    since_ns = np.maximum.accumulate(operations.end_ns[own])[at - 1]
-    for other in (joined.unattributed, joined.exposed):
-        of_rank = other.take(other.rank == rank)
-        begun = np.searchsorted(of_rank.start_ns, start_ns)
-        since_ns = np.maximum(since_ns, np.append(of_rank.end_ns, NONE)[begun - 1])
-    idle_ns = start_ns - since_ns
-    first = grouping.first_of_each(operations.iteration[row], start_ns)
-    behind = operations.microbatch[before[first]] != operations.microbatch[row[first]]
-    first_ns, worked_ns = np.median(idle_ns[first]), np.median(operations.busy_ns[row])
-    alike = np.median(idle_ns) > _ALIKE * first_ns
-    return bool(behind.all() and not alike and first_ns > _AWAY * worked_ns)

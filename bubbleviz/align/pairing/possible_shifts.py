@@ -7,18 +7,17 @@ as many iterations and events are one table, so that what is asked of them is as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.histories import CommonEvents, Histories, batches, moved
-from bubbleviz.align.iteration_fits import Look, looks, median
-from bubbleviz.align.offsets import DRIFT, GRAIN_NS
+from bubbleviz.align.pairing.histories import CommonEvents, Histories, batches, moved
+from bubbleviz.align.pairing.iteration_fits import median
+from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
 
 #: UTC clocks are seldom off by more, and may be off by seconds: so much speaks against that.
-_UTC_NS, _UTC = 1e8, 4.0
+_UTC_NS, MAX_UTC_EVIDENCE = 1e8, 4.0
 #: What speaks for captures that hold as many iterations being of the same ones, and what more
 #: does where no other shift brings their clocks closer together.
 _EQUAL, _EQUAL_IN_TIME = 3.0, 4.5
@@ -45,7 +44,7 @@ class Shift:
     offset_ns: float
 
 
-def _possible_shifts(
+def find_possible_shifts(
     histories: Histories,
     pair: tuple[Ints, Ints],
     timed: Bools,
@@ -76,7 +75,7 @@ def _possible_shifts(
         offset_ns = total / np.maximum(sides[0].astype(np.int64) + sides[1], 1)
         against += _SET * _is_set(starts[0], *events.bounds(moves))
     utc = np.where(timed[:, None], np.log1p((offset_ns / _UTC_NS) ** 2), 0.0)
-    utc = np.minimum(utc, _UTC)
+    utc = np.minimum(utc, MAX_UTC_EVIDENCE)
     own = histories.shapes[pair[0]][:, None]
     other = moved(histories.shapes[pair[1]], moves)
     differ = (own != other) & ~np.isnan(own) & ~np.isnan(other)
@@ -136,12 +135,6 @@ def _unrecorded(histories: Histories, a: Ints, b: Ints, moves: Ints) -> Ints:
     return np.asarray(lacking + (ended_ns > behind + margin_ns), np.int64)
 
 
-# Shifts: by how many iterations one rank's capture begins later than another's, on one clock.
-#
-# Ranks of one machine share a clock, and there a wrong shift breaks data dependencies; so do those
-# of machines whose clocks were set against each other by links.
-
-
 def shifts(
     histories: Histories, first: Ints, second: Ints, by_ns: Ints, beside: Bools
 ) -> list[int | None]:
@@ -173,7 +166,7 @@ def shifts(
         rest = np.flatnonzero(~in_order)
         if len(rest) == 0:
             continue
-        moves = _moves(histories)
+        moves = list_moves(histories)
         starts = starts[0][rest], starts[1][rest]
         costs = _costs(starts, events and events.take(rest), moves)
         for at, row in zip(rest.tolist(), costs, strict=True):
@@ -187,7 +180,7 @@ def shifts(
     return found
 
 
-def _moves(histories: Histories) -> Ints:
+def list_moves(histories: Histories) -> Ints:
     """Return the moves that leave iterations in common, small ones first, not too far ones."""
     most = min(histories.start_ns.shape[1] - 1, _REACH)
     moves = np.arange(-most, most + 1)
@@ -203,140 +196,5 @@ def _costs(starts: tuple[Floats, Floats], events: CommonEvents | None, moves: In
     return np.where(known, np.maximum(np.maximum(least, -most), 0.0), np.nan)
 
 
-# Links: which iterations of two machines are the same, by all that speaks for it.
-#
-# Two machines have two clocks, which agree to what NTP leaves over, or not at all. So every shift
-# of their iterations is weighed against every other one, in nats (factors of e in likelihood):
-#
-# - how well the lengths of iterations agree, event by event (see ``align.iteration_fits``),
-# - whether any offset of the clocks satisfies the data dependencies,
-# - whether iterations that it pairs ran as many forwards and backwards,
-# - whether a capture had begun long before its first iteration, or went on long after its last one,
-#   where the shift says that it should hold others,
-# - that captures mostly hold the same iterations,
-# - how far the clocks would be apart.
-
-
 #: A shift is used if it is that much likelier than every other one.
 DECIDED = 7.0
-#: What speaks against captures that have no iteration in common.
-_ELSEWHERE = 5.0
-
-
-@dataclass(frozen=True)
-class Link:
-    """The shift between the iterations of two ranks.
-
-    Attributes:
-        first: one of the ranks.
-        second: the other.
-        best: the likeliest shift; None if there is none.
-        rival: the next best; None for captures without a common iteration.
-        margin: how much likelier the best is, in nats.
-        fit: how much of that the lengths of iterations are.
-    """
-
-    first: int
-    second: int
-    best: Shift | None
-    rival: Shift | None
-    margin: float
-    fit: float
-
-    @property
-    def decided(self) -> bool:
-        """Whether no other shift is possible."""
-        return self.best is not None and self.margin >= DECIDED
-
-
-def links(
-    histories: Histories, first: Ints, second: Ints, *, beside: Bools, timed: Bools
-) -> list[Link]:
-    """Return the shifts between the iterations of pairs of ranks, each of two machines.
-
-    Args:
-        histories: of all ranks.
-        first: a rank of each pair.
-        second: one that passes microbatches to it or gets them from it, or a replica of it.
-        beside: whether it is a replica, which steps together with it but waits for no microbatch.
-        timed: whether the UTC of both is known.
-    """
-    found: dict[int, Link] = {}
-    still = np.zeros(len(first), np.int64)
-    for at, events in batches(histories, first, second, still, beside):
-        own = _links(histories, (first[at], second[at]), timed[at], events)
-        found.update(zip(at.tolist(), own, strict=True))
-    return [found[pair] for pair in range(len(first))]
-
-
-def _links(
-    histories: Histories, pair: tuple[Ints, Ints], timed: Bools, events: CommonEvents | None
-) -> list[Link]:
-    """Return the link of each pair; the arguments are those of :func:`_possible_shifts`."""
-    moves = _moves(histories)
-    offset_ns, prior, utc = _possible_shifts(histories, pair, timed, events, moves)
-    possible = np.isfinite(prior)
-    ways = _looks(histories, pair, events, moves)
-    every = np.arange(len(timed))
-    alone = _by_best(look.evidence() for look in ways)
-    likely = alone + prior
-    best = likely.argmax(axis=1)
-    lags = np.abs(moves - moves[best][:, None])
-    lags = np.where(lags < histories.start_ns.shape[1] - 1, lags, 0)
-    fit = _by_best(look.evidence(lags, best) for look in ways)
-    fit = fit - _by_best(look.evidence(lags) for look in ways)
-    most = np.where(possible.any(axis=1), prior[every, best], 0.0)
-    margin = fit + most[:, None] - prior
-    margin[every, best] = np.inf
-    rival = margin.argmin(axis=1)
-    # Or captures have no iteration in common.
-    nearest = np.where(possible, utc, _UTC).min(axis=1)
-    against_none = likely[every, best] + nearest + _ELSEWHERE
-    by_rival = margin[every, rival] < against_none
-
-    def shift(row: int, place: int) -> Shift:
-        return Shift(int(moves[place]), float(offset_ns[row, place]))
-
-    found = []
-    for row, (a, b) in enumerate(zip(pair[0].tolist(), pair[1].tolist(), strict=True)):
-        if not possible[row].any():
-            found.append(Link(a, b, None, None, 0.0, 0.0))
-            continue
-        one, other = int(best[row]), int(rival[row])
-        found.append(
-            Link(
-                *(a, b, shift(row, one), shift(row, other) if by_rival[row] else None),
-                float(min(margin[row, other], against_none[row])),
-                float(fit[row, other] if by_rival[row] else alone[row, one]),
-            )
-        )
-    return found
-
-
-def _by_best(found: Iterable[Floats]) -> Floats:
-    """Return the evidence of the best of several looks, which is a little likelier by chance."""
-    looks = list(found)
-    best = np.maximum.reduce(looks) - float(np.log(len(looks)))
-    return np.asarray(np.maximum(best, 0.0), np.float64)
-
-
-def _looks(
-    histories: Histories, pair: tuple[Ints, Ints], events: CommonEvents | None, moves: Ints
-) -> list[Look]:
-    """Return the ways to compare the lengths of iterations.
-
-    Ranks that wait for each other agree event by event, and best in those that waited least for
-    anything else. Ranks that step together leave the collective before the Optimizer together, and
-    replicas start the next iteration soon after.
-    """
-
-    def of_iterations(times_ns: Floats) -> list[Look]:
-        one, other = (times_ns[ranks][:, :, None] for ranks in pair)
-        return looks(one, other, moves)
-
-    found = of_iterations(histories.optimizer_ns)
-    if events is None:
-        return found + of_iterations(histories.start_ns)
-    if events.a_leads.shape[1]:
-        found += looks(events.a_ns, events.b_ns, moves, events.bounds(moves))
-    return found

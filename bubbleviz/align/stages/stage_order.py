@@ -18,15 +18,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align.offsets import DRIFT, GRAIN_NS
-from bubbleviz.align.pipelines import VirtualStages
-from bubbleviz.align.waits import Arrivals, held_waits, usual_waits, waits
+from bubbleviz.align.arrivals import Arrivals
+from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
+from bubbleviz.align.stages.rank_orders import Orders, usual_orders
+from bubbleviz.align.stages.virtual_stages import VirtualStages
+from bubbleviz.align.waits import held_waits, usual_waits, waits
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
+from bubbleviz.model.phases import TRANSFERS, Phase
 
 #: Of all ranks at most one of so many may be missing. More than half of each stage must be there:
 #: of a stage that times divide in two, one part has half of it or less.
@@ -132,94 +134,23 @@ def lack_many(sizes: Sequence[int]) -> bool:
     return not (few and (usual or close))
 
 
-# Orders: in which order each rank runs the operations of its iterations, by its host.
-
-#: Each rank and an order that it ran, numbered over all ranks, in how many iterations, and whether
-#: it goes forward and comes back.
-Orders = tuple[Ints, Ints, Ints, Bools]
-
-
-def orders_of(operations: Operations) -> Orders:
-    """Return how often each rank ran which order.
-
-    Args:
-        operations: of all ranks, with each rank's own iteration numbers.
-    """
-    kinds = grouping.groups_of(operations.phase, operations.microbatch, operations.chunk)
-    # In as few bytes as they need, since whole orders are compared.
-    codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
-    numbers: grouping.Numbering[bytes] = grouping.Numbering()
-    parts = [
-        _orders_in(operations.take(rows), codes[rows], numbers)
-        for rows in grouping.stretches(operations.rank)
-    ]
-    rank, order, often = (np.concatenate(column) for column in zip(*parts, strict=True))
-    held = [operations.phase[kinds.first[np.frombuffer(o, codes.dtype)]] for o in numbers.values]
-    ways = (Phase.F, Phase.FB), (*BACKWARD, Phase.FB)
-    trains = np.array([all(among(phase, way).any() for way in ways) for phase in held], bool)
-    # Of several numbers that of a longer order is larger.
-    longer = np.argsort(np.array([*map(len, held)], np.int64), kind="stable")
-    trains, order = trains[order], grouping.places_in(longer)[order]
-    rows = grouping.sorted_rows(rank, order)
-    return rank[rows], order[rows], often[rows], trains[rows]
-
-
-def _orders_in(
-    operations: Operations, codes: Codes, numbers: grouping.Numbering[bytes]
-) -> tuple[Ints, Ints, Ints]:
-    """Return how often each rank of a stretch ran which order.
-
-    Args:
-        operations: of the ranks.
-        codes: a number for the phase, microbatch and chunk of each.
-        numbers: of the orders of all ranks so far.
-    """
-    counted = among(operations.phase, COUNTED) & (operations.iteration >= 0)
-    rows = np.flatnonzero(counted & (operations.occurrence == 0))
-    keys = operations.rank[rows], operations.iteration[rows]
-    rows = rows[grouping.sorted_rows(*keys, operations.host_start_ns[rows])]
-    rank = operations.rank[rows]
-    first = grouping.heads(rank, operations.iteration[rows])
-    lengths = np.diff(first, append=len(rows))
-    order = np.empty(len(lengths), np.int64)
-    for length in grouping.distinct(lengths).tolist():
-        own = np.flatnonzero(lengths == length)
-        data = codes[rows[first[own][:, None] + np.arange(length)]].tobytes()
-        size = length * codes.itemsize
-        order[own] = numbers.numbers([data[at : at + size] for at in range(0, len(data), size)])
-    ran = grouping.groups_of(rank[first], order)
-    often = np.bincount(ran.of_row, minlength=len(ran))
-    return rank[first][ran.first], order[ran.first], often
-
-
-def usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
-    """Return ranks, ascending, and the most frequent order of each; of several the longest.
-
-    Args:
-        orders: of ranks.
-        training: whether to leave out those that do not both go forward and come back.
-    """
-    rank, order, often = (column[orders[3] | (not training)] for column in orders[:3])
-    rows = grouping.first_of_each(rank, -often, -order)
-    return rank[rows], order[rows]
-
-
-# Evidence: what shows that ranks are stages of a pipeline, where no name and no user says so.
-#
-# Waiting times give stages an order. But data-parallel replicas wait for each other, too, and
-# unequally where one is late or slow, so that one of them may look like the upstream one of two.
-# These run one and the same order; ranks of a pipeline transfer, or run orders of their own, or
-# keep every one of several microbatches for as long as the next stage has it.
-
-
 def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
-    """Return whether ranges name a transfer that ran, or no order is common to all ranks.
+    """Return whether transfers or orders show that ranks are stages of a pipeline.
 
-    Kernels alone show no transfer between stages: all-to-all is sends and receives as well.
+    Waiting times alone give an order of stages, too. But data-parallel replicas also wait for each
+    other, and for different times if one of them is late or slow, so one replica may look like the
+    previous stage of another. All replicas run the same order. The ranks of a pipeline transfer, or
+    run different orders, or keep every one of several microbatches as long as the next stage has
+    it (:func:`nests`).
+
+    Only ranges show a transfer. Kernels do not, because all-to-all consists of sends and receives.
 
     Args:
-        operations: of all ranks.
-        orders: of these.
+        operations: Operations of all ranks.
+        orders: Orders of these operations.
+
+    Returns:
+        Whether ranges name a transfer that ran, or no order is common to all ranks.
     """
     if (among(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True

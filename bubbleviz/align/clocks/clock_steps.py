@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align import offsets
+from bubbleviz.align.clocks import offsets
+from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS, ProfileClock
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
@@ -87,7 +88,7 @@ class _Cells(Table):
 
 def clock_steps(
     precedences: offsets.Precedences, clocks: int, extents: tuple[Ints, Ints], reference: int = 0
-) -> tuple[tuple[ClockStep, ...], tuple[offsets.ProfileClock, ...]]:
+) -> tuple[tuple[ClockStep, ...], tuple[ProfileClock, ...]]:
     """Return which clocks were set, and constant corrections that hold before and after.
 
     Args:
@@ -119,7 +120,7 @@ def clock_steps(
             cells = cells.take(cells.width_ns <= usual_ns[cells.pair])
         else:
             widths_ns = _medians(cells.pair, cells.width_ns, len(first))
-            usual_ns = np.maximum(_LOOSE * widths_ns, offsets.GRAIN_NS)
+            usual_ns = np.maximum(_LOOSE * widths_ns, GRAIN_NS)
         for pair, jump in _jumps(cells):
             clearest[pair] = max(jump, clearest.get(pair, jump))
         np.minimum.at(low_ns, cells.pair, cells.low_ns)
@@ -135,8 +136,8 @@ def clock_steps(
     limit, _ = offsets.tightest_limits(precedences, clocks)
     known = np.isfinite(high_ns)
     steps_ns = sum(abs(step.by_ns) for step in steps)
-    all_ns = math.ceil(offsets.DRIFT * float(np.ptp(precedences.after_ns))) + steps_ns
-    gap_ns = np.ceil(offsets.DRIFT * length_ns)
+    all_ns = math.ceil(DRIFT * float(np.ptp(precedences.after_ns))) + steps_ns
+    gap_ns = np.ceil(DRIFT * length_ns)
     limit[first, second] = np.where(known, high_ns + gap_ns, limit[first, second] + all_ns)
     limit[second, first] = np.where(known, gap_ns - low_ns, limit[second, first] + all_ns)
     return steps, _corrections(limit, precedences, extents, reference)
@@ -144,7 +145,7 @@ def clock_steps(
 
 def _corrections(
     limit: Floats, precedences: offsets.Precedences, extents: tuple[Ints, Ints], reference: int
-) -> tuple[offsets.ProfileClock, ...]:
+) -> tuple[ProfileClock, ...]:
     """Return constant corrections; where none satisfies all limits, each gives as the worst needs.
 
     Clocks may drift in their captures before and behind all that bounds them.
@@ -155,14 +156,12 @@ def _corrections(
     at_ns = np.concatenate((precedences.before_ns, precedences.after_ns))
     first, last = group_extents(clock, len(limit), at_ns, at_ns)
     away_ns = np.maximum(np.maximum(first - extents[0], extents[1] - last), 0)
-    half += 2 * slack + 2 * offsets.DRIFT * away_ns
+    half += 2 * slack + 2 * DRIFT * away_ns
     found = [
-        offsets.ProfileClock(
-            round(middle), math.ceil(open_ns) + 1 if math.isfinite(open_ns) else None
-        )
+        ProfileClock(round(middle), math.ceil(open_ns) + 1 if math.isfinite(open_ns) else None)
         for middle, open_ns in zip(offset.tolist(), half.tolist(), strict=True)
     ]
-    found[reference] = offsets.ProfileClock(0, 0)
+    found[reference] = ProfileClock(0, 0)
     return tuple(found)
 
 
@@ -209,7 +208,7 @@ def _medians(pair: Ints, values: Floats, pairs: int) -> Floats:
 def _jumps(cells: _Cells) -> Iterator[tuple[int, tuple[float, float, int, int]]]:
     """Yield pairs of clocks whose bounds' middle jumps, and the jump as of :func:`_jumps_of`."""
     # In one that contradicts itself the clock was set: it shows neither side.
-    cells = cells.take(cells.width_ns >= -offsets.GRAIN_NS)
+    cells = cells.take(cells.width_ns >= -GRAIN_NS)
     count = np.bincount(cells.pair, minlength=1)
     begin = np.cumsum(count) - count
     chosen = np.where(count >= _LEAST, np.minimum(count, _MOST), 0)
@@ -240,13 +239,13 @@ def _jumps_of(
     # A width that shrinks once may hold the jump; one that varies is noise.
     noise = np.maximum(
         np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2,
-        np.maximum(_spread(np.diff(middle, 2, axis=1)) / np.sqrt(6), offsets.GRAIN_NS / 20),
+        np.maximum(_spread(np.diff(middle, 2, axis=1)) / np.sqrt(6), GRAIN_NS / 20),
     )
     count = rows.shape[1]
     jumps = np.tril(np.ones((count, count)), -1)[:, :-1]
     shapes = jumps - jumps.mean(axis=0)
     squares = (shapes**2).sum(axis=0)
-    slopes = np.linspace(-offsets.DRIFT, offsets.DRIFT, _SLOPES)
+    slopes = np.linspace(-DRIFT, DRIFT, _SLOPES)
     rest = middle[:, :, None] - (at - at[:, :1])[:, :, None] * slopes
     rest = rest - rest.mean(axis=1)[:, None]
     by = shapes.T @ rest / squares[:, None]
@@ -257,7 +256,7 @@ def _jumps_of(
     jump = by[np.arange(len(pairs)), best, slope]
     small, few = np.abs(jump) < _SMALL * np.median(width, axis=1), count < _FEW
     found = sure >= np.where(small | few, _JUMP_IN_DOUBT, _JUMP)
-    found &= (np.abs(jump) > offsets.GRAIN_NS * np.where(small, 4, 1)) & ~(small & few)
+    found &= (np.abs(jump) > GRAIN_NS * np.where(small, 4, 1)) & ~(small & few)
     for row in np.flatnonzero(found).tolist():
         # What messages leave open moves one bound alone, a clock both.
         drifted = slopes[slope[row]] * (at[row] - at[row, 0])

@@ -30,8 +30,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align.offsets import GRAIN_NS
-from bubbleviz.align.waits import Arrivals, Waits, held_waits, usual_waits, waits
+from bubbleviz.align.arrivals import Arrivals
+from bubbleviz.align.join import JoinedRecordings
+from bubbleviz.align.profile_clocks import GRAIN_NS
+from bubbleviz.align.waits import Waits, held_waits, usual_waits, waits
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
@@ -46,6 +48,13 @@ _OF_ANOTHER_STAGE = 0.75
 _OF_STAGE_AND_TRANSFERS = 1.0
 #: Maximum number of ranks per stage that are checked.
 _MAX_RANKS = 16
+#: Minimum time that a microbatch is away to be on a later stage, as a fraction of its F and B.
+_AWAY = 0.75
+
+
+#: Maximum median idle time before backwards, as a fraction of the idle time before the first one.
+#: A larger fraction shows that the host is late.
+_ALIKE = 0.5
 #: Columns that identify an iteration of a rank.
 _ITERATION = ("rank", "iteration")
 
@@ -370,3 +379,63 @@ def _count_warmup(operations: Operations, stage: int) -> float:
     is_before = operations.start_ns[forward] < first_ns[of_forward]
     n_before = np.bincount(of_forward[is_before], minlength=len(groups))[first_ns < never_ns]
     return float(np.median(n_before)) if len(n_before) else np.nan
+
+
+def waits_like_earlier_stage(joined: JoinedRecordings, inputs: Arrivals) -> bool:
+    """Return whether the last recorded stage waits for its backwards, as earlier stages do.
+
+    A true last stage starts the backward of a microbatch when its forward is done, or runs other
+    work first. A stage before missing stages runs more forwards and then idles until the first
+    backward, for as long as the missing stages take. Every microbatch is away for at least about
+    a forward and a backward::
+
+        last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
+        not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
+
+    Args:
+        joined: The recordings, with virtual stages.
+        inputs: Times at which the inputs of operations were available.
+    """
+    operations = joined.operations
+    last = int(operations.virtual_stage.max(initial=NONE))
+    if last < 1 or inputs.receives.any():
+        return False
+    rows = np.flatnonzero(operations.virtual_stage == last)
+    usual = usual_waits(operations.take(rows), inputs.take(rows))
+    if not len(usual) or usual.waited_ns.min() < _AWAY * usual.worked_ns.min():
+        return False
+    if runs_ahead_of_backward(operations, inputs, last):
+        return True
+    ranks = grouping.distinct(usual.rank)[:_MAX_RANKS].tolist()
+    return all(_idles_before_backwards(joined, rank, last) for rank in ranks)
+
+
+def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> bool:
+    """Return whether a rank usually idles before the first backward of an iteration on a stage.
+
+    Other operations must run between that backward and its forward. If later backwards wait about
+    as long as the first one, the host is late, and the result is False.
+    """
+    operations = joined.operations
+    is_of_rank = (operations.rank == rank) & (operations.has_span == 1)
+    ordered = np.flatnonzero(is_of_rank)
+    ordered = ordered[np.argsort(operations.start_ns[ordered], kind="stable")]
+    is_backward = among(operations.phase[ordered], (Phase.B, Phase.BW))
+    index = np.flatnonzero(is_backward & (operations.virtual_stage[ordered] == stage))
+    index = index[index > 0]
+    if not len(index):
+        return False
+    row, previous_row = ordered[index], ordered[index - 1]
+    start_ns = operations.start_ns[row]
+    # The rank is idle from the last end of any operation, stray kernel or collective.
+    idle_from_ns = np.maximum.accumulate(operations.end_ns[ordered])[index - 1]
+    for table in (joined.unattributed, joined.exposed):
+        of_rank = table.take(table.rank == rank)
+        n_started = np.searchsorted(of_rank.start_ns, start_ns)
+        idle_from_ns = np.maximum(idle_from_ns, np.append(of_rank.end_ns, NONE)[n_started - 1])
+    idle_ns = start_ns - idle_from_ns
+    first = grouping.first_of_each(operations.iteration[row], start_ns)
+    is_other = operations.microbatch[previous_row[first]] != operations.microbatch[row[first]]
+    first_idle_ns, worked_ns = np.median(idle_ns[first]), np.median(operations.busy_ns[row])
+    is_host_late = np.median(idle_ns) > _ALIKE * first_idle_ns
+    return bool(is_other.all() and not is_host_late and first_idle_ns > _AWAY * worked_ns)

@@ -12,11 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.histories import Histories, histories_of
+from bubbleviz.align.arrivals import Arrivals, inputs_ready
 from bubbleviz.align.join import JoinedRank, JoinedRecordings
-from bubbleviz.align.pairs_by_time import pair_by_time
-from bubbleviz.align.possible_shifts import Link, Shift, links, shifts
-from bubbleviz.align.waits import Arrivals, inputs_ready
+from bubbleviz.align.pairing.histories import Histories, histories_of
+from bubbleviz.align.pairing.machine_links import (
+    Link,
+    _Neighbours,
+    describe_rival,
+    describe_undecided,
+    link_machines,
+    name_hosts,
+)
+from bubbleviz.align.pairing.pairs_by_time import pair_by_time
+from bubbleviz.align.pairing.possible_shifts import shifts
 from bubbleviz.model.columns import NONE, Bools, Ints, marked, scattered
 from bubbleviz.model.grouping import (
     distinct,
@@ -33,14 +41,9 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted
 
-#: Maximum number of pairs of ranks that are tried to link two machines.
-_TRIES = 6
 #: Phases that run backward.
 _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
-#: First and second rank of neighbouring pairs, and a mask of the pairs that are replicas.
-_Neighbours = tuple[Ints, Ints, Bools]
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ def _moves(
     loose = ((stage < 0) | (pipeline < 0)) & (run_kind(joined.operations.phase) != INFERENCE)
     in_step = np.where(loose, machine, NONE)
     neighbours = first, second, beside = _neighbours(order, pipeline, stage, in_step)
-    linked_ns, found_links = _linked(histories, neighbours, machine, joined.timed)
+    linked_ns, found_links = link_machines(histories, neighbours, machine, joined.timed)
     joined_ones = list(linked_ns)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
     offset_ns[joined_ones] = list(linked_ns.values())
@@ -341,76 +344,6 @@ def _name(number: int, away: int) -> str:
     return where if abs(away) == 1 else f"{where} ({abs(away)})"
 
 
-# Machine links: what to add to each machine's clock so that one pairing of iterations is possible.
-#
-# Each machine is joined by a pair of ranks that decides how its iterations pair with those of a
-# machine that is already joined.
-
-
-def _linked(
-    histories: Histories, neighbours: _Neighbours, machine: Ints, timed: Bools
-) -> tuple[dict[int, int], tuple[Link, ...]]:
-    """Return what to add to the clock of each machine that is linked to the first rank's.
-
-    And one link for each machine but that: how it was joined, or what came closest.
-
-    Args:
-        histories: of all ranks.
-        neighbours: those of the first rank first.
-        machine: number of each rank's machine.
-        timed: whether the UTC of each rank is known.
-    """
-    first, second, beside = neighbours
-    # At last ranks of one pipeline that have one other rank in between.
-    passing = ~beside[:-1] & ~beside[1:] & (second[:-1] == first[1:])
-    over = np.flatnonzero(passing)
-    farther = first[over], second[over + 1], beside[over]
-    offset_ns = {int(own): 0 for own in machine[first[:1]]}
-    closest: dict[int, Link] = {}
-    found: list[Link] = []
-    for pairs in (neighbours, farther):
-        ends = machine[pairs[0]], machine[pairs[1]]
-        rest = np.flatnonzero(ends[0] != ends[1])
-        for _ in range(_TRIES):
-            # The next pair of any two machines that are not joined yet.
-            rest = rest[~np.isin(np.stack(ends)[:, rest], list(offset_ns)).all(axis=0)]
-            if len(rest) == 0:
-                break
-            sides = np.sort(np.stack(ends)[:, rest], axis=0)
-            next_ones = np.sort(groups_of(sides[0], sides[1]).first)
-            wanted, rest = rest[next_ones], np.delete(rest, next_ones)
-            one, other = pairs[0][wanted], pairs[1][wanted]
-            both_timed = timed[one] & timed[other]
-            found += links(histories, one, other, beside=pairs[2][wanted], timed=both_timed)
-            while _joined(found, machine, offset_ns, closest):
-                pass
-    return offset_ns, tuple(closest.values())
-
-
-def _joined(
-    links: Sequence[Link],
-    machine: Ints,
-    offset_ns: dict[int, int],
-    closest: dict[int, Link],
-) -> bool:
-    """Join what links join to what is joined already, and return whether that is anything."""
-    before = len(offset_ns)
-    for link in links:
-        one, other = int(machine[link.first]), int(machine[link.second])
-        if (one in offset_ns) == (other in offset_ns):
-            continue
-        old, new = (one, other) if one in offset_ns else (other, one)
-        if new not in closest or link.margin > closest[new].margin:
-            closest[new] = link
-        if link.best is not None and link.decided:
-            moved = round(link.best.offset_ns)
-            offset_ns[new] = offset_ns[old] + (moved if old == one else -moved)
-    return len(offset_ns) > before
-
-
-# Limitations of pairing: by what iterations of hosts were paired, or why they could not be.
-
-
 #: What speaks by less, in nats, is no evidence worth a word.
 _WORTH = 1.0
 _EVIDENCE = "data dependencies, when captures ran, counts and UTC"
@@ -433,7 +366,7 @@ def pairing_limitations(
     links = sorted(pairing.links, key=lambda one: one.margin)
     undecided = [one for one in links if not one.decided]
     if not pairing.known:
-        why = f"{_undecided(undecided[0], ranks)}; " if undecided else ""
+        why = f"{describe_undecided(undecided[0], ranks)}; " if undecided else ""
         several = len({rank.machine for rank in ranks}) > 1
         sizes = "set --parallel tp=,pp=,dp=, " if sizes_tell else ""
         clocks = " and clocks of several hosts are unbounded" if several else ""
@@ -454,42 +387,7 @@ def pairing_limitations(
         yield Limitation(
             "iterations across hosts",
             f"they have no names and are matched by {_EVIDENCE}{lengths}; least sure are "
-            f"{_hosts(weakest, ranks)}, where the next best match {_described(weakest)}, and "
-            f"{sure}; name iterations in ranges to be sure",
+            f"{name_hosts(weakest, ranks)}, where the next best match {describe_rival(weakest)}, "
+            f"and {sure}; name iterations in ranges to be sure",
             len(links),
         )
-
-
-def _undecided(one: Link, ranks: Sequence[JoinedRank]) -> str:
-    """Return which pairings of two ranks remain possible."""
-    best, hosts = one.best, _hosts(one, ranks)
-    if best is None:
-        return f"those of {hosts} have no operation in common"
-    return (
-        f"of {hosts}, {_pairing(best)} fits best, but another one, which {_described(one)}, "
-        "remains possible"
-    )
-
-
-def _hosts(one: Link, ranks: Sequence[JoinedRank]) -> str:
-    return f"{ranks[one.first].host} and {ranks[one.second].host}"
-
-
-def _pairing(shift: Shift) -> str:
-    """Return a pairing in words."""
-    if shift.move == 0:
-        return "pairing from the first iterations on"
-    sides = ("first", "second") if shift.move > 0 else ("second", "first")
-    count = counted(abs(shift.move), "iteration")
-    return f"pairing the {sides[1]} one's first with what is {count} later on the {sides[0]}"
-
-
-def _described(link: Link) -> str:
-    """Return what the next best shift would mean."""
-    best, rival = link.best, link.rival
-    if rival is None or best is None:
-        return "leaves no iteration in common"
-    return (
-        f"is off by {counted(abs(rival.move - best.move), 'iteration')} and moves clocks by "
-        f"{(rival.offset_ns - best.offset_ns) / 1e6:+,.1f} ms"
-    )

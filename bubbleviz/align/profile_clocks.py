@@ -1,37 +1,32 @@
-"""Clocks: how each profile's times are moved onto the report's clock, the first profile's own.
+"""Profile clocks: the machine of each profile, and its clock according to its session.
 
-nsys counts a profile's times from the start of its session and notes the host's UTC clock at
-that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``), and in newer exports the host's
-steady clock (``systemClockNs``), which NTP does not move.
+nsys counts the times of a profile from the start of its session. It notes the UTC clock of the host
+at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``), and in newer exports also the
+steady clock of the host (``systemClockNs``), which NTP does not change. The clock of the first
+profile is the clock of the report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.offsets import ProfileClock
-from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import Bools, Ints, marked
+from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import (
-    distinct_rows,
-    first_of_each,
     groups_of,
     sorted_rows,
-    stretches,
 )
-from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import Source, pid_of
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import listed
 
+#: Maximum drift between two clocks. Each may drift by half of it against a common mean.
+DRIFT = 50e-6
+#: Resolution of clocks in ns. Bounds that miss each other by less do not contradict each other.
+GRAIN_NS = 5_000.0
 #: UTC clocks are set by less than that; machines are switched on at more different times.
 REBOOT_NS = 10_000_000_000
 #: Captures of one run overlap; what lies further apart in UTC is another run.
@@ -42,6 +37,83 @@ _WRONG_NS = 3_600_000_000_000
 _FEW, _FEWER = 4, 8
 #: Hosts that a limitation names; it counts all.
 _NAMED = 4
+
+
+def correct_times(
+    times_ns: Ints, offset_ns: Ints | int, drift_ppm: Floats | float, t0_ns: Ints | int
+) -> Ints:
+    """Return ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)`` for each time t.
+
+    Args:
+        times_ns: Times on one or several clocks.
+        offset_ns: Offset of the clock, or of the clock of each time.
+        drift_ppm: Drift of the clock, or of the clock of each time.
+        t0_ns: Time at which the drift is 0.
+    """
+    corrected_ns = times_ns + offset_ns
+    if np.any(drift_ppm):
+        drifted_ns = np.rint((times_ns - t0_ns) * drift_ppm * 1e-6)
+        corrected_ns += drifted_ns.astype(np.int64)
+    return corrected_ns
+
+
+@dataclass(frozen=True)
+class ProfileClock:
+    """Correction of the times of a clock, as described in :func:`correct_times`.
+
+    It converts times of a profile to the clock of the report, or corrects such a conversion.
+
+    Attributes:
+        offset_ns: Offset of the clock.
+        uncertainty_ns: Bound on the error at every instant of the capture, or None if unbounded.
+        drift_ppm: Drift of the clock.
+        t0_ns: Time at which the drift is 0.
+    """
+
+    offset_ns: int
+    uncertainty_ns: int | None
+    drift_ppm: float = 0.0
+    t0_ns: int = 0
+
+    def convert(self, times_ns: Ints) -> Ints:
+        """Return the corrected times."""
+        return correct_times(times_ns, self.offset_ns, self.drift_ppm, self.t0_ns)
+
+    def corrected(self, correction: ProfileClock) -> ProfileClock:
+        """Return this clock with a further correction of the times that it gives."""
+        return ProfileClock(
+            self.offset_ns + correction.offset_ns,
+            correction.uncertainty_ns,
+            # Rounded to a millionth of a ppm, so that the printed number gives the same times.
+            round(correction.drift_ppm, 6),
+            correction.t0_ns - self.offset_ns if correction.drift_ppm else 0,
+        )
+
+    def relative_to(self, session: ProfileClock) -> ProfileClock:
+        """Return the correction that leads from the times that ``session`` gives to this clock.
+
+        Args:
+            session: Clock of the same profile, without drift.
+        """
+        return ProfileClock(
+            self.offset_ns - session.offset_ns,
+            self.uncertainty_ns,
+            self.drift_ppm,
+            self.t0_ns + session.offset_ns,
+        )
+
+
+def subtract_sessions(
+    clocks: Sequence[ProfileClock], sessions: Sequence[ProfileClock]
+) -> tuple[ProfileClock, ...]:
+    """Return the corrections that lead from the clocks of sessions to other clocks.
+
+    Args:
+        clocks: Clock of each profile.
+        sessions: Clock of each profile according to its session, without drift.
+    """
+    pairs = zip(clocks, sessions, strict=True)
+    return tuple(clock.relative_to(session) for clock, session in pairs)
 
 
 def machines_of(
@@ -234,152 +306,4 @@ def refuse_unrelated(
             f"by UTC, though {why}; set the clock (NTP)",
             len(hosts),
         ),
-    )
-
-
-# Refusals: profiles that are of no single run.
-
-
-def refuse_other_runs(
-    recordings: Sequence[Recording], machines: Sequence[str], joined: JoinedRecordings
-) -> None:
-    """Refuse recordings that are of no one run.
-
-    Args:
-        recordings: one a profile.
-        machines: on which each was made.
-        joined: all of them.
-
-    Raises:
-        MismatchError: they differ in what one run has in common, or hold a process twice.
-    """
-    # An export that lost names of ranges is not held to what these tell.
-    lost = LimitationKind.RANGE_NAMES_LOST
-    named = [all(note.kind is not lost for note in r.limitations) for r in recordings]
-    _refuse_other_shapes(recordings, np.array(named), joined)
-    _refuse_other_namings([r for r, kept in zip(recordings, named, strict=True) if kept])
-    _refuse_twice(recordings, machines)
-
-
-def _refuse_other_shapes(
-    recordings: Sequence[Recording], named: Bools, joined: JoinedRecordings
-) -> None:
-    """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
-
-    Counted are a rank's iterations in which every forward has its backward.
-
-    Args:
-        recordings: one a profile.
-        named: which of them hold all names.
-        joined: all of them.
-    """
-    rank, forwards, chunks = _whole_iterations(joined.operations, sure=False)
-    if (forwards == forwards[:1]).all() and (chunks == chunks[:1]).all():
-        # Those that are whole for sure are some of these.
-        return
-    rank, forwards, chunks = _whole_iterations(joined.operations)
-    profile = np.array([rank.profile for rank in joined.ranks], np.int64)[rank]
-    kept = named[profile]
-    profile, forwards, chunks = profile[kept], forwards[kept], chunks[kept]
-    for number, what in (
-        (forwards // np.maximum(chunks, 1), "microbatches per iteration"),
-        (chunks, "model chunks per rank"),
-    ):
-        groups = groups_of(profile, number)
-        often = np.bincount(groups.of_row, minlength=len(groups))
-        owner, value = profile[groups.first], number[groups.first]
-        # The most frequent number of each profile, of several the smallest.
-        usual = first_of_each(owner, -often, value)
-        first: dict[int, str] = {}
-        for place, count in zip(owner[usual].tolist(), value[usual].tolist(), strict=True):
-            first.setdefault(count, recordings[place].source.path)
-        if len(first) > 1:
-            (count, path), (another, second), *_ = first.items()
-            raise MismatchError(
-                f"{path} and {second}: {count} and {another} {what}, so they are not one run, "
-                "or a range is missing in one; give the profiles of one run, each as a whole"
-            )
-
-
-def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where two profiles share no convention of forward or backward.
-
-    Which one leads may differ: ranks name their layers, or their transfers, more or less often.
-    """
-    differing = {(r.convention, r.conventions): r for r in recordings}
-    for first, second in combinations(differing.values(), 2):
-        if first.convention != second.convention and not first.conventions & second.conventions:
-            raise MismatchError(
-                f"{first.source.path} and {second.source.path}: {first.convention} and "
-                f"{second.convention} as their naming convention, so they are not one run; give "
-                "the profiles of one run"
-            )
-
-
-def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Raise MismatchError where two profiles hold one process of a machine, or one told rank.
-
-    A process is captured twice (``--capture-range-end=repeat``), or they are two runs.
-    """
-    paths: dict[tuple[str | int, ...], str] = {}
-    why = (
-        "process {} of the same host, so they are two captures or two runs; analyze each by "
-        "itself, or, if two containers have this host name, record again with a name for each",
-        "rank {}; give all rows of a rank in one table, or each rank a number of its own",
-    )
-    for recording, machine in zip(recordings, machines, strict=True):
-        source = recording.source
-        # Containers of one machine count their processes each for itself.
-        held: dict[tuple[str | int, ...], None] = {
-            **{(machine, source.host, pid_of(rank.process)): None for rank in recording.ranks},
-            **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
-        }
-        for key in held:
-            path, told = paths.setdefault(key, source.path), len(key) == 1
-            if path != source.path and (told or source.host_known):
-                words = why[told].format(key[-1])
-                raise MismatchError(f"{path} and {source.path}: both hold {words}")
-
-
-def _whole_iterations(operations: Operations, *, sure: bool = True) -> tuple[Ints, Ints, Ints]:
-    """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
-
-    These begin with microbatch 0, every forward has its backward there, and vice versa, and an
-    Optimizer or another iteration follows.
-
-    Args:
-        operations: of all ranks, in order of these.
-        sure: whether backwards are looked at; else there may be more.
-    """
-    parts = (_whole_in(operations.take(rows), sure) for rows in stretches(operations.rank))
-    rank, forwards, chunks = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return rank, forwards, chunks
-
-
-def _whole_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
-    """Return :func:`_whole_iterations` of a stretch of ranks."""
-    first = (operations.occurrence == 0) & (operations.iteration >= 0)
-    iterations = int(operations.iteration.max(initial=0)) + 1
-    cell = operations.rank * iterations + operations.iteration
-    cells = int(cell.max(initial=0)) + 1
-    forward = np.flatnonzero(first & among(operations.phase, (Phase.F, Phase.FB)))
-    cut = np.zeros(cells, bool)
-    if sure:
-        backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
-        both = np.concatenate((forward, backward))
-        microbatch, chunk = forward_and_backward(operations, forward, backward)
-        passes = groups_of(cell[both], microbatch, chunk, operations.sequence[both])
-        ran = np.zeros((2, len(passes)), bool)
-        ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
-        cut[cell[both[passes.first[ran[0] != ran[1]]]]] = True
-    begins = marked(cells, cell[forward[operations.microbatch[forward] == 0]])
-    pairs = distinct_rows(cell[forward], operations.chunk[forward])
-    followed = marked(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
-    later = cell[forward[operations.iteration[forward] > 0]] - 1
-    followed[later] = True
-    whole = begins & ~cut & followed[:cells]
-    return (
-        np.flatnonzero(whole) // iterations,
-        np.bincount(cell[forward], minlength=cells)[whole],
-        np.bincount(pairs[0], minlength=cells)[whole],
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.offsets import DRIFT
+from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.model.columns import Bools, Floats, Ints
 
 #: Differences below this are the grain of timestamps, and tell nothing.

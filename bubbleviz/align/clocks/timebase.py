@@ -1,7 +1,7 @@
-"""Timebase: one clock for all machines, and how far it can be off.
+"""Timebase: one clock for all machines, and its uncertainty.
 
-Profiles come on the clocks of their sessions (:mod:`bubbleviz.align.clocks`), whose UTC is
-off by what NTP leaves over. What happened before what bounds that from both sides.
+Profiles arrive on the clocks of their sessions (:mod:`bubbleviz.align.profile_clocks`), which agree
+except for the error of NTP. Precedences bound this error from both sides.
 """
 
 from __future__ import annotations
@@ -11,30 +11,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.align import offsets
-from bubbleviz.align.clock_steps import ClockStep, clock_steps
-from bubbleviz.align.iteration_pairs import paired
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.clocks import offsets
+from bubbleviz.align.clocks.clock_solver import Contradiction, solve
+from bubbleviz.align.clocks.clock_steps import ClockStep, clock_steps
+from bubbleviz.align.clocks.precedences import dependencies, overlaps, reductions
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.staging import Staging
-from bubbleviz.align.waits import NEVER, Arrivals
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, constant
-from bubbleviz.model.grouping import Groups, first_of_each, groups_of, looked_up, sorted_rows
-from bubbleviz.model.intervals import group_extents
+from bubbleviz.align.pairing.iteration_pairs import paired
+from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock
+from bubbleviz.align.stages.staging import Staging
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
 from bubbleviz.model.texts import counted, listed, natural_key
 
 #: Machines that a limitation names; it counts all.
 _NAMED = 4
-#: Ranks leave a collective within so long of each other.
-LEAVE_NS = 50_000
-#: What no member leaves before all have entered.
-_SYNCHRONISING = ("AllReduce", "AllGather", "ReduceScatter")
-#: Each member of a collective is compared with so many others, which bounds the number of pairs.
-_PARTNERS = 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,7 @@ class Timebase:
             it was set meanwhile; empty where none was.
     """
 
-    clocks: tuple[offsets.ProfileClock, ...]
+    clocks: tuple[ProfileClock, ...]
     machine: Ints
     comparable: Bools
     uncertainty_ns: Ints
@@ -63,7 +54,7 @@ class Timebase:
 
 def timebase(
     staging: Staging,
-    clocks: Sequence[offsets.ProfileClock],
+    clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
     method: str,
 ) -> Timebase:
@@ -141,7 +132,7 @@ def within_machines(staging: Staging) -> tuple[Limitation, ...]:
     same = machine[pairs.before] == machine[pairs.after]
     same &= staging.arrivals.latest_ns[pairs.after_row] != NEVER
     early_ns = np.where(same, pairs.before_ns - pairs.after_ns, 0)
-    broken = np.flatnonzero(early_ns > offsets.GRAIN_NS)
+    broken = np.flatnonzero(early_ns > GRAIN_NS)
     if not len(broken):
         return ()
     row = int(early_ns.argmax())
@@ -176,14 +167,14 @@ def _reference_machine(staging: Staging) -> int:
     return joined.machines.index(joined.ranks[first].machine)
 
 
-def _is_constant(corrections: Sequence[offsets.ProfileClock]) -> bool:
+def _is_constant(corrections: Sequence[ProfileClock]) -> bool:
     """Return whether all corrections are bounded and have no drift."""
     return all(c.uncertainty_ns is not None and not c.drift_ppm for c in corrections)
 
 
 def _relate_to_first(
-    corrections: Sequence[offsets.ProfileClock],
-) -> tuple[offsets.ProfileClock, ...]:
+    corrections: Sequence[ProfileClock],
+) -> tuple[ProfileClock, ...]:
     """Convert corrections so that the clock of the first machine is the reference.
 
     Args:
@@ -194,13 +185,13 @@ def _relate_to_first(
     if (first.offset_ns, first.uncertainty_ns) == (0, 0):
         return tuple(corrections)
     others = (
-        offsets.ProfileClock(
+        ProfileClock(
             clock.offset_ns - first.offset_ns,
             (clock.uncertainty_ns or 0) + (first.uncertainty_ns or 0),
         )
         for clock in corrections[1:]
     )
-    return (offsets.ProfileClock(0, 0), *others)
+    return (ProfileClock(0, 0), *others)
 
 
 def rank_precedences(staging: Staging) -> offsets.Precedences:
@@ -214,9 +205,7 @@ def rank_precedences(staging: Staging) -> offsets.Precedences:
 
 def _solved(
     staging: Staging, extents: tuple[Ints, Ints], reference: int
-) -> tuple[
-    offsets.Precedences, tuple[offsets.ProfileClock, ...], offsets.Contradiction | None, bool
-]:
+) -> tuple[offsets.Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
     """Solve the clocks of all machines.
 
     Args:
@@ -240,10 +229,10 @@ def _solved(
         table = table.changed(iteration=iteration)
         reduced = overlaps(table, staging.reducing, joined.machine_of_rank)
     both = offsets.together(causal, reduced)
-    found = offsets.solve(both, *extents, reference)
+    found = solve(both, *extents, reference)
     if found[1] is None or len(reduced) == 0:
         return both, *found, False
-    alone = offsets.solve(causal, *extents, reference)
+    alone = solve(causal, *extents, reference)
     # What contradicts itself without them is not their fault.
     return (both, *found, False) if alone[1] is not None else (causal, *alone, True)
 
@@ -253,7 +242,7 @@ def _as_told(joined: JoinedRecordings) -> Timebase:
     told: dict[str, int | None] = {}
     for machine, clock in zip(joined.machine_of_profile, joined.told_clocks, strict=True):
         told[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0
-    clocks = tuple(offsets.ProfileClock(0, told[machine]) for machine in joined.machine_of_profile)
+    clocks = tuple(ProfileClock(0, told[machine]) for machine in joined.machine_of_profile)
     found = _timebase(joined, clocks, [told[machine] for machine in joined.machines])
     if found.comparable.all():
         return found
@@ -262,7 +251,7 @@ def _as_told(joined: JoinedRecordings) -> Timebase:
 
 def _timebase(
     joined: JoinedRecordings,
-    clocks: tuple[offsets.ProfileClock, ...],
+    clocks: tuple[ProfileClock, ...],
     uncertainty: list[int | None],
 ) -> Timebase:
     """Return the timebase of clocks with the uncertainty of each machine; None unbounded."""
@@ -276,7 +265,7 @@ def _timebase(
     )
 
 
-def _by_session(staging: Staging, clocks: Sequence[offsets.ProfileClock], method: str) -> Timebase:
+def _by_session(staging: Staging, clocks: Sequence[ProfileClock], method: str) -> Timebase:
     """Return the clocks of the sessions. Only ``utc`` trusts the clocks of further machines."""
     joined = staging.joined
     count = len(joined.machines)
@@ -285,7 +274,7 @@ def _by_session(staging: Staging, clocks: Sequence[offsets.ProfileClock], method
         pairs = list(zip(joined.machine_of_profile, clocks, strict=True))
         first = dict(reversed(pairs))
         clocks = [
-            offsets.ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
+            ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
             for machine, clock in pairs
         ]
     found = _timebase(joined, tuple(clocks), [0, *[None] * (count - 1)])
@@ -304,7 +293,7 @@ def _by_session(staging: Staging, clocks: Sequence[offsets.ProfileClock], method
     notes = [Limitation("clocks of several hosts", reason)]
     precedences = _causal(staging, joined.machine_of_rank)
     early = precedences.before_ns - precedences.after_ns
-    if broken := early.max(initial=0) > offsets.GRAIN_NS:
+    if broken := early.max(initial=0) > GRAIN_NS:
         row = int(early.argmax())
         reason = (
             f"{_need(staging, precedences, row)}, and by UTC it ran "
@@ -353,7 +342,7 @@ def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
 
 
 def _contradicting(
-    staging: Staging, precedences: offsets.Precedences, contradiction: offsets.Contradiction
+    staging: Staging, precedences: offsets.Precedences, contradiction: Contradiction
 ) -> Limitation:
     """Return the limitation for a cycle of dependencies that no clocks satisfy."""
     joined = staging.joined
@@ -377,7 +366,7 @@ def _contradicting(
 
 
 def _jumps(
-    iterations: int, steps: Sequence[ClockStep], contradiction: offsets.Contradiction | None
+    iterations: int, steps: Sequence[ClockStep], contradiction: Contradiction | None
 ) -> Ints:
     """Return by how much clocks may have jumped in each iteration; empty if none did."""
     jumps = np.zeros(iterations, np.int64)
@@ -386,7 +375,7 @@ def _jumps(
     for step in steps:
         # Bounds tell about by how much.
         at = slice(step.before, step.behind + 1)
-        jumps[at] = np.maximum(jumps[at], abs(step.by_ns) * 5 // 4 + 2 * int(offsets.GRAIN_NS))
+        jumps[at] = np.maximum(jumps[at], abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS))
     return jumps if steps else np.empty(0, np.int64)
 
 
@@ -414,193 +403,3 @@ def _need(staging: Staging, precedences: offsets.Precedences, row: int) -> str:
         host = joined.ranks[int(operations.rank[at])].host
         names.append(f"{name[:60]!r} of iteration {iteration} on {host}")
     return " needs ".join(names)
-
-
-# Causality: which operation of one host cannot have been before which of another.
-#
-# Inside one pipeline F of a virtual stage needs the F before it, and B the B behind it, of the
-# same microbatch. Where the transfer between them was recorded::
-#
-#     rank 0   F ████┤                           F ends before the other F starts,
-#              SEND  ├──▒▒▒▒─┤                   the send starts before the receive ends
-#     rank 1   RECV ├▒▒▒▒▒▒▒▒──┤
-#              F               ├████
-#
-# A span may begin with kernels that need no input. Then it is the end of the receive that cannot
-# be before the end of the F that it waits for.
-
-
-def dependencies(
-    operations: Operations,
-    inputs: Arrivals,
-    pipeline: Ints,
-    clock: Ints,
-    replica_clock: Ints,
-) -> offsets.Precedences:
-    """Return the data dependencies within pipelines as precedences between clocks.
-
-    Args:
-        operations: Operations of all ranks with their virtual stages, and with iterations numbered
-            over all ranks.
-        inputs: Times at which the inputs of operations were available.
-        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        clock: Clock of each rank.
-        replica_clock: Clock of each rank on which replicas of a stage are compared.
-    """
-    before, after = _hops(operations, pipeline, clock, replica_clock)
-
-    def table(before: Ints, after: Ints, before_ns: Ints, after_ns: Ints) -> offsets.Precedences:
-        return offsets.Precedences(
-            before=clock[operations.rank[before]],
-            after=clock[operations.rank[after]],
-            before_ns=before_ns,
-            after_ns=after_ns,
-            before_row=before,
-            after_row=after,
-            iteration=operations.iteration[after],
-        )
-
-    # Where other receives were recorded, but not this one, a span shows no arrival.
-    usable = ((inputs.latest_ns != NEVER) | ~inputs.receives)[after]
-    first, second = before[usable], after[usable]
-    ready_ns = np.maximum(operations.start_ns[second], inputs.latest_ns[second])
-    ready = table(first, second, operations.end_ns[first], ready_ns)
-    # No receive ends before its send starts; among indistinguishable replicas, another one's send
-    # may have been received.
-    ran = np.append(operations.has_span, 0) == 1
-    sure = ran[inputs.send[before]] & ran[inputs.receive[after]]
-    sure &= pipeline[operations.rank[after]] >= 0
-    before, after = before[sure], after[sure]
-    sent_ns = operations.start_ns[inputs.send[before]]
-    return offsets.together(ready, table(before, after, sent_ns, inputs.exact_ns[after]))
-
-
-def _hops(
-    operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
-) -> tuple[Ints, Ints]:
-    """Return the rows of operations, and of those on other clocks that wait for them.
-
-    A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
-    """
-    rows = np.flatnonzero(
-        among(operations.phase, PASSED_ON)
-        & (operations.has_span == 1)
-        & (operations.occurrence == 0)
-        & (operations.iteration >= 0)
-        & (operations.virtual_stage >= 0)
-    )
-    rank = operations.rank[rows]
-    own = clock[rank]
-    compared = replica_clock[rank]
-    forward = operations.phase[rows] == Phase.F
-    microbatch = groups_of(
-        pipeline[rank],
-        operations.iteration[rows],
-        operations.microbatch[rows],
-        operations.sequence[rows],
-        forward.astype(np.int64),
-    ).of_row
-    virtual_stage = operations.virtual_stage[rows]
-    stage = np.where(forward, virtual_stage, -virtual_stage)
-    blocks = groups_of(microbatch, stage)
-    # A block is one operation, unless replicas of a stage cannot be distinguished. Then any of them
-    # may have sent the input of the next stage, which cannot run before the earliest of them ends.
-    # That one is known only if all replicas are compared on one clock.
-    source = first_of_each(blocks.of_row, operations.end_ns[rows])
-    low, high = group_extents(blocks.of_row, len(blocks), compared, compared)
-    source = np.where(low == high, source, NONE)
-    of_block = microbatch[blocks.first]
-    # The block before each, where it is of the same microbatch; none before the first one.
-    follows = np.append(False, of_block[1:] == of_block[:-1])[: len(blocks)]
-    previous = np.where(follows, np.append(NONE, source[:-1])[: len(blocks)], NONE)
-    before = previous[blocks.of_row]
-    # Of an operation that the end of the capture cut, the receive may not have been recorded.
-    hops = np.flatnonzero(
-        (before >= 0) & (own != np.append(own, NONE)[before]) & (operations.cut[rows] == 0)
-    )
-    return rows[before[hops]], rows[hops]
-
-
-def reductions(collectives: CollectiveIntervals, operations: Operations) -> CollectiveIntervals:
-    """Return the collectives that synchronise the replicas of a stage.
-
-    Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter after its
-    last backward: it reduces the gradients of data-parallel replicas, before those of norms and
-    embeddings are reduced in other groups. What runs inside a forward or a backward belongs to
-    tensor parallelism, or to buckets that cannot be distinguished from it.
-
-    Args:
-        collectives: ``iteration`` counts each rank's own.
-        operations: likewise.
-    """
-    rows = np.flatnonzero(among(operations.phase, COUNTED) & (operations.iteration >= 0))
-    cells = groups_of(operations.rank[rows], operations.iteration[rows])
-    last = rows[first_of_each(cells.of_row, -operations.host_start_ns[rows])]
-    last = last[among(operations.phase[last], BACKWARD)]
-    cells_of_last = operations.rank[last], operations.iteration[last]
-    after = looked_up(cells_of_last, last, (collectives.rank, collectives.iteration))
-    inside = np.append(among(operations.phase, WORK), False)[collectives.operation]
-    kind = np.array([kind in _SYNCHRONISING for kind in collectives.kinds], bool)
-    found = (after >= 0) & ~inside & kind[collectives.kind]
-    found &= collectives.start_ns >= np.append(operations.start_ns, 0)[after]
-    own = collectives.take(found)
-    return own.take(first_of_each(groups_of(own.rank, own.iteration).of_row, own.start_ns))
-
-
-def overlaps(collectives: CollectiveIntervals, group: Ints, clock: Ints) -> offsets.Precedences:
-    """Return the precedences of collectives over the replicas of a stage.
-
-    All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),
-    so each one's kernel starts before each other one's ends. And all leave together: where they
-    do not, iteration after iteration, it is no collective of theirs.
-
-    Args:
-        collectives: at most one per rank and iteration, counted over all ranks.
-        group: of each rank, those that reduce together; -1 for none.
-        clock: of each rank.
-    """
-    rows = np.flatnonzero((group[collectives.rank] >= 0) & (collectives.iteration >= 0))
-    event = groups_of(
-        group[collectives.rank[rows]], collectives.iteration[rows], collectives.kind[rows]
-    ).of_row
-    order = sorted_rows(event, collectives.rank[rows])
-    rows, event = rows[order], event[order]
-    members = int(np.bincount(event, minlength=1).max())
-    parts = []
-    # Every member with the next one, then with the next but one, and so on.
-    for step in range(1, min(members, _PARTNERS + 1)):
-        same = np.flatnonzero(event[:-step] == event[step:])
-        first, second = rows[same], rows[same + step]
-        apart = clock[collectives.rank[first]] != clock[collectives.rank[second]]
-        first, second = first[apart], second[apart]
-        pair = groups_of(collectives.rank[first], collectives.rank[second])
-        ends = collectives.end_ns[first], collectives.end_ns[second]
-        leaving = ~unsteady(pair, ends[0] - ends[1], ends[0])
-        first, second = first[leaving], second[leaving]
-        before, after = np.concatenate((first, second)), np.concatenate((second, first))
-        parts.append(
-            offsets.Precedences(
-                before=clock[collectives.rank[before]],
-                after=clock[collectives.rank[after]],
-                before_ns=collectives.start_ns[before],
-                after_ns=collectives.end_ns[after],
-                before_row=constant(NONE, len(before)),
-                after_row=constant(NONE, len(before)),
-                iteration=collectives.iteration[after],
-            )
-        )
-    return offsets.together(*parts)
-
-
-def unsteady(pair: Groups, apart_ns: Ints, at_ns: Ints) -> Bools:
-    """Return which rows are of pairs whose ends lie unequally far apart, but for drift.
-
-    Args:
-        pair: of each row.
-        apart_ns: how far its ends are apart.
-        at_ns: when.
-    """
-    low, high = group_extents(pair.of_row, len(pair), apart_ns, apart_ns)
-    first, last = group_extents(pair.of_row, len(pair), at_ns, at_ns)
-    varies = high - low > LEAVE_NS + offsets.DRIFT * (last - first)
-    return np.asarray(varies[pair.of_row], bool)

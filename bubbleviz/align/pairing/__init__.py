@@ -1,0 +1,1 @@
+"""Matches the iterations of all ranks."""

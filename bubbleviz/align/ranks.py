@@ -1,0 +1,133 @@
+"""Ranks of a run: their order and labels in the report, and ranks that take part in no ratio."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.align.join import JoinedRecordings
+from bubbleviz.align.stages.staging import Staging
+from bubbleviz.model import operations as tables
+from bubbleviz.model.columns import Ints, marked
+from bubbleviz.model.grouping import places_in
+from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.profile import pid_of
+from bubbleviz.model.texts import natural_key, some_of
+
+#: Ranks that a limitation names; it counts all.
+_NAMED = 32
+
+
+def places_of(staging: Staging) -> Ints:
+    """Return the index of each rank in the report.
+
+    Ranks are ordered by pipeline, stage, host, global rank, device and process.
+    """
+    joined = staging.joined
+    big = np.iinfo(np.int64).max
+    stages = zip(staging.stage_of_rank.tolist(), staging.pipeline.tolist(), strict=True)
+    key_of = {host: natural_key(host) for host in {rank.host for rank in joined.ranks}}
+    keys = [
+        (
+            big if first < 0 else pipeline,
+            big if first < 0 else first,
+            key_of[rank.host],
+            big if rank.local.global_rank is None else rank.local.global_rank,
+            rank.local.device_id,
+            pid_of(rank.local.process),
+        )
+        for rank, (first, pipeline) in zip(joined.ranks, stages, strict=True)
+    ]
+    return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
+
+
+def ranks_of(staging: Staging, place: Ints) -> tuple[tables.Rank, ...]:
+    """Return the ranks in pipeline order.
+
+    Args:
+        staging: The recordings with their stages.
+        place: Index of each rank in the report.
+    """
+    joined = staging.joined
+    labels = _labels(joined)
+    stages, pipelines = staging.stage_of_rank.tolist(), staging.pipeline.tolist()
+    placed = []
+    for index, number in enumerate(np.argsort(place).tolist()):
+        rank, first, pipeline = joined.ranks[number], stages[number], pipelines[number]
+        device = rank.local.device
+        placed.append(
+            tables.Rank(
+                index=index,
+                label=labels[number],
+                host=rank.host,
+                profile=rank.profile,
+                pid=pid_of(rank.local.process),
+                device_id=rank.local.device_id,
+                uuid=device.uuid if device else None,
+                gpu=device.name if device else None,
+                pci=device.pci if device else None,
+                stage=first if first >= 0 else None,
+                pipeline=pipeline if pipeline >= 0 else None,
+                global_rank=rank.local.global_rank,
+                bubble_ratio=None,
+            )
+        )
+    return tuple(placed)
+
+
+def _labels(joined: JoinedRecordings) -> list[str]:
+    """Return short unique names: host and GPU, with the pid where these are not enough."""
+    labels = [f"{rank.host} {rank.local.place}" for rank in joined.ranks]
+    often = Counter(labels)
+    labels = [
+        label
+        if often[label] == 1
+        else f"{rank.host} pid {pid_of(rank.local.process)} {rank.local.place}"
+        for label, rank in zip(labels, joined.ranks, strict=True)
+    ]
+    often = Counter(labels)
+    return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
+
+
+def find_excluded_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
+    """Yield limitations for ranks that take part in no ratio.
+
+    Those that ran no forward or backward, but computed as long as others, are what names were not
+    recorded of, or not known.
+    """
+    operations, count = joined.operations, len(joined.ranks)
+    working, measured = marked(count, joined.working), np.zeros(count, bool)
+    measured[operations.rank[joined.works & (operations.has_span == 1)]] = True
+    loose, active = joined.unattributed, joined.active
+    loose_ns = group_sum(loose.rank, count, loose.end_ns - loose.start_ns)
+    active_ns = group_sum(active.rank, count, active.active_ns)
+    usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
+    computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
+    idle = "ranks without forward or backward", "excluded from every ratio: "
+    for which, (what, why), more, kind in (
+        (~working & ~computing, idle, "", LimitationKind.OTHER),
+        (
+            computing,
+            idle,
+            "; they computed as long as others, so name their forwards and backwards in ranges, or "
+            "with --convention",
+            LimitationKind.RANKS_WITHOUT_OPERATIONS,
+        ),
+        (
+            working & ~measured & measured.any(),
+            (
+                "stages without GPU work",
+                "no kernel belongs to any of their forwards and backwards, so they take no part in "
+                "any ratio: ",
+            ),
+            "; record the calls that launch kernels, and the kernels, from the first iteration on",
+            LimitationKind.STAGES_WITHOUT_GPU_WORK,
+        ),
+    ):
+        if which.any():
+            labels = _labels(joined)
+            found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
+            yield Limitation(what, f"{why}{some_of(found, _NAMED)}{more}", len(found), kind)

@@ -1,0 +1,165 @@
+"""Refuses profiles of several runs: their shapes or names differ, or they repeat a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from bubbleviz.align.join import JoinedRecordings
+from bubbleviz.align.waits import forward_and_backward
+from bubbleviz.errors import MismatchError
+from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.columns import Bools, Ints, marked
+from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of, stretches
+from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.profile import pid_of
+
+
+def refuse_other_runs(
+    recordings: Sequence[Recording], machines: Sequence[str], joined: JoinedRecordings
+) -> None:
+    """Refuse recordings that are of no one run.
+
+    Args:
+        recordings: one a profile.
+        machines: on which each was made.
+        joined: all of them.
+
+    Raises:
+        MismatchError: they differ in what one run has in common, or hold a process twice.
+    """
+    # An export that lost names of ranges is not held to what these tell.
+    lost = LimitationKind.RANGE_NAMES_LOST
+    named = [all(note.kind is not lost for note in r.limitations) for r in recordings]
+    _refuse_other_shapes(recordings, np.array(named), joined)
+    _refuse_other_namings([r for r, kept in zip(recordings, named, strict=True) if kept])
+    _refuse_twice(recordings, machines)
+
+
+def _refuse_other_shapes(
+    recordings: Sequence[Recording], named: Bools, joined: JoinedRecordings
+) -> None:
+    """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
+
+    Counted are a rank's iterations in which every forward has its backward.
+
+    Args:
+        recordings: one a profile.
+        named: which of them hold all names.
+        joined: all of them.
+    """
+    rank, forwards, chunks = _whole_iterations(joined.operations, sure=False)
+    if (forwards == forwards[:1]).all() and (chunks == chunks[:1]).all():
+        # Those that are whole for sure are some of these.
+        return
+    rank, forwards, chunks = _whole_iterations(joined.operations)
+    profile = np.array([rank.profile for rank in joined.ranks], np.int64)[rank]
+    kept = named[profile]
+    profile, forwards, chunks = profile[kept], forwards[kept], chunks[kept]
+    for number, what in (
+        (forwards // np.maximum(chunks, 1), "microbatches per iteration"),
+        (chunks, "model chunks per rank"),
+    ):
+        groups = groups_of(profile, number)
+        often = np.bincount(groups.of_row, minlength=len(groups))
+        owner, value = profile[groups.first], number[groups.first]
+        # The most frequent number of each profile, of several the smallest.
+        usual = first_of_each(owner, -often, value)
+        first: dict[int, str] = {}
+        for place, count in zip(owner[usual].tolist(), value[usual].tolist(), strict=True):
+            first.setdefault(count, recordings[place].source.path)
+        if len(first) > 1:
+            (count, path), (another, second), *_ = first.items()
+            raise MismatchError(
+                f"{path} and {second}: {count} and {another} {what}, so they are not one run, "
+                "or a range is missing in one; give the profiles of one run, each as a whole"
+            )
+
+
+def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where two profiles share no convention of forward or backward.
+
+    Which one leads may differ: ranks name their layers, or their transfers, more or less often.
+    """
+    differing = {(r.convention, r.conventions): r for r in recordings}
+    for first, second in combinations(differing.values(), 2):
+        if first.convention != second.convention and not first.conventions & second.conventions:
+            raise MismatchError(
+                f"{first.source.path} and {second.source.path}: {first.convention} and "
+                f"{second.convention} as their naming convention, so they are not one run; give "
+                "the profiles of one run"
+            )
+
+
+def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
+    """Raise MismatchError where two profiles hold one process of a machine, or one told rank.
+
+    A process is captured twice (``--capture-range-end=repeat``), or they are two runs.
+    """
+    paths: dict[tuple[str | int, ...], str] = {}
+    why = (
+        "process {} of the same host, so they are two captures or two runs; analyze each by "
+        "itself, or, if two containers have this host name, record again with a name for each",
+        "rank {}; give all rows of a rank in one table, or each rank a number of its own",
+    )
+    for recording, machine in zip(recordings, machines, strict=True):
+        source = recording.source
+        # Containers of one machine count their processes each for itself.
+        held: dict[tuple[str | int, ...], None] = {
+            **{(machine, source.host, pid_of(rank.process)): None for rank in recording.ranks},
+            **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
+        }
+        for key in held:
+            path, told = paths.setdefault(key, source.path), len(key) == 1
+            if path != source.path and (told or source.host_known):
+                words = why[told].format(key[-1])
+                raise MismatchError(f"{path} and {source.path}: both hold {words}")
+
+
+def _whole_iterations(operations: Operations, *, sure: bool = True) -> tuple[Ints, Ints, Ints]:
+    """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
+
+    These begin with microbatch 0, every forward has its backward there, and vice versa, and an
+    Optimizer or another iteration follows.
+
+    Args:
+        operations: of all ranks, in order of these.
+        sure: whether backwards are looked at; else there may be more.
+    """
+    parts = (_whole_in(operations.take(rows), sure) for rows in stretches(operations.rank))
+    rank, forwards, chunks = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return rank, forwards, chunks
+
+
+def _whole_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
+    """Return :func:`_whole_iterations` of a stretch of ranks."""
+    first = (operations.occurrence == 0) & (operations.iteration >= 0)
+    iterations = int(operations.iteration.max(initial=0)) + 1
+    cell = operations.rank * iterations + operations.iteration
+    cells = int(cell.max(initial=0)) + 1
+    forward = np.flatnonzero(first & among(operations.phase, (Phase.F, Phase.FB)))
+    cut = np.zeros(cells, bool)
+    if sure:
+        backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
+        both = np.concatenate((forward, backward))
+        microbatch, chunk = forward_and_backward(operations, forward, backward)
+        passes = groups_of(cell[both], microbatch, chunk, operations.sequence[both])
+        ran = np.zeros((2, len(passes)), bool)
+        ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
+        cut[cell[both[passes.first[ran[0] != ran[1]]]]] = True
+    begins = marked(cells, cell[forward[operations.microbatch[forward] == 0]])
+    pairs = distinct_rows(cell[forward], operations.chunk[forward])
+    followed = marked(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
+    later = cell[forward[operations.iteration[forward] > 0]] - 1
+    followed[later] = True
+    whole = begins & ~cut & followed[:cells]
+    return (
+        np.flatnonzero(whole) // iterations,
+        np.bincount(cell[forward], minlength=cells)[whole],
+        np.bincount(pairs[0], minlength=cells)[whole],
+    )

@@ -1,0 +1,78 @@
+"""Layers of virtual stages: time of kernels per layer and phase, over all ranks of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bubbleviz.conventions.range_names import LayerName
+from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct, distinct_rows
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import Phase
+
+#: Work of one virtual stage: total kernel time by phase and layer, in ns, and the time of the first
+#: launch by layer.
+StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
+
+
+def stages_of_chunks(
+    rank: Ints, chunk: Ints, operations: Operations, rank_of_local: Ints
+) -> Mapping[tuple[int, int], int]:
+    """Return the virtual stage of each chunk of each rank of a profile.
+
+    Chunks and virtual stages of a rank are matched in ascending order. A rank is left out if it has
+    more chunks by name than virtual stages by its operations.
+
+    Args:
+        rank: Ranks, as the profile numbers them.
+        chunk: A chunk of each rank, as the names of operations number it.
+        operations: Operations of the run that the profile is part of.
+        rank_of_local: Rank in the run of each rank of the profile.
+    """
+    is_known = operations.virtual_stage != NONE
+    pairs = distinct_rows(operations.rank, operations.virtual_stage, chosen=is_known)
+    stage_of_chunk: dict[tuple[int, int], int] = {}
+    for local_rank in distinct(rank).tolist():
+        chunks = distinct(chunk[rank == local_rank]).tolist()
+        stages = sorted(pairs[1, pairs[0] == rank_of_local[local_rank]].tolist())
+        if len(chunks) == len(stages):
+            keys = [(local_rank, name) for name in chunks]
+            stage_of_chunk |= dict(zip(keys, stages, strict=True))
+    return stage_of_chunk
+
+
+def layers_of_stages(
+    recordings: Sequence[Recording], operations: Operations, rank_of_local: Sequence[Ints]
+) -> tuple[StageLayers, ...]:
+    """Return the work of layers on each virtual stage, or nothing if no forward has layer ranges.
+
+    Args:
+        recordings: One recording per profile.
+        operations: Operations of the run that these recordings form.
+        rank_of_local: For each recording, the rank in the run of each of its ranks.
+    """
+    layers: list[StageLayers] = []
+    for recording, ranks in zip(recordings, rank_of_local, strict=True):
+        times = recording.layers
+        if times is None or not times.layers:
+            continue
+        if not layers:
+            n_stages = int(operations.virtual_stage.max()) + 1
+            layers = [({}, {}) for _ in range(n_stages)]
+        stage_of = stages_of_chunks(times.rank, times.chunk, operations, ranks)
+        names = ("rank", "chunk", "phase", "layer", "kernel_ns", "first_ns")
+        columns = [getattr(times, name).tolist() for name in names]
+        # One row per layer, chunk and phase: a few hundred per rank.
+        for rank, chunk, phase, layer, kernel_ns, first_ns in zip(*columns, strict=True):
+            stage = stage_of.get((rank, chunk), NONE)
+            if stage == NONE:
+                continue
+            kernel_ns_of, first_ns_of = layers[stage]
+            name = None if layer == NONE else times.layers[layer]
+            key = Phase(phase), name
+            kernel_ns_of[key] = kernel_ns_of.get(key, 0) + kernel_ns
+            if name is not None and phase == Phase.F:
+                first_ns_of[name] = min(first_ns_of.get(name, first_ns), first_ns)
+    has_forwards = any(first_ns_of for _, first_ns_of in layers)
+    return tuple(layers) if has_forwards else ()

@@ -1,0 +1,1 @@
+"""Infers the virtual stage, the pipeline and the replicas of each rank."""

@@ -1,0 +1,137 @@
+"""Chains: the ranks of one pipeline, stage after stage, even if some of them are missing.
+
+Starting at a stage with all of its replicas, each chain is continued by the only rank of the next
+stage that fits. Across a missing rank many ranks fit, because nothing shows how long that rank
+took. The remaining ranks then continue the remaining chains in the order of their numbers, if they
+fit::
+
+    stage 4   a ── b ── c ── d
+    stage 5   a ── b    .    .      two ranks without a profile
+    stage 6   a ── b ── c ── d      a and b follow theirs, c and d remain
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct
+
+#: Returns a mask of the pairs that can follow each other, shape (ranks, later ranks). The arguments
+#: are ranks of a stage and ranks of a later stage.
+Fits = Callable[[Ints, Ints], Bools]
+
+
+def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
+    """Return the pipeline of each rank; -1 for ranks of no stage.
+
+    None where several ranks of a stage can continue one chain, or none can.
+
+    Args:
+        stages: the ranks of each stage, in the order of their numbers.
+        fits: see there; between stages far apart, the ranks between them are missing.
+        ranks: how many there are.
+    """
+    pipeline = np.full(ranks, NONE, np.int64)
+    sizes = [len(own) for own in stages]
+    count = max(sizes)
+    first = sizes.index(count)
+    pipeline[stages[first]] = np.arange(count)
+    for others in (stages[first + 1 :], stages[:first][::-1]):
+        tips, number = stages[first], pipeline[stages[first]]
+        away = np.zeros(len(tips), np.int64)
+        for own in others:
+            away += 1
+            whole = len(own) == sizes[first]
+            chain = _continued((tips, away), own, fits, whole=whole)
+            if chain is None:
+                return None
+            # Nothing shows what these continue, so they are chains of their own.
+            new = np.flatnonzero(chain < 0)
+            chain[new] = len(tips) + np.arange(len(new))
+            number = np.append(number, count + np.arange(len(new)))
+            tips, away = np.append(tips, own[new]), np.append(away, np.zeros(len(new), np.int64))
+            count += len(new)
+            tips[chain], away[chain] = own, 0
+            pipeline[own] = number[chain]
+    return pipeline
+
+
+def _continued(chains: tuple[Ints, Ints], own: Ints, fits: Fits, *, whole: bool) -> Ints | None:
+    """Return the chain that each rank of the next stage continues; -1 none that is known.
+
+    None where that of some rank is one of several.
+
+    Args:
+        chains: the last rank of each, and how many stages before this one.
+        own: the ranks of the stage, by their numbers.
+        fits: which ranks can follow which.
+        whole: whether as many are there as of any stage.
+    """
+    tips, away = chains
+    near, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
+    can = fits(tips[near], own) if len(near) else np.zeros((0, len(own)), bool)
+    # Over a missing rank, what fits may belong to a chain that ended before.
+    row = _near_ones(can, whole=whole, unbroken=len(gaps) == 0)
+    if row is None:
+        return None
+    left = np.flatnonzero(row < 0)
+    chain = np.append(near, NONE)[row]
+    if len(left) == len(gaps) and _fit_in_order(tips[gaps], away[gaps], own[left], fits):
+        chain[left] = gaps
+    return chain
+
+
+def _near_ones(can: Bools, *, whole: bool, unbroken: bool) -> Ints | None:
+    """Return the chain near each rank that it continues, -1 none; None where it is one of several.
+
+    Args:
+        can: which chains (rows) that reach the stage before, ranks can continue.
+        whole: whether each of these goes on.
+        unbroken: whether each rank continues one of these.
+    """
+    row = forced(can, rows_have_one=whole, columns_have_one=unbroken)
+    rest = can.copy()
+    rest[row[row >= 0]] = False
+    if rest[:, row < 0].any() or (whole and np.count_nonzero(row >= 0) < len(can)):
+        return None
+    return row
+
+
+def _fit_in_order(tips: Ints, away: Ints, own: Ints, fits: Fits) -> bool:
+    """Return whether each rank can follow the tip of its own place, over ranks that are missing."""
+    return all(
+        bool(fits(tips[away == stages], own[away == stages]).diagonal().all())
+        for stages in distinct(away).tolist()
+    )
+
+
+def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
+    """Return the row of each column where no other choice is left; -1 where one is, or no row.
+
+    Args:
+        fits: which rows and columns can belong together, each with one at most.
+        rows_have_one: whether each row belongs to a column.
+        columns_have_one: whether each column belongs to a row. Where neither is known, those
+            belong together that fit each other alone.
+    """
+    of_column: Ints = np.full(fits.shape[1], NONE, np.int64)
+    if rows_have_one and not columns_have_one:
+        of_row = forced(fits.T, rows_have_one=False, columns_have_one=True)
+        rows = np.flatnonzero(of_row >= 0)
+        of_column[of_row[rows]] = rows
+        return of_column
+    fits, choices = fits.copy(), fits.sum(axis=0)
+    if not columns_have_one:
+        rows, columns = np.nonzero(fits & (fits.sum(axis=1) == 1)[:, None] & (choices == 1))
+        of_column[columns] = rows
+        return of_column
+    # Of columns that have a row each in one way alone, some one has a single choice left.
+    while len(single := np.flatnonzero(choices == 1)):
+        row = int(fits[:, single[0]].argmax())
+        of_column[single[0]] = row
+        choices -= fits[row]
+        fits[row] = False
+    return of_column

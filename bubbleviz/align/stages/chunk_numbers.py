@@ -1,0 +1,122 @@
+"""Chunk numbers: common numbers of chunks in runs that only go forward.
+
+Names of serving frameworks give no numbers to chunks, so each rank counts its chunks from 0. If a
+recording begins mid-stream, later stages are still working on earlier chunks::
+
+    recording     │
+    stage 0   F7 ─┼─ F8 ──── F9 ────        counts F8 as 0
+    stage 1   F6 ─┼── F7 ──── F8 ───        counts F7 as 0: it is shifted by -1
+
+No chunk begins on a stage before it ended on the previous stage, and a chunk has the same number of
+tokens on all stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import Phase
+
+#: Two chunks at least, and nearly all of them, show an order.
+MIN_CHUNKS, MIN_FITTING = 2, 0.95
+
+
+#: An operation may begin with work that needs no input: so much of its busy time.
+EARLY_PART = 4
+
+
+#: Chunks in the pipeline when recording began.
+_MOST_MOVED = 64
+
+
+def counted_by_order(operations: Operations) -> bool:
+    """Return whether all ranks number the chunks of one window from 0 on, one after the other."""
+    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
+    if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
+        return False
+    rank, number = operations.rank[rows], operations.microbatch[rows]
+    order = grouping.sorted_rows(rank, number)
+    first = np.searchsorted(rank[order], rank[order])
+    return bool((number[order] == np.arange(len(order)) - first).all())
+
+
+def moved_chunks(operations: Operations, stage: Ints, machine: Ints) -> tuple[Operations, bool]:
+    """Return operations whose chunks have one number on all ranks, and whether that was possible.
+
+    Args:
+        operations: of all ranks, with the chunks of one window counted by their order.
+        stage: of each rank; -1 unknown.
+        machine: a number for the clock of each rank.
+    """
+    ranks = [rank for rank in grouping.sorted_rows(stage).tolist() if stage[rank] >= 0]
+    moves = [0]
+    for above, below in pairwise(ranks):
+        upper, lower = _chunks_of(operations, above), _chunks_of(operations, below)
+        beside = bool(stage[above] == stage[below])
+        if machine[above] == machine[below]:
+            fits = [
+                m for m, a, b in _alike(upper, lower) if _pass(upper.take(a), lower.take(b), beside)
+            ]
+        else:
+            # Clocks of two machines show nothing, and equal tokens neither.
+            told = len(grouping.distinct(upper.tokens)) > 1
+            fits = [m for m, _, _ in _alike(upper, lower) if told or m == 0]
+        if not fits:
+            return operations, False
+        moves.append(moves[-1] + (0 if 0 in fits else max(fits)))
+    by_rank = np.zeros(len(stage), np.int64)
+    by_rank[ranks] = np.array(moves[: len(ranks)], np.int64) - min(moves)
+    numbered = operations.microbatch >= 0
+    number = np.where(numbered, operations.microbatch + by_rank[operations.rank], -1)
+    return operations.changed(microbatch=number), True
+
+
+def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
+    """Return the stage of each of some ranks by when they run chunks of the same tokens.
+
+    None where the tokens fit in more than one way.
+    """
+    first = _chunks_of(operations, int(ranks[0]))
+    lag_ns = [0.0]
+    for rank in ranks[1:].tolist():
+        own = _chunks_of(operations, rank)
+        fits = list(_alike(first, own))
+        if len(fits) != 1:
+            return None
+        _, a, b = fits[0]
+        lag_ns.append(float(np.median(own.start_ns[b] - first.start_ns[a])))
+    return grouping.places_in(grouping.sorted_rows(np.array(lag_ns)))
+
+
+def _chunks_of(operations: Operations, rank: int) -> Operations:
+    """Return the chunks of a rank, in the order of their numbers."""
+    rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
+    return operations.take(rows[grouping.sorted_rows(operations.microbatch[rows])])
+
+
+def _alike(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield moves of the second rank's numbers that pair equal tokens, and the chunks of both.
+
+    They leave most chunks of both, at least two, with a partner.
+    """
+    least = max(MIN_CHUNKS, min(len(upper), len(lower)) // 2)
+    for move in range(-_MOST_MOVED, _MOST_MOVED + 1):
+        below = np.arange(max(0, -move), min(len(lower), len(upper) - move))
+        if len(below) >= least and (upper.tokens[below + move] == lower.tokens[below]).all():
+            yield move, below + move, below
+
+
+def _pass(upper: Operations, lower: Operations, beside: bool) -> bool:
+    """Return whether times allow chunks to pass from one rank to the other, or to run on both."""
+    if beside:
+        late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2
+        early = upper.start_ns >= lower.end_ns - lower.busy_ns // 2
+        return float((late | early).mean()) <= 1 - MIN_FITTING
+    follows = lower.start_ns + lower.busy_ns // EARLY_PART >= upper.end_ns
+    return float(follows.mean()) >= MIN_FITTING

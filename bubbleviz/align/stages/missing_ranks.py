@@ -1,0 +1,90 @@
+"""Missing ranks: ranks of the run that are known to be in no profile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.align.stages import pipelines, stage_order
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.texts import counted, listed, some_of
+
+#: Ranks that a limitation lists.
+_LISTED = 8
+
+
+def _without_profile(reason: str, count: int) -> tuple[Limitation, ...]:
+    reason = f"{reason}; ratios are incomplete"
+    return (Limitation("ranks without a profile", reason, count),)
+
+
+def find_missing_ranks(
+    numbers: pipelines.RankNumbers, parallel: pipelines.Parallel | None, world: int
+) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks of the run that are known to be in no profile.
+
+    Without the sizes of the run these are gaps in the ranks that names give. Ranks that follow in
+    equal steps are taken for one of several pipelines.
+
+    Args:
+        numbers: of the ranks that have one.
+        parallel: sizes of the run, as the user gives them.
+        world: number of ranks of the run, as profiles say; 0 unknown.
+    """
+    number, count = np.sort(numbers.number), len(numbers.number)
+    absent, of_run = np.empty(0, np.int64), ""
+    if parallel is not None:
+        absent = grouping.without(np.arange(parallel.ranks), number)
+    elif world > count:
+        within = numbers.named and int(number.max(initial=0)) < world
+        if not within or world - count >= count:
+            held = (
+                f" (rank{'' if count == 1 else 's'} {listed(map(str, number.tolist()), _LISTED)})"
+            )
+            which = held if within else ""
+            return _without_profile(
+                f"the profiles hold {count:,}{which} of the {world:,} ranks of the run",
+                world - count,
+            )
+        absent, of_run = grouping.without(np.arange(world), number), f" of the {world:,} of the run"
+    elif numbers.named and len(grouping.distinct(np.diff(number))) > 1:
+        absent = grouping.without(np.arange(number[0], number[-1], np.diff(number).min()), number)
+    if len(absent) == 0:
+        return ()
+    ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
+    return _without_profile(f"no profile holds ranks {ranks}{of_run}", len(absent))
+
+
+def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
+    """Return a limitation for pipelines without a rank of a stage that others have.
+
+    Where pipelines are unknown it is for stages with fewer replicas than most.
+
+    Args:
+        pipeline: of each rank; -1 unknown.
+        stage: likewise.
+    """
+    known = (pipeline >= 0) & (stage >= 0)
+    if not known.any():
+        stages, sizes = np.unique(stage[stage >= 0], return_counts=True)
+        most = int(sizes.max(initial=0))
+        few = np.flatnonzero(sizes < most)
+        if not len(few) or stage_order.lack_many(sizes.tolist()):
+            return ()
+        places = some_of([f"{sizes[at]} of stage {stages[at]}" for at in few.tolist()], _LISTED)
+        reason = f"profiles hold {most:,} ranks of most stages, but {places}"
+        return _without_profile(reason, int((most - sizes[few]).sum()))
+    number, of_pipeline = np.unique(pipeline[known], return_inverse=True)
+    numbers, stages = np.unique(stage[known], return_inverse=True)
+    held = np.zeros((len(number), len(numbers)), bool)
+    held[of_pipeline.reshape(-1), stages.reshape(-1)] = True
+    absent = np.argwhere(~held)
+    if not len(absent):
+        return ()
+    places = some_of([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)
+    lacking = counted(int((~held.all(axis=1)).sum()), "pipeline")
+    return _without_profile(
+        f"{lacking} of {len(number):,} lack ranks of stages that the others have (stage {places})",
+        len(absent),
+    )

@@ -1,0 +1,73 @@
+"""Replicas: which ranks share a stage, and which form one pipeline, by when microbatches pass.
+
+Nothing that one rank does with a microbatch starts before the other has passed it on. Each rank has
+a clock of its own, but all through an iteration the two differ by one and the same offset::
+
+    upper rank   F0├──┤ F1├──┤ ................ B0├──┤ B1├──┤
+    lower rank         F0├───┤ F1├───┤ B0├───┤ B1├───┤
+
+    the latest of (upper F ends - lower F starts) <= offset,
+    the earliest of (upper B starts - lower B ends) >= offset, over all microbatches
+
+On one machine the offset is 0. Ranks of two unequally fast pipelines fall behind each other from
+microbatch to microbatch, so no offset suits them, though each wait by itself may hold another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.align.arrivals import Arrivals
+from bubbleviz.align.stages.chains import pipelines_of
+from bubbleviz.align.stages.stage_order import lack_many
+from bubbleviz.align.stages.timetables import neighbours, timetable
+from bubbleviz.align.waits import Waits, waits
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import COUNTED
+
+#: With more replicas than this, the user has to give the sizes of the run: each is compared with
+#: each.
+MOST_REPLICAS = 4096
+
+
+def matched(
+    operations: Operations, inputs: Arrivals, stage: Ints, number: Ints, machine: Ints
+) -> Ints:
+    """Return the pipeline of each rank, or -1 for all ranks if several matchings are possible.
+
+    Args:
+        operations: Operations of all ranks with their virtual stages. Their iterations are the
+            same on all ranks.
+        inputs: Times at which the inputs of operations were available.
+        stage: Stage of each rank, or -1 for a rank without forwards and backwards.
+        number: Number of each rank, which gives the order of pipelines.
+        machine: Machine of each rank. Ranks of one machine share its clock.
+    """
+    unknown = np.full(len(stage), NONE, np.int64)
+    by_number = np.argsort(number)
+    stages = [by_number[stage[by_number] == s] for s in distinct(stage[stage >= 0]).tolist()]
+    every = select_usable(waits(operations, inputs))
+    most = max(map(len, stages), default=0)
+    if most > MOST_REPLICAS or len(every) == 0 or lack_many([len(own) for own in stages]):
+        return unknown
+    table = timetable(every, machine)
+    held = np.full((len(stage), len(table.chunks)), NONE, np.int64)
+    rows = np.flatnonzero(
+        among(operations.phase, COUNTED) & np.isin(operations.chunk, table.chunks)
+    )
+    chunk = np.searchsorted(table.chunks, operations.chunk[rows])
+    held[operations.rank[rows], chunk] = operations.virtual_stage[rows]
+
+    def fits(ranks: Ints, others: Ints) -> Bools:
+        return neighbours(table, ranks, others, held)
+
+    found = pipelines_of(stages, fits, len(stage))
+    return unknown if found is None else found
+
+
+def select_usable(every: Waits) -> Waits:
+    """Return the waits in iterations, of operations with a chunk."""
+    return every.take((every.iteration >= 0) & (every.chunk >= 0))

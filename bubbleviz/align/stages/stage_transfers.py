@@ -1,0 +1,143 @@
+"""Transfers of stages: what they show about stages that no profile contains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.align.join import JoinedRecordings
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import TRANSFERS, Phase
+
+
+def find_transfer_stages(joined: JoinedRecordings) -> Ints:
+    """Return the virtual stage of each operation, also of transfers without a chunk.
+
+    Such a transfer belongs to the only stage of its rank. Its stage stays unknown if the rank has
+    several stages, or may have several: without chunks in names, some forwards of the first rank
+    receive from the last one, and others do not.
+
+    Args:
+        joined: The recordings, with virtual stages.
+    """
+    operations = joined.operations
+    virtual_stage = operations.virtual_stage
+    if not among(operations.phase, TRANSFERS).any():
+        return virtual_stage
+    is_known, has_span = virtual_stage >= 0, operations.has_span == 1
+    n_ranks = len(joined.ranks)
+    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    is_only_stage = np.bincount(rank, minlength=1)[rank] == 1
+    only_stage = scattered(n_ranks, rank[is_only_stage], stage[is_only_stage])
+    stage_of_transfer = virtual_stage.copy()
+    # Recordings of Megatron-Core contain transfers at both ends of the pipeline, where they do
+    # nothing.
+    is_unnumbered = operations.microbatch < 0
+    is_open = has_span & (is_unnumbered | ~is_known)
+    for transfers, work in (
+        ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
+        ((Phase.RECV_B, Phase.SEND_B), (Phase.B, Phase.BW)),
+    ):
+        n_works = np.bincount(operations.rank[among(operations.phase, work)], minlength=n_ranks)
+        for phase in transfers:
+            rows = np.flatnonzero(is_open & (operations.phase == phase))
+            owner = operations.rank[rows]
+            has_all = np.bincount(owner, minlength=n_ranks) >= n_works
+            stage_of_transfer[rows] = np.where(has_all, only_stage, NONE)[owner]
+    return stage_of_transfer
+
+
+def receives_from_earlier_stage(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
+    """Return whether ranks of stage 0 receive activations, so that it is not the first stage.
+
+    Args:
+        joined: The recordings.
+        virtual_stage: Virtual stage of each operation, as returned by
+            :func:`find_transfer_stages`.
+    """
+    operations = joined.operations
+    is_of_first = (operations.has_span == 1) & (virtual_stage == 0)
+    return bool((is_of_first & (operations.phase == Phase.RECV_F)).any())
+
+
+def transfers_with_missing_stages(
+    joined: JoinedRecordings, stage_of_rank: Ints, virtual_stage: Ints
+) -> bool:
+    """Return whether ranks transfer with stages that no profile contains.
+
+    They do in each of these cases:
+
+    - All ranks hold one stage. A single rank may hold several stages, such as the first and the
+      last one of a V.
+    - The first stage receives activations, or the last stage gradients, even if it is unknown
+      which ranks are first and last.
+    - A rank transfers with a stage that only this rank holds. It needs no transfer to itself, so
+      there are stages between the two.
+
+    Args:
+        joined: The recordings.
+        stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
+        virtual_stage: Virtual stage of each operation, as returned by
+            :func:`find_transfer_stages`.
+    """
+    operations, working = joined.operations, joined.working
+    stages = grouping.distinct(stage_of_rank[working])
+    if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
+        is_transfer = among(operations.phase, TRANSFERS) & (operations.has_span == 1)
+        if (is_transfer & np.isin(operations.rank, working)).any():
+            return True
+    is_countable = len(working) and not joined.unmarked
+    if is_countable and (stages < 0).all() and _lacks_an_end(operations, working):
+        return True
+    return _passes_an_end(joined, virtual_stage)
+
+
+def _passes_an_end(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
+    """Return whether named transfers lead beyond the first or last stage, or to their own rank."""
+    operations = joined.operations
+    phases = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
+    is_staged = (operations.has_span == 1) & (virtual_stage >= 0)
+    rows = np.flatnonzero(is_staged & among(operations.phase, phases))
+    if len(rows) == 0:
+        return False
+    phase = operations.phase[rows]
+    is_with_next = among(phase, (Phase.RECV_B, Phase.SEND_F))
+    peer = virtual_stage[rows] + np.where(is_with_next, 1, -1)
+    last = int(virtual_stage.max())
+    is_beyond = (peer < 0) | (peer > last)
+    if (is_beyond & among(phase, (Phase.RECV_F, Phase.RECV_B))).any():
+        return True
+    is_known = joined.works & (virtual_stage >= 0)
+    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    # The only rank that holds each stage, or -1. The entries before the first stage and after the
+    # last one are -1, too.
+    is_only_rank = np.bincount(stage, minlength=1)[stage] == 1
+    only_rank = scattered(last + 3, stage[is_only_rank] + 1, rank[is_only_rank])
+    return bool((only_rank[peer + 1] == operations.rank[rows]).any())
+
+
+def _lacks_an_end(operations: Operations, working: Ints) -> bool:
+    """Return whether all ranks receive activations, or all receive gradients.
+
+    The first stage of a pipeline receives no activations, and the last one no gradients. The result
+    is False if a rank has several chunks.
+
+    Args:
+        operations: Operations of all ranks.
+        working: Ranks that run a forward or a backward.
+    """
+    is_ran = (operations.has_span == 1) & np.isin(operations.rank, working)
+    if len(grouping.distinct(operations.chunk[is_ran & (operations.chunk >= 0)])) > 1:
+        return False
+
+    def count_by_rank(phases: tuple[Phase, ...]) -> Ints:
+        ranks = operations.rank[is_ran & among(operations.phase, phases)]
+        return np.bincount(ranks, minlength=working[-1] + 1)
+
+    for receive, work in ((Phase.RECV_F, (Phase.F,)), (Phase.RECV_B, (Phase.B, Phase.BW))):
+        n_received, n_worked = count_by_rank((receive,)), count_by_rank(work)
+        if ((n_received >= n_worked) & (n_worked > 0))[working].all():
+            return True
+    return False

@@ -1,0 +1,115 @@
+"""Virtual stages: the stage of each model chunk of each rank, from names or from a given order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.align.arrivals import Arrivals
+from bubbleviz.align.join import JoinedRecordings
+from bubbleviz.align.stages.pipelines import look_up_told
+from bubbleviz.align.waits import usual_waits
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.operations import Operations
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VirtualStages(Table):
+    """Which (rank, chunk as named) holds which virtual stage; -1 unknown."""
+
+    rank: Ints
+    chunk: Ints
+    virtual_stage: Ints
+
+
+def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
+    """Return the virtual stages that names give, if they give them for all work."""
+    operations, stage, work = joined.operations, joined.named_stage, joined.works
+    if not work.any() or (work & (stage < 0)).any():
+        return None
+    rows = grouping.distinct_rows(operations.rank, operations.chunk, stage, chosen=work)
+    return VirtualStages(rows[0], rows[1], rows[2])
+
+
+def told_stages(joined: JoinedRecordings) -> Ints | None:
+    """Return the place in the pipeline of each rank by tables of operations, or names of files.
+
+    None where some rank that works has none; of one that does not work it is 0.
+    """
+    stage = look_up_told(joined, "stage")
+    working = joined.working
+    if len(working) == 0 or (stage[working] < 0).any():
+        return None
+    return np.maximum(stage, 0)
+
+
+def stages_in_order(
+    joined: JoinedRecordings, inputs: Arrivals, place: Ints, devices: int
+) -> VirtualStages:
+    """Return the virtual stages of ranks whose places in the pipeline are given.
+
+    Further chunks run the same way or, in a V, back: there their waiting times shrink the other
+    way than the order.
+
+    Args:
+        joined: the recordings.
+        inputs: when the inputs of operations were there.
+        place: of each rank in its pipeline.
+        devices: how many places there are.
+    """
+    keys = joined.operations.rank, joined.operations.chunk
+    pairs = grouping.distinct_rows(*keys, chosen=joined.works)
+    waits = usual_waits(joined.operations, inputs)
+    stages = np.empty(pairs.shape[1], np.int64)
+    for index, name in enumerate(grouping.distinct(pairs[1]).tolist()):
+        rows = pairs[1] == name
+        of_chunk = waits.chunk == name
+        at, wait = place[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
+        rising = len(at) > 1 and float(((at - at.mean()) * (wait - wait.mean())).sum()) > 0
+        back = index > 0 and rising
+        along = place[pairs[0, rows]]
+        stages[rows] = index * devices + (devices - 1 - along if back else along)
+    return VirtualStages(pairs[0], pairs[1], stages)
+
+
+def first_stages(stages: VirtualStages, count: int) -> Ints:
+    """Return the smallest virtual stage of each rank; -1 unknown."""
+    big = np.iinfo(np.int64).max
+    first = np.full(count, big)
+    known = stages.virtual_stage >= 0
+    np.minimum.at(first, stages.rank[known], stages.virtual_stage[known])
+    return np.where(first == big, NONE, first)
+
+
+def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) -> Operations:
+    """Return the operations with virtual stages, and with chunks numbered in the model's order.
+
+    Args:
+        operations: Operations of all ranks, with chunks as their names number them.
+        stages: Virtual stage of each (rank, chunk).
+        by_name: Whether names number chunks by their stage, so that all chunks are renumbered.
+    """
+    known = np.flatnonzero(stages.virtual_stage >= 0)
+    known = known[grouping.sorted_rows(stages.rank[known], stages.virtual_stage[known])]
+    rank, chunk = stages.rank[known], stages.chunk[known]
+    # Names that already number the chunks of a rank in the model's order are kept, with gaps.
+    is_descending = (rank[1:] == rank[:-1]) & (chunk[1:] <= chunk[:-1])
+    is_renumbered = np.isin(rank, rank[1:][is_descending]) | by_name
+    model_chunk = np.where(is_renumbered, occurrences((rank,)), chunk)
+
+    def look_up(values: Ints, chunks: Ints) -> Ints:
+        return grouping.looked_up((rank, chunk), values, (operations.rank, chunks))
+
+    virtual_stage = look_up(stages.virtual_stage[known], operations.chunk)
+    if np.array_equal(model_chunk, chunk):
+        return operations.changed(virtual_stage=virtual_stage)
+    new_chunk = look_up(model_chunk, operations.chunk)
+    new_second_chunk = look_up(model_chunk, operations.second_chunk)
+    return operations.changed(
+        virtual_stage=virtual_stage,
+        chunk=np.where(new_chunk >= 0, new_chunk, operations.chunk),
+        second_chunk=np.where(new_second_chunk >= 0, new_second_chunk, operations.second_chunk),
+    )
