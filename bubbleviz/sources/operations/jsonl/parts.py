@@ -34,9 +34,9 @@ from bubbleviz.sources.operations.jsonl.lines import (
     is_cut_header,
 )
 
-#: Bytes that are read at a time; a longer iteration is read as a whole.
+#: Number of bytes that are read at a time; a longer iteration is read completely.
 CHUNK_BYTES = 1 << 22
-#: Bytes at the end of a file in which its last iteration is looked for first.
+#: Number of bytes at the end of a file that are searched first for its last iteration.
 _TAIL_BYTES = 1 << 16
 #: Maximum length of a header in bytes.
 _MAX_HEADER_BYTES = 1 << 16
@@ -47,7 +47,7 @@ def header_of(path: str) -> Header:
     """Return the header of a file.
 
     Raises:
-        ProfileError: it cannot be read, or has none.
+        ProfileError: The file cannot be read, or has no header.
     """
     with _opened(path) as file:
         return decode_header(path, file.readline(_MAX_HEADER_BYTES))
@@ -55,10 +55,10 @@ def header_of(path: str) -> Header:
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
-    """Open a file.
+    """Open a file for reading.
 
     Raises:
-        ProfileError: it cannot be read.
+        ProfileError: The file cannot be read.
     """
     try:
         with Path(path).open("rb") as file:
@@ -74,14 +74,14 @@ class RecordedIterations(Table):
     """Iterations of one rank, in the order in which they were written.
 
     Attributes:
-        number: that a range gave it; -1 none.
-        start_ns: when it began, on the host's monotonic clock, as all times.
-        end_ns: when its range was left.
-        after_gap: whether iterations before it are not recorded, or are damaged.
-        lost: operations that were recorded too late to be written.
-        monotonic_ns: when it was written.
-        utc_ns: UTC at that moment.
-        device_ns: the host's clock less the device's; 0 without a device.
+        number: Number that a range gives the iteration, or -1 if none does.
+        start_ns: Start time on the host's monotonic clock, like all other times.
+        end_ns: End time of its range.
+        after_gap: Whether iterations before it are damaged or were not recorded.
+        lost: Number of operations that ended too late to be written.
+        monotonic_ns: Time when it was written.
+        utc_ns: UTC at that time.
+        device_ns: The host's clock minus the device's; 0 without a device.
     """
 
     number: Ints
@@ -99,15 +99,15 @@ class RecordedOperations(Table):
     """Operations of these iterations, in the order in which they ended.
 
     Attributes:
-        iteration: row of the iterations.
-        name_id: number of the name.
-        thread: number of the thread in its process.
-        launches: whether it only started transfers.
-        host_start_ns: when the host entered its range.
-        host_end_ns: when it left that.
-        start_ns: when the device began; -1 where it has no times, or ran on the host.
-        end_ns: when it ended, likewise.
-        times_lost: whether it has no times though it ran on a device.
+        iteration: Row of the iteration.
+        name_id: Id of the name.
+        thread: Number of the thread in its process.
+        launches: Whether the range only started transfers.
+        host_start_ns: Time when the host entered the range.
+        host_end_ns: Time when the host left the range.
+        start_ns: Start on the device, or -1 if it is unknown or the operation ran on the host.
+        end_ns: End on the device, or -1 likewise.
+        times_lost: Whether the operation ran on a device and its times are unknown.
     """
 
     iteration: Ints
@@ -123,27 +123,21 @@ class RecordedOperations(Table):
 
 @dataclass(frozen=True)
 class Stretch:
-    """Whole iterations that follow one another in a file.
-
-    Attributes:
-        iterations: these.
-        operations: of these.
-    """
+    """Complete iterations that follow each other in a file, and their operations."""
 
     iterations: RecordedIterations
     operations: RecordedOperations
 
 
 def joined_stretches(stretches: list[Stretch]) -> Stretch:
-    """Return stretches (at least one) as one."""
-    counts = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
-    rows = [len(stretch.operations) for stretch in stretches]
+    """Concatenate stretches, of which there is at least one."""
+    n_iterations = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
+    n_operations = [len(stretch.operations) for stretch in stretches]
+    iterations = joined([stretch.iterations for stretch in stretches])
     operations = joined([stretch.operations for stretch in stretches])
-    before = np.repeat(np.cumsum(counts) - counts, rows)
-    return Stretch(
-        joined([stretch.iterations for stretch in stretches]),
-        replace(operations, iteration=operations.iteration + before),
-    )
+    first_iteration = np.repeat(np.cumsum(n_iterations) - n_iterations, n_operations)
+    iteration = operations.iteration + first_iteration
+    return Stretch(iterations, replace(operations, iteration=iteration))
 
 
 def sorted_stretch(stretch: Stretch) -> Stretch:
@@ -254,19 +248,19 @@ def _device_times(
 
 
 class PartReader:
-    """Reads the whole iterations of a file that are new since it was read last.
+    """Reads the complete iterations that were added to a file since it was last read.
 
-    The file is opened anew each time and read to where it ends, whatever its size is said to be: on
-    a network file system that is how another machine's writes are seen. One that was cut or put in
-    the place of another is read from its beginning.
+    The file is opened each time and read to its end, whatever its reported size: on a network file
+    system, the writes of another machine are seen only this way. A file that was cut or replaced is
+    read from its beginning.
 
     Args:
-        path: the file; it may be empty yet.
-        names: numbers the names of ranges; several readers may share it.
+        path: Path of the file, which may still be empty.
+        names: Numbering of the names of ranges, which several readers may share.
 
     Attributes:
-        path: the file.
-        header: of the file; None as long as it has none.
+        path: Path of the file.
+        header: Header of the file, or None if it has none yet.
         n_damaged: Number of damaged lines before the last whole iteration.
         damage: What is wrong with the first damaged line, or "" if none is damaged.
         n_tail_damaged: Number of damaged lines after the last whole iteration. More may be read of
@@ -294,10 +288,10 @@ class PartReader:
         return self.header is not None and self._offset == len(self._head)
 
     def read(self) -> Stretch | None:
-        """Return the next whole iterations, some megabytes of them; None where there is none yet.
+        """Return the next complete iterations, a few megabytes of them, or None if there is none.
 
         Raises:
-            ProfileError: it is no recording, of another version, or cannot be read.
+            ProfileError: The file cannot be read, is no recording, or is of another version.
         """
         with _opened(self.path) as file:
             if not self._seek_unread(file):
@@ -387,17 +381,17 @@ def last_iteration(path: str) -> Iteration | None:
 
 
 def rank_and_number(path: str) -> tuple[str, int] | None:
-    """Return the path of the first file of a rank, without its ending, and the number of a file.
+    """Return the path of a rank's first file without its suffix, and the number of a file.
 
-    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``. The
-    process that replaces it after a restart continues with the next number. None for other names.
+    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``. The process that replaces it
+    after a restart continues with the next number. The result is None for other names.
     """
     match = _NAME.fullmatch(path)
     return None if match is None else (match["stem"], int(match["number"] or 0))
 
 
 def in_order(files: Iterable[str]) -> list[str]:
-    """Return files in order of their ranks, and those of a rank in that of their numbers."""
+    """Sort files by rank and number."""
 
     def key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
         stem, number = rank_and_number(file) or (file, 0)
@@ -407,17 +401,18 @@ def in_order(files: Iterable[str]) -> list[str]:
 
 
 class FollowedFolder:
-    """Reads what is new in the recordings of a folder each time it is asked.
+    """Reads what was added to the recordings of a folder since it was last read.
 
-    Files may appear, grow, make room for later ones, or be replaced meanwhile. Times are those of
-    each host's monotonic clock; ``iterations`` of stretches have UTC beside it.
+    In the meantime, files may appear, grow, be deleted or be replaced. Times are on the monotonic
+    clock of each host; the iterations of a stretch also give UTC.
 
     Args:
-        folder: where recordings are, or will be.
+        folder: Folder of the recordings, which need not exist yet.
 
     Attributes:
-        names: of ranges, numbered over all files.
-        unreadable: why files cannot be read, by path; each is tried again.
+        names: Numbering of the names of ranges in all files.
+        unreadable: Errors of files that could not be read, keyed by path. They are read again the
+            next time.
     """
 
     def __init__(self, folder: str) -> None:
@@ -428,18 +423,16 @@ class FollowedFolder:
 
     @property
     def parts(self) -> tuple[PartReader, ...]:
-        """The files that are there, in order of ranks and their parts."""
+        """Readers of the present files, in the order of ranks and their parts."""
         return tuple(self._parts.values())
 
     def new(self) -> Iterator[tuple[PartReader, Stretch]]:
-        """Yield the whole iterations that each file has since this was asked last, and its reader.
-
-        Names are numbered by the folder.
+        """Yield the complete iterations that were added to each file, with the reader of the file.
 
         Raises:
-            InputError: the folder cannot be read.
+            InputError: The folder cannot be read.
         """
-        # A pattern matches nothing in a folder that may not be read, so its names are listed.
+        # A glob pattern matches nothing in a folder without read permission, so names are listed.
         try:
             names = [path.name for path in self._folder.iterdir()]
         except FileNotFoundError:
@@ -459,6 +452,6 @@ class FollowedFolder:
                 while (stretch := part.read()) is not None:
                     yield part, stretch
             except ProfileError as error:
-                # A later part may have made it go meanwhile.
+                # The file may have been deleted when a later part was written.
                 if Path(path).exists():
                     self.unreadable[path] = error

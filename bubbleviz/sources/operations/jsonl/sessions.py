@@ -16,19 +16,19 @@ from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
 from bubbleviz.sources.operations.jsonl.parts import PartReader, Stretch
 
-#: Clocks of hosts may differ by that.
+#: Maximum difference of the clocks of hosts.
 _CLOCKS_NS = 1_000_000_000
-#: And by that where nobody sets them.
+#: Maximum difference of clocks that are not synchronised.
 _WRONG_CLOCKS_NS = 3_600_000_000_000
 
 
 def parts_of(path: str) -> list[str]:
     """Return the files of the recording that a file belongs to, in the order of their parts.
 
-    Each part knows its recording by its header; the others have the numbers around its own.
+    The header of a part identifies its recording; the other parts have adjacent numbers.
 
     Raises:
-        ProfileError: the file cannot be read, or is no recording.
+        ProfileError: The file cannot be read, or is no recording.
     """
     header = recorded.header_of(path)
     parts = {header.part: path}
@@ -38,10 +38,10 @@ def parts_of(path: str) -> list[str]:
 
 
 def _around(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
-    """Yield the files of one session with the numbers below and above that of a file."""
-    stem, own = recorded.rank_and_number(path) or ("", 0)
+    """Yield the other files of a session, going down and up from the number of one file."""
+    stem, file_number = recorded.rank_and_number(path) or ("", 0)
     for step in (-1, 1) if stem else ():
-        number = own + step
+        number = file_number + step
         while number >= 0:
             file = _numbered(stem, number)
             other = _header_or_none(file)
@@ -52,23 +52,24 @@ def _around(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]
 
 
 def first_parts(files: Sequence[str]) -> list[str]:
-    """Return files without those that are later parts of others; opening one reads them all."""
-    together: dict[object, list[tuple[int, str]]] = {}
+    """Return the first part of each recording; opening it reads all parts. Keep other files."""
+    parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
         header = _header_or_none(file) if file.endswith(layout.SUFFIX) else None
         session, part = (file, 0) if header is None else (header.session, header.part)
-        together.setdefault(session, []).append((part, file))
-    return [min(parts, key=itemgetter(0))[1] for parts in together.values()]
+        parts_of_session.setdefault(session, []).append((part, file))
+    return [min(parts, key=itemgetter(0))[1] for parts in parts_of_session.values()]
 
 
 def newest_run(files: Sequence[str]) -> list[str]:
-    """Return the files of the newest run of a directory, one a rank, and all that are none.
+    """Return the files of the newest run in a directory, plus every file without a header.
 
-    Those with a damaged header may be of it: who reads them says so.
+    The run consists of the recording of each rank that began last. Recordings of another number of
+    ranks, or that ended before the newest one began, are left out. If each rank was recorded only
+    once, there is no earlier run, and recordings that began minutes apart have wrong clocks.
 
-    That is of each rank the recording that began last, unless it is of another number of ranks, or
-    ended before the newest one began. Where each rank was recorded once, no earlier run shows, and
-    what lies minutes apart has a clock that is wrong.
+    Files with a damaged header are kept, since they may belong to the run; reading them reports
+    the damage.
     """
     headers = {f: h for f in first_parts(files) if (h := _header_or_none(f)) is not None}
     if not headers:
@@ -78,8 +79,8 @@ def newest_run(files: Sequence[str]) -> list[str]:
     for file, header in sorted(headers.items(), key=lambda item: item[1].began_utc_ns):
         if header.world_size == newest.world_size:
             of_rank[header.rank] = file
-    alike = sum(header.world_size == newest.world_size for header in headers.values())
-    clocks_ns = _CLOCKS_NS if alike > len(of_rank) else _WRONG_CLOCKS_NS
+    n_candidates = sum(h.world_size == newest.world_size for h in headers.values())
+    clocks_ns = _CLOCKS_NS if n_candidates > len(of_rank) else _WRONG_CLOCKS_NS
     run = {
         file
         for file in of_rank.values()
@@ -90,7 +91,10 @@ def newest_run(files: Sequence[str]) -> list[str]:
 
 
 def _ended_utc_ns(file: str, header: Header) -> int:
-    """Return UTC at the end of a recording: of its last iteration, or its beginning without any."""
+    """Return UTC at the end of a recording.
+
+    This is when its last iteration was written, or when its last file began if it has none.
+    """
     last_part = parts_of(file)[-1]
     iteration = recorded.last_iteration(last_part)
     if iteration is None:
@@ -99,7 +103,7 @@ def _ended_utc_ns(file: str, header: Header) -> int:
 
 
 def _numbered(stem: str, number: int) -> str:
-    """Return the path of a file of a rank by its number."""
+    """Return the path of a rank's file with a number."""
     return f"{stem}.{number}{layout.SUFFIX}" if number else f"{stem}{layout.SUFFIX}"
 
 
@@ -115,11 +119,11 @@ class RecordedSession:
     """A recording of one process.
 
     Attributes:
-        path: of its first file.
-        header: of its first file.
-        names: of ranges, by number.
-        stretch: its whole iterations.
-        parts: how many files it has.
+        path: Path of its first file.
+        header: Header of its first file.
+        names: Range names, indexed by name id.
+        stretch: Its complete iterations.
+        parts: Number of files.
         n_damaged: Number of damaged lines.
         damage: What is wrong with the first damaged line, or "" if none is damaged.
         tail_bytes: Number of bytes after the last line of the files.
@@ -139,8 +143,8 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
     """Return the recording that a file belongs to.
 
     Raises:
-        ProfileError: a file cannot be read, or is damaged at its beginning.
-        NothingToAnalyseError: it holds no whole iteration.
+        ProfileError: A file cannot be read, its header is damaged, or all lines are damaged.
+        NothingToAnalyseError: The recording contains no complete iteration.
     """
     watch(0.0)
     names: grouping.Numbering[str] = grouping.Numbering()
@@ -153,7 +157,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         while (stretch := reader.read()) is not None:
             part = None if reader.header is None else reader.header.part
             if number and len(stretches) == count and (before is None or before.part + 1 != part):
-                # Parts in front of this one are not there, and so their iterations.
+                # The parts before this one are missing, and so are their iterations.
                 iterations = stretch.iterations
                 after_gap = np.append(True, iterations.after_gap[1:])
                 stretch = replace(stretch, iterations=replace(iterations, after_gap=after_gap))
