@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.count.count import median
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import indices_of, rank_column
+from bubbleviz.count.statistics import median
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import groups_of, numbered, sorted_rows
 from bubbleviz.model.operations import Rank

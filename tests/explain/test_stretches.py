@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.count import rank_iterations
+from bubbleviz.count import rank_slices
 from bubbleviz.explain import stretch
 from bubbleviz.render import json_document as json
 from bubbleviz.render.formats.csv import render_bubbles
@@ -56,7 +56,7 @@ def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Repor
     """Return the report on a run, about so many operations of which are looked at at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretch, "MOST", most)
-        patch.setattr(rank_iterations, "MOST", most)
+        patch.setattr(rank_slices, "MOST", most)
         if replayed is not None:
             patch.setattr(stretch, "MOST_REPLAYED_RANKS", replayed)
             patch.setattr(stretch, "_LEAST", 1)
