@@ -61,7 +61,7 @@ def as_svg(result: Ideal | Estimate, view: View) -> str:
     Raises:
         UsageError: it comes from a formula, which has no order to draw.
     """
-    from bubbleviz.render.picture.legend import picture
+    from bubbleviz.render.picture.picture import picture
     from bubbleviz.report.ideal_run import report_of
 
     return picture(report_of(_ordered(result)), view)

@@ -88,7 +88,7 @@ class Picture:
 
     def _repr_svg_(self) -> str:
         """Return it as an SVG document."""
-        from bubbleviz.render.picture.legend import picture
+        from bubbleviz.render.picture.picture import picture
 
         with in_python():
             return picture(self.report, self.view)
@@ -214,7 +214,7 @@ def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int
         report: any report.
         ids: the beginning of the ids in it.
     """
-    from bubbleviz.render.picture.legend import picture
+    from bubbleviz.render.picture.picture import picture
 
     view = View(rows="rank" if row_kind(report, View()) == "rank" else "stage")
     rows = rows_of(report, view)

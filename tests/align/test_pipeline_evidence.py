@@ -15,7 +15,7 @@ from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document, saved_of
-from bubbleviz.render.picture import legend
+from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.methods import methods
@@ -107,7 +107,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
         assert claim not in text
     assert "2 pipeline stages" not in methods(report)
     assert methods(report).startswith("No pipeline was measured with bubbleviz ")
-    for output in (latex.render(report, View()), legend.picture(report, View())):
+    for output in (latex.render(report, View()), picture(report, View())):
         assert UNKNOWN in output
         assert "1f1b" not in output
     assert document(report)["restriction"] == f"no pipeline was measured: {UNKNOWN}"

@@ -18,7 +18,7 @@ from bubbleviz.align.waiting_kernels import _nearest, waiting_kernels
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render import json_document
-from bubbleviz.render.picture.legend import picture as svg
+from bubbleviz.render.picture.picture import picture as svg
 from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.report import Report

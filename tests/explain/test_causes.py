@@ -28,7 +28,7 @@ from bubbleviz.render import json_document
 from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
 from bubbleviz.render.palette import CAUSES, CRITICAL, heat
-from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report

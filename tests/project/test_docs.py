@@ -17,7 +17,7 @@ from bubbleviz.conventions.convention_file import built_in, load_convention
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.formats import renderers
-from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.view import View
 from tests.support.documented_files import GUIDES, lay_out, lay_out_jax
 from tests.support.places import CHECKOUT, FIXTURES

@@ -11,8 +11,8 @@ import pytest
 
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.page import SCREEN
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.picture.rows import MOST_TOOLTIPS
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.notebook import MOST_ROWS, bounded_picture, fragment
-from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.text.report import as_text as table_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

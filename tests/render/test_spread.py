@@ -14,7 +14,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.document import cell_width
-from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.report import MOST_LINES, details, first_screen, sections
 from bubbleviz.render.text.terminal import Display, plain_lines, plain_text

@@ -14,7 +14,7 @@ from bubbleviz.count.rank_iterations import Account
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
-from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.rows import select
 from bubbleviz.report.advice import shown_iteration
 from bubbleviz.report.labels import MARK

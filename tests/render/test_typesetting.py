@@ -17,7 +17,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.legend import picture
+from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine

@@ -20,7 +20,7 @@ from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.palette import BUBBLE_PARTS
-from bubbleviz.render.picture.legend import picture as svg
+from bubbleviz.render.picture.picture import picture as svg
 from bubbleviz.render.text.report import causes, first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.bubble_parts import (

@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import bubbleviz
 from bubbleviz.render.formats import renderers
-from bubbleviz.render.picture.legend import picture
+from bubbleviz.render.picture.picture import picture
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 

@@ -11,7 +11,7 @@ import bubbleviz
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document
-from bubbleviz.render.picture import legend
+from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.text.report import as_markdown, first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.methods import methods
@@ -61,7 +61,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert "one stage is no pipeline" not in text
     assert "it is incomplete, since ranks of the run are missing" in methods(report)
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
-    assert INCOMPLETE in legend.picture(report, View())
+    assert INCOMPLETE in picture(report, View())
     made = document(report)
     assert made["restriction"] == INCOMPLETE
     assert all(own["incomplete"] for own in made["iterations"])
@@ -87,7 +87,7 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
 
     assert (report.incomplete, first_of(report)) == (False, None)
     assert document(report)["restriction"] is None
-    for text in (text_of(report), latex.render(report, View()), legend.picture(report, View())):
+    for text in (text_of(report), latex.render(report, View()), picture(report, View())):
         assert "ncomplete:" not in text
     assert "incomplete" not in methods(report)
 
@@ -156,7 +156,7 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
 
     assert (report.single_stage, report.incomplete) == (True, world > 1)
     assert document(report)["restriction"] == NO_PIPELINE
-    assert NO_PIPELINE in legend.picture(report, View())
+    assert NO_PIPELINE in picture(report, View())
     assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
     assert (INCOMPLETE in text_of(report)) == (world > 1)
     assert world == 1 or "almost no bubble to remove" not in (describe_first_steps(report) or "")
@@ -276,7 +276,7 @@ def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None
     value, bounds, *_ = headline_lines(report)
     assert value == "idle in iterations: 28.57 %"
     assert "one stage is no pipeline" in bounds
-    drawn = legend.picture(report, View())
+    drawn = picture(report, View())
     assert ">idle in iterations 28.6" in drawn
     assert "28.6 % of its time is idle.</title>" in drawn
     assert ">Idle in iterations: 1 " in drawn

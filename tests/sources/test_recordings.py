@@ -22,7 +22,7 @@ from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
-from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.sentences import describe_first_steps

@@ -122,7 +122,7 @@ def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
 
 def as_svg(planned: PlannedRun, view: View) -> str:
     """Return the picture of the best order, in the style of a view."""
-    from bubbleviz.render.picture.legend import picture
+    from bubbleviz.render.picture.picture import picture
     from bubbleviz.report.ideal_run import report_of_plan
 
     outcome = planned.best.best

@@ -5,46 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import drawsvg
-
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import marks, palette
 from bubbleviz.render.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.labels import (
-    MOST_BRACKETS,
-    Layout,
-    clock_notes,
-    draw_title,
-    shows_lower_bound,
-)
 from bubbleviz.render.picture.page import (
     Page,
     box,
     fitted,
-    page_of_height,
     px,
-    style_of,
     text_width,
-    ticks,
 )
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
-from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
-from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.rows import Selection, select
-from bubbleviz.report.advice import advise
-from bubbleviz.report.labels import MARK, figure_caption, limitation_lines, shortened
-from bubbleviz.report.report import Report, distinct_percents
-from bubbleviz.report.sentences import write_advice
-from bubbleviz.report.view import View
+from bubbleviz.render.picture.timeline import TimelinePainter
 
 _FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
 #: Width of the frame of a swatch on a screen.
 _LINE = 0.7
-#: Of so many shades of a phase there are swatches.
+#: Maximum number of shades of a phase that have a swatch.
 _MOST_SHADES = 8
-#: So many colours share the width of one swatch.
+#: Maximum number of colours that share the width of one swatch.
 _MOST_IN_ONE = 4
-#: Between a swatch and its name.
+#: Distance between a swatch and its name.
 _BESIDE = 6.0
 _LONG_NAMES = {
     Phase.F: "F forward",
@@ -58,10 +39,15 @@ _LONG_NAMES = {
 
 
 class _Swatch(NamedTuple):
-    """A box of the legend: width, presentation attributes, and its number and the colour of it.
+    """A box of the legend.
 
-    ``dotted`` is whether it is dotted below, as merged operations are; ``cause`` is that of idle
-    time, which looks as it does in the rows.
+    Attributes:
+        width: Width of the box.
+        look: Presentation attributes.
+        number: Number in the box, or "".
+        ink: Colour of the number.
+        dotted: Whether there is a dotted line below it, as below merged operations.
+        cause: Label of the cause of idle time that it is filled like, or "".
     """
 
     width: float
@@ -73,7 +59,7 @@ class _Swatch(NamedTuple):
 
 
 def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
-    """Draw the legend of one or more timelines below what is on the page, line by line."""
+    """Draw the legend of one or more timelines below the cursor of the page, line by line."""
     letters = page.style.letters
     if not page.style.legend:
         return
@@ -116,7 +102,7 @@ def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
 def _entries(
     page: Page, timelines: Sequence[TimelinePainter]
 ) -> Iterator[tuple[list[_Swatch], str]]:
-    """Yield swatches and their text for whatever is in the picture."""
+    """Yield swatches and their text for everything in the picture."""
     rows = [timeline.rows for timeline in timelines]
     width = 1.5 * page.style.letters.legend if page.style.millimetres else 22
     for phase in COMPUTE:
@@ -151,8 +137,8 @@ def _entries(
 def _phase_swatches(
     page: Page, rows: Sequence[RowPainter], phase: Phase, width: float
 ) -> Iterator[_Swatch]:
-    """Yield a swatch a shade of a phase that is drawn."""
-    # Timelines with as many chunks have the same shades.
+    """Yield a swatch for each shade of a phase that is drawn."""
+    # Timelines with the same number of chunks have the same shades.
     drawn = {max(len(own.chunks), 1): own.chunks for own in rows if phase in own.kinds}
     if phase is Phase.OPTIMIZER and drawn:
         drawn = {1: []}
@@ -164,184 +150,3 @@ def _phase_swatches(
             each = max(0.7 * width, text_width(number, page.style.letters.legend - 1) + 4)
             fill = {"fill": page.fill(look), **_FRAME}
             yield _Swatch(each if shades > 1 else width, fill, number, look.number)
-
-
-# Notes below a picture: what its marks mean, and the limitations of its report.
-
-
-#: Limitations printed under the picture.
-_MOST_LIMITATIONS = 5
-
-
-def notes_of(timeline: TimelinePainter) -> list[str]:
-    """Return a sentence on each thing in the picture that needs one."""
-    page, report, selection = timeline.page, timeline.report, timeline.selection
-    rows, drawn, headline = timeline.rows, selection.iterations, report.headline
-    brackets = len(drawn) <= MOST_BRACKETS
-    shown = {rank.index for rank in selection.ranks}
-    windows = (len({w for rank, w in by.items() if rank in shown}) for by in selection.windows)
-    spanless = sum(map(len, rows.spanless.values()))
-    ratio = drawn[0].ratios.get(headline) if len(drawn) == 1 else None
-    low, high = (ratio and ratio.interval) or (0.0, 0.0)
-    ends = distinct_percents((low, high), 1, 3) if low < high else ()
-    bounds = [f"{end}\u00a0%" for end in ends]
-    # The title of the picture has the mean of all iterations, which may lie outside.
-    of_one = f" of iteration {shortened(drawn[0].name)}" if report.summary.iterations > 1 else ""
-    spread = any(row.spread for row in selection.rows)
-    copies = any(len(row.replicas) > 1 for row in selection.rows)
-    is_first = all(row.rank.index == row.replicas[0] for row in selection.rows)
-    replica = "first replica" if is_first else "replica in the pipeline of the advice"
-    advised = advise(report).marked
-    drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
-    is_marked = not drawn_ranks.isdisjoint(advise(report).marked_ranks)
-    to_do = "" if advised is None or not is_marked else write_advice(report, advised).short
-    sentences = (
-        (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
-        (
-            brackets and max(windows) > 1,
-            "Windows differ by row: brackets show the first row's and the mean length.",
-        ),
-        (
-            timeline.critical,
-            "Line along operations: the critical path, which bounds the iteration.",
-        ),
-        (brackets and len(drawn) > 1, "Dashed: first work of an iteration."),
-        (spanless, f"Hollow mark: {spanless:,} without GPU work and so without device time."),
-        (
-            rows.merged_words,
-            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, merged "
-            "by phase; height: share of time, the rest is bubble.",
-        ),
-        (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
-        (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
-        (to_do, f"{MARK} {to_do}."),
-        (report.contradicted(headline), "! depends on clocks that contradict each other."),
-        (bounds, f"Clock bounds{of_one}: {' to '.join(bounds)}."),
-        (
-            spread,
-            "Rows: stages, each drawn as its replica with the median ratio, beside the minimum and "
-            "maximum ratio of all its replicas and the ratio of the drawn one; the area below "
-            "shows the share of replicas at work.",
-        ),
-        (
-            spread and any(row.why for row in selection.rows),
-            "Rows below: ranks that stand out, against the median of their stage.",
-        ),
-        (
-            copies and not spread,
-            f"Rows: stages, each drawn as its {replica}, with the ratio of that replica.",
-        ),
-    )
-    return [sentence for told, sentence in sentences if told]
-
-
-def nothing_to_draw(report: Report, view: View) -> str:
-    """Return why a view of a report selects nothing."""
-    if not report.ranks:
-        missing = "no GPU has any operation"
-    elif not report.iterations:
-        missing = "no iteration was found"
-    else:
-        missing = f"no such {'iteration or ' if view.iterations else ''}rank"
-    return f"Nothing to draw: {missing}"
-
-
-# The axis of time below the rows: a label at every tick.
-
-
-#: Most steps between ticks.
-_MOST_STEPS = 10
-#: Between two labels at least, as a share of their font size.
-_APART = 0.7
-
-
-def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
-    """Return the place and the text of the label of each tick; the last one has the unit.
-
-    Args:
-        layout: of the rows.
-        size: of the letters.
-        right: nothing stands right of this.
-    """
-    for steps in range(_MOST_STEPS, 0, -1):
-        times, unit = ticks(layout.span_ns, steps)
-        labels = [(layout.x(layout.start_ns + time_ns), text) for time_ns, text in times]
-        labels[-1] = labels[-1][0], f"{labels[-1][1]}\u00a0{unit}"
-        width = text_width(labels[-1][1], size)
-        pitch = layout.width * times[1][0] / layout.span_ns if len(times) > 1 else width + size
-        if pitch >= width + _APART * size and labels[-1][0] + width / 2 <= right:
-            return labels
-    # A plot too narrow for two labels has the one at its left edge.
-    return labels[:1]
-
-
-def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
-    """Draw the axis below ``bottom``, and move the page's cursor below it."""
-    size = page.style.letters.axis
-    y = bottom + 0.5 * size
-    group = drawsvg.Group(
-        font_size=size, text_anchor="middle", fill=palette.LIGHT.quiet, class_="bv-quiet"
-    )
-    path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
-    for x, text in axis_labels(layout, size, page.right):
-        path += f"M{px(x)} {px(y)}v{px(0.4 * size)}"
-        page.text(text, x, y + 1.4 * size, None, into=group, ink=None)
-    page.rule(path)
-    page.elements.append(group)
-    page.y = y + 2.1 * size
-
-
-# The picture: a title, one row per rank with its operations to scale, a time axis and a legend.
-#
-# Laid out from the top down on a page of fixed width, as high as its rows need.
-
-
-def picture(report: Report, view: View, ids: str = "bv-") -> str:
-    """Return the part of ``report`` that ``view`` names as SVG; its ids begin with ``ids``."""
-    selection = select(report, view, with_standouts=True)
-    page = page_of_height(
-        style_of(view), lambda style: _drawn(report, view, selection, Page(ids, style))
-    )
-    return page.svg()
-
-
-def _drawn(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
-    """Return a page with the picture of a selection on it."""
-    if selection is None:
-        page.title = nothing_to_draw(report, view)
-        page.description = "An empty picture."
-        page.heading(page.title)
-        page.y += 6
-    else:
-        if page.style.titled:
-            draw_title(page, report, selection)
-        timeline = TimelinePainter(page, report, view, selection)
-        layout = timeline.layout()
-        timeline.draw(layout)
-        draw_axis(page, layout, layout.bottom)
-        draw_legend(page, (timeline,))
-        if view.heat_map:
-            draw_heat_maps(page, report, selection, layout)
-        notes = notes_of(timeline)
-        if notes and page.style.notes:
-            page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
-        page.title, note = figure_caption(
-            report,
-            selection.iterations,
-            len(selection.rows),
-            has_numbers=timeline.rows.has_numbers,
-        )
-        page.description = " ".join((note, *notes))
-    for line in limitation_lines(report, _MOST_LIMITATIONS) if page.style.notes else ():
-        page.paragraph(line, page.style.letters.note)
-    return page
-
-
-def pdf(report: Report, view: View) -> bytes:
-    """Return the same picture as a PDF."""
-    return as_pdf(picture(report, view))
-
-
-def png(report: Report, view: View) -> bytes:
-    """Return the same picture as a PNG."""
-    return as_png(picture(report, view))

@@ -14,9 +14,11 @@ from typing import TypeAlias
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture import page as pages
-from bubbleviz.render.picture.labels import headings, iteration_ratio
-from bubbleviz.render.picture.legend import draw_axis, draw_legend, notes_of, nothing_to_draw
+from bubbleviz.render.picture.axis import draw_axis
+from bubbleviz.render.picture.legend import draw_legend
+from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
 from bubbleviz.render.picture.timeline import TimelinePainter
+from bubbleviz.render.picture.title import headings, iteration_ratio
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.ideal_run import report_of
 from bubbleviz.report.labels import MARK

@@ -17,7 +17,10 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.render.marks import NARROWEST, UNATTRIBUTED_KIND, compute_marks, coverage
 from bubbleviz.render.palette import CRITICAL, LIGHT
-from bubbleviz.render.picture import labels
+from bubbleviz.render.picture.brackets import brackets_height, draw_brackets
+from bubbleviz.render.picture.clock_marks import draw_error_bars
+from bubbleviz.render.picture.labels import WIDEST_NAME, draw_labels, labels_of, ratio_title
+from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, box, duration, fitted, px, text_width
 from bubbleviz.render.picture.plots import draw_cells, draw_names
 from bubbleviz.render.picture.rows import RowPainter, bridged
@@ -33,7 +36,7 @@ _GRID = 2
 
 
 def draw_causes(
-    page: Page, report: Report, selection: Selection, layout: labels.Layout
+    page: Page, report: Report, selection: Selection, layout: Layout
 ) -> tuple[Cause, ...]:
     """Draw the idle time of the drawn iterations and ranks; return the causes in it."""
     bubbles = report.bubbles.take(selection.drawn(report.bubbles.iteration))
@@ -67,9 +70,7 @@ def draw_causes(
 _THICKNESS = 2.4
 
 
-def draw_critical_path(
-    page: Page, report: Report, selection: Selection, layout: labels.Layout
-) -> bool:
+def draw_critical_path(page: Page, report: Report, selection: Selection, layout: Layout) -> bool:
     """Draw it where its iteration and all of its ranks are drawn; return whether it is."""
     path = report.explanation.path
     drawn = {iteration.index for iteration in selection.iterations}
@@ -116,7 +117,7 @@ _NARROWEST_CELL = 2.0
 _MAP, _LOWEST_CELL = 190.0, 3.0
 
 
-def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: labels.Layout) -> None:
+def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw a map for each phase of the first drawn iteration, and the scale below."""
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"
@@ -152,7 +153,7 @@ def _times(operations: Operations) -> tuple[Ints, int, Floats, float]:
 
 
 def _draw_map(
-    page: Page, layout: labels.Layout, title: str, names: Sequence[str], first: int, times: Floats
+    page: Page, layout: Layout, title: str, names: Sequence[str], first: int, times: Floats
 ) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
     size = page.style.letters.axis
@@ -211,7 +212,7 @@ class TimelinePainter:
     def __init__(self, page: Page, report: Report, view: View, selection: Selection) -> None:
         self.page, self.report, self.view, self.selection = page, report, view, selection
 
-    def layout(self, *, left: float = 0.0, share: float = 1.0, rows: int = 0) -> labels.Layout:
+    def layout(self, *, left: float = 0.0, share: float = 1.0, rows: int = 0) -> Layout:
         """Return the layout from the page's cursor down.
 
         Args:
@@ -225,19 +226,19 @@ class TimelinePainter:
         lane = max(_LOWEST_LANE, round(row * _LANE)) if self.view.communication else 0.0
         size = max(letters.least_label, min(letters.label, row * 0.68))
         pitch = row + gap + (lane + 2 if lane else 0)
-        written = labels.labels_of(self.report, self.selection, style)
+        written = labels_of(self.report, self.selection, style)
         stages, names, ratios = written
         stage_width = max(text_width(stage, size) for stage in stages)
         widest = max(text_width(name, style.name_size(size)) for name in names)
-        name_width = min(widest, labels.WIDEST_NAME * style.width)
+        name_width = min(widest, WIDEST_NAME * style.width)
         name_x = page.left + stage_width + (0.8 * size if stage_width and name_width else 0)
         left = max(left, math.ceil(name_x + name_width + 0.6 * size))
         widths = (text_width(ratio, size) for ratio in ratios)
-        ratio_title = labels.ratio_title(self.report, self.selection)
-        right = page.right - 0.6 * size - max(text_width(ratio_title, letters.axis), *widths)
+        title = ratio_title(self.report, self.selection)
+        right = page.right - 0.6 * size - max(text_width(title, letters.axis), *widths)
         if not style.millimetres:
             right = min(right, page.right - _RATIO_COLUMN)
-        top = page.y + labels.brackets_height(self.selection, style) + 5
+        top = page.y + brackets_height(self.selection, style) + 5
         tops = []
         strip = max(_LOWEST_STRIP, row * _STRIP) if any(each.spread for each in drawn) else 0.0
         # Rows of many copies share no pipeline with single ranks.
@@ -246,9 +247,9 @@ class TimelinePainter:
             top += 0 if above == group else max(gap, 5.0)
             tops.append(top)
             top += pitch + (strip + 2 if each.spread else 0)
-        return labels.Layout(
+        return Layout(
             *written,
-            ratio_title=ratio_title,
+            ratio_title=title,
             name_x=name_x,
             left=left,
             right=left + (right - left) * share,
@@ -263,7 +264,7 @@ class TimelinePainter:
             strip=strip,
         )
 
-    def draw(self, layout: labels.Layout) -> None:
+    def draw(self, layout: Layout) -> None:
         """Draw the rows and what belongs to them; the page's cursor stays."""
         page, report, selection = self.page, self.report, self.selection
         self.rows = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
@@ -271,19 +272,19 @@ class TimelinePainter:
             _draw_spread(page, report, selection, layout)
         self.gaps = _draw_bubbles(page, selection, layout)
         self.causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
-        labels.draw_labels(page, layout)
+        draw_labels(page, layout)
         for row, top in enumerate(layout.tops):
             self.rows.draw(row, layout.left, top)
         self.critical = self.view.critical and draw_critical_path(page, report, selection, layout)
         if page.style.notes:
-            labels.draw_error_bars(page, report, selection, layout)
-        labels.draw_brackets(page, report, selection, layout)
+            draw_error_bars(page, report, selection, layout)
+        draw_brackets(page, report, selection, layout)
 
 
 # Bubbles: the counted windows as hatch, behind the operations that cover the rest of it.
 
 
-def _draw_bubbles(page: Page, selection: Selection, layout: labels.Layout) -> bool:
+def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> bool:
     """Hatch the counted windows of every row, and shade the gaps between them, if any.
 
     Windows are joined that are closer than the narrowest operation is wide. Return whether there
@@ -306,7 +307,7 @@ def _draw_bubbles(page: Page, selection: Selection, layout: labels.Layout) -> bo
 # Spread: below a row that is the median of its copies, how many of all copies are at work.
 
 
-def _draw_spread(page: Page, report: Report, selection: Selection, layout: labels.Layout) -> None:
+def _draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw areas whose height is the share of copies that compute, in each part of the time.
 
     ::

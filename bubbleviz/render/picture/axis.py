@@ -1,0 +1,55 @@
+"""The axis of time below the rows: a label at every tick."""
+
+from __future__ import annotations
+
+import drawsvg
+
+from bubbleviz.render import palette
+from bubbleviz.render.picture.layout import Layout
+from bubbleviz.render.picture.page import (
+    Page,
+    px,
+    text_width,
+    ticks,
+)
+
+#: Maximum number of steps between ticks.
+_MOST_STEPS = 10
+#: Minimum distance between two labels, as a share of their font size.
+_APART = 0.7
+
+
+def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
+    """Return the x coordinate and the text of the label of each tick; the last one has the unit.
+
+    Args:
+        layout: Layout of the rows.
+        size: Font size.
+        right: Right edge of the space for labels.
+    """
+    for steps in range(_MOST_STEPS, 0, -1):
+        times, unit = ticks(layout.span_ns, steps)
+        labels = [(layout.x(layout.start_ns + time_ns), text) for time_ns, text in times]
+        labels[-1] = labels[-1][0], f"{labels[-1][1]}\u00a0{unit}"
+        width = text_width(labels[-1][1], size)
+        pitch = layout.width * times[1][0] / layout.span_ns if len(times) > 1 else width + size
+        if pitch >= width + _APART * size and labels[-1][0] + width / 2 <= right:
+            return labels
+    # A plot that is too narrow for two labels has one label, at its left edge.
+    return labels[:1]
+
+
+def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
+    """Draw the axis below ``bottom``, and move the cursor of the page below the axis."""
+    size = page.style.letters.axis
+    y = bottom + 0.5 * size
+    group = drawsvg.Group(
+        font_size=size, text_anchor="middle", fill=palette.LIGHT.quiet, class_="bv-quiet"
+    )
+    path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
+    for x, text in axis_labels(layout, size, page.right):
+        path += f"M{px(x)} {px(y)}v{px(0.4 * size)}"
+        page.text(text, x, y + 1.4 * size, None, into=group, ink=None)
+    page.rule(path)
+    page.elements.append(group)
+    page.y = y + 2.1 * size

@@ -1,0 +1,76 @@
+"""The title: the primary bubble ratio, what it is the ratio of, and why it is the primary one."""
+
+from __future__ import annotations
+
+from bubbleviz.count.iterations import Iteration, Ratio
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.picture.page import (
+    UNKNOWN,
+    Page,
+    percent,
+)
+from bubbleviz.render.rows import Selection
+from bubbleviz.report.rank_means import measure_of
+from bubbleviz.report.report import Report
+
+#: Minimum difference of a ratio and its lower bound if both are printed.
+_RATIO_GRAIN = 0.01
+
+
+def shows_lower_bound(ratio: Ratio | None) -> bool:
+    """Return whether a ratio is printed as a range, from its lower bound."""
+    if ratio is None or ratio.value is None or ratio.low is None:
+        return False
+    return ratio.value - ratio.low > _RATIO_GRAIN
+
+
+def iteration_ratio(report: Report, iteration: Iteration) -> str:
+    """Return the primary ratio, as a range if unattributed compute may change it."""
+    ratio = iteration.ratios.get(report.headline)
+    if ratio is None or ratio.value is None:
+        return UNKNOWN
+    mark = " !" if ratio.contradicted else ""
+    low = f"{100 * ratio.low:.1f} to " if ratio.low is not None and shows_lower_bound(ratio) else ""
+    return f"{low}{percent(ratio.value)}{mark}"
+
+
+def headings(report: Report, selection: Selection) -> tuple[str, str]:
+    """Return the ratio as a heading, and a text on what it is the ratio of."""
+    drawn = selection.iterations
+    measure = f"{one_line(report.headline, 40)} bubble ratio"
+    head = f"{measure if report.no_pipeline is None else measure_of(report)} "
+    value, parts = percent(None), []
+    spread = report.summary.bubble_ratio.get(report.headline)
+    if spread is not None and spread.mean is not None and spread.n > 0:
+        bounds = "" if spread.ci95 is None else f" ± {percent(spread.ci95)} (95 % CI)"
+        if spread.pair is not None:
+            bounds = " ({} and {})".format(*map(percent, spread.pair))
+        value = percent(spread.mean) + bounds
+        parts = [f"mean over {counted(spread.n, 'iteration')}"] if spread.n > 1 else []
+    for iteration in drawn if len(drawn) == 1 else ():
+        name, own = f"iteration {one_line(iteration.name, 40)}", iteration_ratio(report, iteration)
+        if not parts:
+            value = own if own != UNKNOWN else value
+            parts = [name]
+        elif own == UNKNOWN:
+            parts.append(f"drawn: {name}")
+        else:
+            parts.append(f"drawn: {name} with {own}")
+    parts[:0] = [restriction.text for restriction in report.restrictions]
+    kernels = report.kernel_time.sentence
+    if kernels is not None:
+        # Without a pipeline the ratio is misleading alone.
+        parts.insert(len(parts) if report.no_pipeline is None else 0, kernels)
+    head += "unknown" if value == UNKNOWN else value
+    return head, " · ".join(parts)
+
+
+def draw_title(page: Page, report: Report, selection: Selection) -> None:
+    """Draw the title below the cursor of the page."""
+    head, rest = headings(report, selection)
+    letters = page.style.letters
+    page.heading(head)
+    page.y += 4
+    page.paragraph(rest, letters.beside, lines=3)
+    page.paragraph(one_line(report.headline_reason, 300), letters.axis)
+    page.y += 4
