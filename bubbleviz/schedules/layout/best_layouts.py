@@ -16,7 +16,8 @@ from bubbleviz.errors import UsageError
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
 from bubbleviz.schedules.layout import layers as model
-from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
+from bubbleviz.schedules.layout.lower_bounds import Sums
+from bubbleviz.schedules.layout.partition import Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.plan_memory import fits
@@ -210,8 +211,8 @@ def _of_plan(
     recurrence, layers = question.recurrence(plan), question.layers
     layouts, own = _before(question, recurrence.placement)
     makespans = recurrence.makespans(layers, np.array([each.bounds for each in layouts], np.int64))
-    fits = [fits(peak_memory(layers, recurrence, each), question.limit) for each in layouts]
-    at = min(range(len(layouts)), key=lambda own: (not fits[own], makespans[own]))
+    is_fitting = [fits(peak_memory(layers, recurrence, each), question.limit) for each in layouts]
+    at = min(range(len(layouts)), key=lambda row: (not is_fitting[row], makespans[row]))
     starts = [*layouts] if start is None else [*layouts, start]
     row = ScheduleLayout(
         schedule=plan.name,
@@ -219,7 +220,7 @@ def _of_plan(
         before=layouts[at],
         own=own,
         before_ns=int(makespans[at]),
-        before_fits=fits[at],
+        before_fits=is_fitting[at],
     )
     best = best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):

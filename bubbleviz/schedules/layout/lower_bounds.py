@@ -1,0 +1,181 @@
+"""Lower bounds of layouts of which only the first stages are known.
+
+A path through a plan, like the memory of a device at one moment, is a sum over the virtual stages
+with factors for each of them::
+
+    value(layout) = sum over stages s of  factors[s] . features(layers of s)  +  transfers
+
+For such a sum the cheapest way to place the layers from ``i`` on the stages from ``s`` on is found
+by dynamic programming, whatever comes before. So the sum over the first stages of a layout plus
+this minimum bounds all ways to complete the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.model.columns import Bools, Floats, Ints
+from bubbleviz.schedules.layout.layers import Layers
+from bubbleviz.schedules.layout.recurrence import Path
+
+
+class Sums:
+    """Sums over the stages of layouts, and their lower bounds for layouts that are not complete.
+
+    Args:
+        layers: Layers of the model, L.
+        stages: Number of virtual stages, S.
+        edges: Additional transfer time over each boundary, down and up, shape (2, S - 1), or None
+            to add nothing.
+
+    Attributes:
+        up_to: Value of the layers before each layer if they were on a stage, for each sum; shape
+            (K, S, L + 1).
+        into: Value of the transfers into each stage by its first layer, for each sum; shape (K, S,
+            L + 1).
+        rest: Least value of a stage and all later ones by the first layer of the stage, for each
+            sum; shape (K, S + 1, L + 1).
+    """
+
+    def __init__(self, layers: Layers, stages: int, edges: Ints | None = None) -> None:
+        self.stages, self.count = stages, len(layers)
+        features = layers.features
+        zero = np.zeros((len(features), 1))
+        self._summed = np.concatenate((zero, features.cumsum(axis=1)), axis=1)
+        # Nothing crosses the ends of the model.
+        ways = np.stack((layers.down_ns, layers.up_ns)).astype(float)
+        none = np.zeros((2, 1))
+        self._edges = np.zeros((2, stages))
+        if edges is not None:
+            self._edges[:, 1:] = edges
+        self._crossing = np.concatenate((none, ways[:, :-1], none), axis=1)
+        self.up_to = np.empty((0, stages, self.count + 1))
+        self.into = np.empty((0, stages, self.count + 1))
+        self.rest = np.empty((0, stages + 1, self.count + 1))
+
+    def __len__(self) -> int:
+        return len(self.up_to)
+
+    def add(self, paths: Sequence[Path]) -> None:
+        """Add the sums of paths."""
+        if not paths:
+            return
+        first = np.zeros((2, 1))
+        crossed = np.stack([np.concatenate((first, path), axis=1) for _, path in paths])
+        self.extend(
+            np.stack([factors.T @ self._summed for factors, _ in paths]),
+            np.einsum("kws,wi->ksi", crossed, self._crossing)
+            + np.einsum("kws,ws->ks", crossed, self._edges)[:, :, None],
+        )
+
+    def extend(self, up_to: Floats, into: Floats) -> None:
+        """Add sums by their values for each stage, see :attr:`up_to` and :attr:`into`."""
+        self.up_to = np.concatenate((self.up_to, up_to))
+        self.into = np.concatenate((self.into, into))
+        self.rest = np.concatenate((self.rest, self.least(up_to, into)))
+
+    def keep(self, rows: Ints | Bools) -> None:
+        """Keep some of the sums only."""
+        self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
+
+    def least(self, up_to: Floats, into: Floats) -> Floats:
+        """Return the least values of each stage and all later ones, see :attr:`rest`."""
+        rest = np.full((len(up_to), self.stages + 1, self.count + 1), np.inf)
+        rest[:, self.stages, self.count] = 0.0
+        for stage in reversed(range(self.stages)):
+            # The stage ends before the best of all layers after its first one.
+            ends = up_to[:, stage] + rest[:, stage + 1]
+            best = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+            first = into[:, stage, :-1] - up_to[:, stage, :-1]
+            rest[:, stage, :-1] = first + best[:, 1:]
+        return rest
+
+    def values(self, bounds: Ints) -> Floats:
+        """Return the sums over the first s stages of layouts, shape (n, K).
+
+        Args:
+            bounds: First layer of each of these stages, and the end of the last one; shape (n,
+                s + 1).
+        """
+        total = np.zeros((len(self), len(bounds)))
+        for stage in range(bounds.shape[1] - 1):
+            low, high = bounds[:, stage], bounds[:, stage + 1]
+            total += self.up_to[:, stage, high] - self.up_to[:, stage, low]
+            total += self.into[:, stage, low]
+        return total.T
+
+
+def bottleneck_of(
+    placement: tuple[int, ...], paths: list[Path], sums: Sums
+) -> tuple[Floats, Ints] | None:
+    """Find the layout whose longest device path is the shortest.
+
+    With one stage per device, the path through all operations of a device takes every earlier stage
+    equally often, and no later one. So it only depends on the layers of the device::
+
+        head and tail of layers 0 .. i-1  +  m times the work of layers i .. j-1
+
+    and the best layout is found by dynamic programming.
+
+    Args:
+        placement: Device of each virtual stage.
+        paths: A path through each device.
+        sums: Sums, of which the first ones belong to these paths.
+
+    Returns:
+        rest: Least value of the longest path of a stage and all later ones by the first layer of
+            the stage, shape (S + 1, L + 1).
+        bounds: Bounds of the best layout.
+
+        The result is None if the paths depend on more than the layers of a device.
+    """
+    stages, count = len(placement), sums.count
+    if placement != tuple(range(stages)) or len(paths) != stages:
+        return None
+    for stage, (factors, crossed) in enumerate(paths):
+        before, after = factors[:, :stage], factors[:, stage + 1 :]
+        if (before != before[:, :1]).any() or after.any() or crossed[:, stage:].any():
+            return None
+    # Length of the path of each stage, given its first layer and its end.
+    lengths = np.full((stages, count + 1, count + 1), np.inf)
+    for stage in range(stages):
+        up_to = sums.up_to[stage]
+        # All earlier stages have the same factors. Each boundary counts as the cheapest one.
+        lengths[stage] = up_to[stage][None, :] - up_to[stage][:, None]
+        if stage:
+            into = sums.into[stage][1 : stage + 1, 1:-1].min(axis=1).sum()
+            lengths[stage] += up_to[0][:, None] + into
+    place = np.arange(count + 1)
+    lengths[:, place[:, None] >= place[None, :]] = np.inf
+    rest = np.full((stages + 1, count + 1), np.inf)
+    rest[stages, count] = 0.0
+    for stage in reversed(range(stages)):
+        rest[stage] = np.maximum(lengths[stage], rest[stage + 1][None, :]).min(axis=1)
+    bounds = [0]
+    for stage in range(stages):
+        bounds.append(int(np.maximum(lengths[stage][bounds[-1]], rest[stage + 1]).argmin()))
+    return rest, np.array(bounds, np.int64)
+
+
+def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
+    """Return a mask of the layers at which a stage can begin so that all later stages may fit.
+
+    Args:
+        memory: Memory of devices.
+        limits: Limit of each of these sums.
+
+    Returns:
+        Mask by stage and first layer, shape (S + 1, L + 1).
+    """
+    is_possible = np.zeros((memory.stages + 1, memory.count + 1), bool)
+    is_possible[memory.stages, memory.count] = True
+    layer = np.arange(memory.count + 1)
+    is_after = layer[:, None] < layer[None, :]
+    for stage in reversed(range(memory.stages)):
+        up_to = memory.up_to[:, stage]
+        of_stage = up_to[:, None, :] - up_to[:, :, None]
+        fits = (of_stage <= limits[:, None, None]).all(axis=0) & is_after
+        is_possible[stage] = (fits & is_possible[stage + 1][None, :]).any(axis=1)
+    return is_possible
