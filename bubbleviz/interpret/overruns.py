@@ -340,24 +340,28 @@ def _find_overruns(
     """
     overruns, first, last = [_Overruns.none()], [], []
     for rows in activities.rows_by_stream(streams):
-        start_ns = activities.start_ns[rows]
-        is_in_order = bool((start_ns[1:] >= start_ns[:-1]).all())
-        in_order = rows if is_in_order else rows[sorted_rows(start_ns)]
-        overruns.append(_find_on_stream(activities, in_order, grain_ns))
+        in_order, start_ns = rows, activities.start_ns[rows]
+        if not (start_ns[1:] >= start_ns[:-1]).all():
+            order = sorted_rows(start_ns)
+            in_order, start_ns = rows[order], start_ns[order]
+        overruns.append(_find_on_stream(activities, in_order, start_ns, grain_ns))
         first.append(in_order[0])
         last.append(in_order[-1])
     return joined(overruns), np.array(first, np.int64), np.array(last, np.int64)
 
 
-def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Overruns:
+def _find_on_stream(
+    activities: Activities, rows: Codes, start_ns: Ints, grain_ns: int
+) -> _Overruns:
     """Return the work of one stream that ends after the next work on it starts.
 
     Args:
         activities: Kernels, then copies.
         rows: Rows of the work on the stream, in order of their starts.
+        start_ns: These starts.
         grain_ns: Maximum overlap that is ignored, in ns.
     """
-    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
+    end_ns = activities.end_ns[rows]
     has_duration = end_ns > start_ns
     if not has_duration.all():
         rows, start_ns, end_ns = rows[has_duration], start_ns[has_duration], end_ns[has_duration]

@@ -19,7 +19,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.interpret.linking import NEVER, LinkedProfile
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import Ints, flags_of
+from bubbleviz.model.columns import Ints, flags_of, stretch_of
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
@@ -140,9 +140,11 @@ def find_recorded_devices(
         rows = rows_of_rank(rank)
         if len(rows) == 0:
             continue
-        first_ns = utc_ns + int(activities.start_ns[rows].min())
-        last_ns = utc_ns + int(activities.end_ns[rows].max())
-        waits = rows[is_communication[rows]]
+        # The rows of a rank mostly follow each other, so they need not be copied.
+        chosen = stretch_of(rows)
+        first_ns = utc_ns + int(activities.start_ns[chosen].min())
+        last_ns = utc_ns + int(activities.end_ns[chosen].max())
+        waits = rows[is_communication[chosen]]
         longest_ns, earliest_ns = _find_two_waits(
             utc_ns + activities.start_ns[waits], utc_ns + activities.end_ns[waits]
         )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.collectives import Collectives, Payloads, Synchronisation
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, stretch_of
 from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import expanded, heads, rows_by_value
 from bubbleviz.model.intervals import group_sum
@@ -185,7 +185,7 @@ class Activities(Table):
         rows_of_rank = self.rows_by_rank()
         for rank in range(len(self.ranks)):
             rows = rows_of_rank(rank)
-            for stream, positions in rows_by_value(streams[rows]):
+            for stream, positions in rows_by_value(streams[stretch_of(rows)]):
                 if stream != NONE:
                     yield rows[positions]
 
