@@ -33,6 +33,7 @@ from bubbleviz.explain.phase_times import (
     Receives,
     Samples,
 )
+from bubbleviz.explain.replayed_ranks import ReplayedRanks, choose_replayed_ranks
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.slowdowns import (
     Scenarios,
@@ -175,7 +176,7 @@ class Explanation:
     no_path_reason: str = ""
     slowdown_source: run_work.ReplayedRun | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
-    replayed_ranks: stretches.ReplayedRanks | None = None
+    replayed_ranks: ReplayedRanks | None = None
     replayed_source: run_work.ReplayedRun | None = None
     layout: LayoutQuestion | None = None
     ran: str | None = None
@@ -243,7 +244,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     """
     operations, (stage, pipeline) = run.operations, stage_and_pipeline(run.ranks)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
-    part = stretches.replayed_ranks(operations, run.ranks, averaged)
+    part = choose_replayed_ranks(operations, run.ranks, averaged)
     chosen = None if part is None else part.chosen
     parts = list(each(explain_stretch, stretches.stretches_of(run, counts, chosen)))
     shown = typical(counts.iterations, counts.headline)

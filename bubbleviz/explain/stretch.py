@@ -12,8 +12,8 @@ Where the pipeline of some rank is unknown, the whole run is one stretch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,21 +24,15 @@ from bubbleviz.align.run import Run
 from bubbleviz.count import rank_iterations, rank_slices
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
+from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
 from bubbleviz.model import operations as tables
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import (
     distinct,
-    first_of_each,
-    groups_of,
-    heads,
-    places_in,
-    sorted_rows,
 )
-from bubbleviz.model.intervals import group_extents, last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
-from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
+from bubbleviz.model.phases import PASSED_ON, Phase
 
 #: About so many operations are explained at a time.
 MOST = 150_000
@@ -192,177 +186,3 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     ended = np.where(counts.one_clock, ended, NEVER)
     begun = np.where(counts.one_clock, begun, always)
     return ended, np.append(begun[1:], always)
-
-
-# Collective waits: until when each rank only waited in a collective, and for whom.
-#
-# Data moves from the moment the last member has entered. That one waits least, so the shortest of
-# the members' kernels bounds the move, and the rest of each other one is waiting, at its start: all
-# of it where the shortest takes less than any move does. No common clock is needed::
-#
-#     rank 0   ├─ waiting ──────┼─ moving ─┤
-#     rank 1                    ├─ moving ─┤      the shortest: it entered last
-
-
-#: Ranks that enter within so long of each other enter together, and no move is so short.
-_GRAIN_NS = 5_000
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class CollectiveWaits(Table):
-    """Collectives of ranks, in order of (rank, start), split into waiting and moving.
-
-    Attributes:
-        rank: the rank.
-        iteration: its iteration; -1 unknown.
-        kind: row of ``kinds``.
-        start_ns: when the rank entered.
-        moving_ns: when the last member had entered: the rank waits until then. Where the members
-            are unknown that is the start.
-        end_ns: when the rank left.
-        last_rank: the rank that entered last; -1 where that is the rank itself, or unknown.
-        last_operation: row of the operation that it ran or had run before it entered; -1 none.
-        known: whether the members are.
-        kinds: NCCL's names of operations; "" for what has none.
-    """
-
-    rank: Ints
-    iteration: Ints
-    kind: Ints
-    start_ns: Ints
-    moving_ns: Ints
-    end_ns: Ints
-    last_rank: Ints
-    last_operation: Ints
-    known: Bools
-    kinds: tuple[str, ...] = field(metadata={"shared": True})
-
-
-def collective_waits(
-    collectives: CollectiveIntervals, operations: tables.Operations
-) -> CollectiveWaits:
-    """Return collectives split into waiting and moving.
-
-    Args:
-        collectives: of all ranks, on any clocks.
-        operations: of all ranks.
-    """
-    moving_ns = collectives.start_ns.copy()
-    last_rank = np.full(len(collectives), NONE, np.int64)
-    last_operation = last_rank.copy()
-    rows = np.flatnonzero(collectives.meeting >= 0)
-    # A member may have several pieces: it entered with the first and left with the last.
-    members = groups_of(collectives.meeting[rows], collectives.rank[rows])
-    start_ns, end_ns = group_extents(
-        members.of_row, len(members), collectives.start_ns[rows], collectives.end_ns[rows]
-    )
-    rank, meeting = collectives.rank[rows][members.first], collectives.meeting[rows][members.first]
-    length_ns = end_ns - start_ns
-    shortest = first_of_each(meeting, length_ns)
-    # Of the numbers of meetings some may be missing.
-    of_meeting = np.searchsorted(meeting[shortest], meeting)
-    shortest_ns = length_ns[shortest][of_meeting]
-    before = _running(operations, rank, start_ns)
-    # Where several enter together, another collective held them; the one that worked until then
-    # was waited for.
-    idle_ns = start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[before]
-    earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
-    entered = first_of_each(meeting, earlier, idle_ns, rank)[of_meeting]
-    other, operation = rank[entered] != rank, before[entered]
-    # So short a time tells no move from the last member's own launch.
-    move_ns = np.where(other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
-    of_row = members.of_row
-    moving_ns[rows] = np.clip(
-        (end_ns - move_ns)[of_row], collectives.start_ns[rows], collectives.end_ns[rows]
-    )
-    last_rank[rows] = np.where(other, rank[entered], NONE)[of_row]
-    last_operation[rows] = np.where(other, operation, NONE)[of_row]
-    return CollectiveWaits(
-        rank=collectives.rank,
-        iteration=collectives.iteration,
-        kind=collectives.kind,
-        start_ns=collectives.start_ns,
-        moving_ns=moving_ns,
-        end_ns=collectives.end_ns,
-        last_rank=last_rank,
-        last_operation=last_operation,
-        known=collectives.meeting >= 0,
-        kinds=collectives.kinds,
-    )
-
-
-def _running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the compute operation that each rank had begun last before a time; -1 none."""
-    if not len(rank):
-        return rank
-    rows = np.flatnonzero((operations.has_span == 1) & among(operations.phase, COMPUTE))
-    last: Ints = last_before(operations.rank[rows], operations.start_ns[rows], rank, time_ns)
-    return np.append(rows, NONE)[last]
-
-
-# Replayed ranks: the pipelines of a large run that are replayed, since they bound its iterations.
-#
-# Pipelines wait for each other at the end of an iteration alone, so that the slowest ones decide
-# how long it takes, and what it would take without a fault. Others show what is usual::
-#
-#     pipelines by when they end    ████████████████▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
-#     replayed                      ████████████████   ▏    ▏    ▏    ▏    ▏    ▏    ▏    ▏
-#                                   the slowest        as many, evenly spread over the others
-
-
-#: Runs with more forwards and backwards than this are replayed in part: about so many.
-MOST_REPLAYED_RANKS = 100_000
-#: The fewest pipelines that are replayed of a run of which there are more.
-_LEAST = 4
-
-
-@dataclass(frozen=True)
-class ReplayedRanks:
-    """Which ranks of a run are replayed.
-
-    Attributes:
-        chosen: of each rank.
-        pipelines: how many that are.
-        of: of how many.
-    """
-
-    chosen: Bools
-    pipelines: int
-    of: int
-
-
-def replayed_ranks(
-    operations: tables.Operations, ranks: Sequence[tables.Rank], included: Bools
-) -> ReplayedRanks | None:
-    """Return which ranks are replayed; None for all.
-
-    Args:
-        operations: of all ranks.
-        ranks: by number.
-        included: of each iteration, whether it counts.
-    """
-    number = rank_slices.stage_and_pipeline(ranks)[1]
-    if number.min(initial=0) < 0:
-        return None
-    pipelines = groups_of(number)
-    pipeline, count = pipelines.of_row, len(pipelines)
-    rows = np.flatnonzero(
-        np.append(included, False)[operations.iteration] & among(operations.phase, WORK)
-    )
-    wanted = max(_LEAST, MOST_REPLAYED_RANKS * count // max(len(rows), 1))
-    if wanted >= count or len(rows) <= MOST_REPLAYED_RANKS:
-        return None
-    end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
-    # Operations of a rank and an iteration mostly follow each other.
-    cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
-    first = heads(cell)
-    latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)
-    np.maximum.at(end_ns.reshape(-1), cell[first], latest_ns)
-    # By the best place that a pipeline has in any iteration, by latest end. Turned around bit by
-    # bit: the earliest of all times has no negative.
-    places = [places_in(sorted_rows(~column)) for column in end_ns[:, included].T]
-    order = sorted_rows(np.min(places, axis=0), np.sum(places, axis=0))
-    slowest, others = order[: wanted // 2], order[wanted // 2 :]
-    spread = others[np.arange(wanted - len(slowest)) * len(others) // (wanted - len(slowest))]
-    chosen = marked(count, np.concatenate((slowest, spread)))
-    return ReplayedRanks(chosen[pipeline], int(chosen.sum()), count)

@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.stretch import CollectiveWaits, collective_waits
+from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase

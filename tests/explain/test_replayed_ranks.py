@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.explain import stretch as module
+from bubbleviz.explain import replayed_ranks as module
 from bubbleviz.report.report import Report
 from tests.support.operation_tables import csv_of
 
@@ -43,7 +43,7 @@ def _run(folder: Path, pipelines: int, slow: int = -1, *, known: bool = True) ->
 def test_unknown_pipelines_and_few_are_replayed_whole(
     pipelines: int, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_REPLAYED_RANKS", 30)
+    monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
     report = _run(tmp_path, pipelines, known=known)
     assert report.explanation.replayed_ranks is None
     assert not [note for note in report.limitations if note.what == _REPLAYED]
@@ -54,7 +54,7 @@ def test_the_part_shows_what_the_whole_does(
 ) -> None:
     whole = _run(tmp_path, 12, slow=7)
     assert whole.explanation.replayed_ranks is None
-    monkeypatch.setattr(module, "MOST_REPLAYED_RANKS", 30)
+    monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
     part = _run(tmp_path, 12, slow=7)
     (note,) = [note for note in part.limitations if note.what == _REPLAYED]
     assert note.reason.startswith("4 pipelines of 12 are replayed: the slowest,")

@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.count import rank_slices
-from bubbleviz.explain import stretch
+from bubbleviz.explain import replayed_ranks, stretch
 from bubbleviz.render import json_document as json
 from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.report.report import Report
@@ -58,8 +58,8 @@ def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Repor
         patch.setattr(stretch, "MOST", most)
         patch.setattr(rank_slices, "MOST", most)
         if replayed is not None:
-            patch.setattr(stretch, "MOST_REPLAYED_RANKS", replayed)
-            patch.setattr(stretch, "_LEAST", 1)
+            patch.setattr(replayed_ranks, "MAX_REPLAYED_OPERATIONS", replayed)
+            patch.setattr(replayed_ranks, "_MIN_PIPELINES", 1)
         report = bubbleviz.analyze(path)
         shown(report)
     return report

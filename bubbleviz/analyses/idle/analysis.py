@@ -14,6 +14,7 @@ from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.evidence import IdleOptions
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
 from bubbleviz.analyses.idle.report import ActivityIdle, RankIdle
+from bubbleviz.analyses.idle.text import notebook
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
@@ -25,6 +26,8 @@ from bubbleviz.model import choices
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.window import FOREVER_NS, Window, parse_window
 from bubbleviz.progress import Progress, Watch
+from bubbleviz.render.files import write_outputs
+from bubbleviz.render.formats import suffixed
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
 #: Gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
@@ -51,16 +54,12 @@ class IdleReport(measured.IdleReport):  # noqa: D101 - help() shows that of its 
             OutputError: it cannot be written.
         """
         from bubbleviz.analyses.idle.page import written
-        from bubbleviz.render.files import write_outputs
-        from bubbleviz.render.formats import suffixed
 
         name = suffixed(str(path), ("svg", "html", "json", "csv"))
         write_outputs({str(path): written(self, name, _LONGEST)}, force=True)
 
     def _repr_html_(self) -> str:
         """Return shares of devices, activities of hosts, picture and advice as HTML."""
-        from bubbleviz.analyses.idle.text import notebook
-
         return notebook(self)
 
     def _repr_svg_(self) -> str:

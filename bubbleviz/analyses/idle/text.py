@@ -21,6 +21,7 @@ from bubbleviz.analyses.idle.report import (
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render import document as blocks
+from bubbleviz.render.notebook import framed
 
 #: Activities of hosts by which devices are compared.
 _COMPARED = 5
@@ -201,7 +202,6 @@ def list_tables(report: IdleReport) -> dict[str, blocks.Table]:
 def notebook(report: IdleReport) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
     from bubbleviz.analyses.idle.picture import draw_idle
-    from bubbleviz.render.notebook import framed
 
     lines = (title_of(report), *advice(report))
     below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)

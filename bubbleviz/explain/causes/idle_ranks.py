@@ -31,6 +31,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.collective_waits import CollectiveWaits
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.idle import (
     BusyTimes,
@@ -40,7 +41,7 @@ from bubbleviz.explain.idle import (
     cut_idle,
     lay_over,
 )
-from bubbleviz.explain.stretch import CollectiveWaits, Stretch
+from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, constant, is_constant, marked
 from bubbleviz.model.intervals import Intervals, Packing

@@ -1,0 +1,122 @@
+"""Collective waits: until when each rank only waited in a collective, and for whom.
+
+Data moves from the moment the last member has entered. The last member waits least, so the shortest
+of the members' kernels bounds the move, and the rest of every other kernel is waiting, at its
+start. If the shortest takes less than any move does, all of the others is waiting. No common clock
+is needed::
+
+    rank 0   ├─ waiting ──────┼─ moving ─┤
+    rank 1                    ├─ moving ─┤      the shortest: it entered last
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bubbleviz.model import operations as tables
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import (
+    first_of_each,
+    groups_of,
+)
+from bubbleviz.model.intervals import group_extents, last_before
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import COMPUTE
+
+#: Ranks that enter within so long of each other enter together, and no move is so short.
+_GRAIN_NS = 5_000
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CollectiveWaits(Table):
+    """Collectives of ranks, in order of (rank, start), split into waiting and moving.
+
+    Attributes:
+        rank: the rank.
+        iteration: its iteration; -1 unknown.
+        kind: row of ``kinds``.
+        start_ns: when the rank entered.
+        moving_ns: when the last member had entered: the rank waits until then. Where the members
+            are unknown that is the start.
+        end_ns: when the rank left.
+        last_rank: the rank that entered last; -1 where that is the rank itself, or unknown.
+        last_operation: row of the operation that it ran or had run before it entered; -1 none.
+        known: whether the members are.
+        kinds: NCCL's names of operations; "" for what has none.
+    """
+
+    rank: Ints
+    iteration: Ints
+    kind: Ints
+    start_ns: Ints
+    moving_ns: Ints
+    end_ns: Ints
+    last_rank: Ints
+    last_operation: Ints
+    known: Bools
+    kinds: tuple[str, ...] = field(metadata={"shared": True})
+
+
+def collective_waits(
+    collectives: CollectiveIntervals, operations: tables.Operations
+) -> CollectiveWaits:
+    """Return collectives split into waiting and moving.
+
+    Args:
+        collectives: of all ranks, on any clocks.
+        operations: of all ranks.
+    """
+    moving_ns = collectives.start_ns.copy()
+    last_rank = np.full(len(collectives), NONE, np.int64)
+    last_operation = last_rank.copy()
+    rows = np.flatnonzero(collectives.meeting >= 0)
+    # A member may have several pieces: it entered with the first and left with the last.
+    members = groups_of(collectives.meeting[rows], collectives.rank[rows])
+    start_ns, end_ns = group_extents(
+        members.of_row, len(members), collectives.start_ns[rows], collectives.end_ns[rows]
+    )
+    rank, meeting = collectives.rank[rows][members.first], collectives.meeting[rows][members.first]
+    length_ns = end_ns - start_ns
+    shortest = first_of_each(meeting, length_ns)
+    # Of the numbers of meetings some may be missing.
+    of_meeting = np.searchsorted(meeting[shortest], meeting)
+    shortest_ns = length_ns[shortest][of_meeting]
+    before = _running(operations, rank, start_ns)
+    # Where several enter together, another collective held them; the one that worked until then
+    # was waited for.
+    idle_ns = start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[before]
+    earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
+    entered = first_of_each(meeting, earlier, idle_ns, rank)[of_meeting]
+    other, operation = rank[entered] != rank, before[entered]
+    # So short a time tells no move from the last member's own launch.
+    move_ns = np.where(other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
+    of_row = members.of_row
+    moving_ns[rows] = np.clip(
+        (end_ns - move_ns)[of_row], collectives.start_ns[rows], collectives.end_ns[rows]
+    )
+    last_rank[rows] = np.where(other, rank[entered], NONE)[of_row]
+    last_operation[rows] = np.where(other, operation, NONE)[of_row]
+    return CollectiveWaits(
+        rank=collectives.rank,
+        iteration=collectives.iteration,
+        kind=collectives.kind,
+        start_ns=collectives.start_ns,
+        moving_ns=moving_ns,
+        end_ns=collectives.end_ns,
+        last_rank=last_rank,
+        last_operation=last_operation,
+        known=collectives.meeting >= 0,
+        kinds=collectives.kinds,
+    )
+
+
+def _running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
+    """Return the compute operation that each rank had begun last before a time; -1 none."""
+    if not len(rank):
+        return rank
+    rows = np.flatnonzero((operations.has_span == 1) & among(operations.phase, COMPUTE))
+    last: Ints = last_before(operations.rank[rows], operations.start_ns[rows], rank, time_ns)
+    return np.append(rows, NONE)[last]
