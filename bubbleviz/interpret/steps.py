@@ -27,7 +27,7 @@ from bubbleviz.conventions.toml_files import UNCOMPILED, ambiguity_of, compile_p
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import Numbering, distinct, groups_of, rows_by_value
-from bubbleviz.model.intervals import disjoint_layers
+from bubbleviz.model.nesting import disjoint_layers
 from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.model.texts import matches_whole
 

@@ -1,18 +1,17 @@
-"""Sets of half-open intervals as pairs of columns: union, difference, measure.
+"""Half-open intervals in columns: sets and their measure, cuts, overlaps, and what came before.
 
-A *set* is two int64 arrays ``(start_ns, end_ns)``, disjoint and sorted, touching intervals
+A *set* is two int64 arrays ``(start_ns, end_ns)``, disjoint and sorted, with touching intervals
 merged. Everything here sorts and sums; nothing loops over intervals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
-from bubbleviz.model.grouping import distinct, expanded, places_in, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.grouping import distinct, expanded, sorted_rows
 from bubbleviz.native import functions as native
 from bubbleviz.native.functions import accelerated_by
 
@@ -329,112 +328,6 @@ def group_sum(group: Codes, groups: int, values: Ints) -> Ints:
     return total
 
 
-# Which interval around a point or a call is the innermost, for any number of them at once.
-#
-# Innermost is the shortest; of equal ones the one that starts later, then the later row.
-
-
-def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
-    """Return row numbers in layers; within a layer no two intervals share even an end point.
-
-    A layer is the first interval, then the first that starts after its end, and so on; the
-    rest goes to the next layer. That needs no more layers than intervals are open at once::
-
-        rows       ├─0──────────┤  ├─3─────┤
-                     ├─1──┤   ├─2─────┤
-
-        layer 0    ├─0──────────┤  ├─3─────┤
-        layer 1      ├─1──┤   ├─2─────┤
-
-    The chain of "first that starts after its end" is followed by doubling the step, so that a
-    layer of n intervals costs log(n) passes and no loop over them.
-    """
-    order = sorted_rows(start_ns)
-    layers = []
-    while len(order):
-        start, end = start_ns[order], end_ns[order]
-        count = len(order)
-        jump = np.append(np.searchsorted(start, end, side="right"), count)
-        # An interval that ends before it starts (clock grain) must not jump backwards.
-        jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
-        chosen = marked(count + 1, 0)
-        while jump[0] < count:
-            chosen[jump[chosen]] = True
-            jump = jump[jump]
-        chosen = chosen[:count]
-        layers.append(order[chosen])
-        order = order[~chosen]
-    return tuple(layers)
-
-
-@dataclass(frozen=True)
-class Innermost:
-    """Intervals prepared for the question "which is the innermost around this?", layer by layer.
-
-    Attributes:
-        begin: where each layer begins; one more for the end.
-        start_ns: starts of the intervals, ascending in a layer, where no two share a point.
-        end_ns: ends, inclusive.
-        depth: place of each in the order from outermost to innermost.
-        row: number of each.
-    """
-
-    begin: Ints
-    start_ns: Ints
-    end_ns: Ints
-    depth: Ints
-    row: Ints
-
-    @staticmethod
-    def of(start_ns: Ints, end_ns: Ints, depth: Ints | None = None) -> Innermost:
-        """Prepare intervals; where no other depth is given, their row order breaks ties."""
-        if depth is None:
-            rows = np.arange(len(start_ns))
-            depth = places_in(sorted_rows(start_ns - end_ns, start_ns, rows))
-        layers = disjoint_layers(start_ns, end_ns)
-        row = np.concatenate((np.empty(0, np.int64), *layers))
-        begin = np.cumsum([0, *map(len, layers)])
-        return Innermost(begin, start_ns[row], end_ns[row], depth[row], row)
-
-    def _all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield (query, place) pairs: every interval that holds [start, end], layer by layer.
-
-        In one layer only the last interval that starts at or before a query can hold it.
-        """
-        for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
-            at = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
-            query = np.flatnonzero((at >= first) & (end_ns <= self.end_ns[np.maximum(at, 0)]))
-            yield query, at[query]
-
-    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield (query, row) pairs: every interval that holds [start, end]."""
-        for query, place in self._all_around(start_ns, end_ns):
-            yield query, self.row[place]
-
-    def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
-        """Return the row of the innermost interval that holds each [start, end]; -1 none."""
-        compiled = native.find_innermost(
-            begin=self.begin,
-            intervals=(self.start_ns, self.end_ns),
-            depth=self.depth,
-            row=self.row,
-            start_ns=start_ns,
-            end_ns=end_ns,
-        )
-        if compiled is not None:
-            return compiled
-        best = np.full(len(start_ns), NONE, np.int64)
-        depth = best.copy()
-        for query, place in self._all_around(start_ns, end_ns):
-            deeper = self.depth[place] > depth[query]
-            inner = place[deeper]
-            best[query[deeper]], depth[query[deeper]] = self.row[inner], self.depth[inner]
-        return best
-
-
-# Overlapping pairs.
-
-
 def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
     """Return the pairs of intervals that overlap, sorted by (row in first, row in second).
 
@@ -459,9 +352,6 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
     is_overlap = start_ns[row] < other_end_ns[other_row]
     is_overlap &= other_start_ns[other_row] < end_ns[row]
     return row[is_overlap], other_row[is_overlap]
-
-
-# Preceding rows: which row of a group came last before a time.
 
 
 @accelerated_by(native.last_before)

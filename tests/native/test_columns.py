@@ -23,7 +23,7 @@ from bubbleviz.model.grouping import (
     in_groups,
     sorted_rows,
 )
-from bubbleviz.model.intervals import Innermost
+from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges

@@ -26,6 +26,7 @@ from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import EventRecords
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up, places_in
+from bubbleviz.model.nesting import Innermost
 from bubbleviz.sources.in_memory import no_calls
 
 #: Shorter calls and ranges count as part of what is around them.
@@ -241,7 +242,7 @@ def events_around(
     # The strongest event around a time, of equals the innermost: the deepest.
     length_ns = host.end_ns[events] - host.start_ns[events]
     weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
-    strongest = intervals.Innermost.of(low, high, places_in(weakest_first)).around(begin, stop)
+    strongest = Innermost.of(low, high, places_in(weakest_first)).around(begin, stop)
     return (
         row[piece],
         begin - start[piece] + start_ns[piece],

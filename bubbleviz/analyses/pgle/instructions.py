@@ -20,8 +20,8 @@ from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.model import intervals, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, scattered
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, places_in
-from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.profile import Profile, Ranges
 
 # Range names: the instruction, the module or the compilation that a range of XLA names.

@@ -1,0 +1,121 @@
+"""Nested intervals: which interval is the innermost around another one.
+
+The answer is found for any number of intervals at once, without a loop over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Ints, marked
+from bubbleviz.model.grouping import places_in, sorted_rows
+from bubbleviz.native import functions as native
+
+
+def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
+    """Return the rows of each layer. No two intervals of a layer share even an end point.
+
+    A layer is the first interval, then the first that starts after its end, and so on; the
+    rest goes to the next layer. That needs no more layers than intervals are open at once::
+
+        rows       ├─0──────────┤  ├─3─────┤
+                     ├─1──┤   ├─2─────┤
+
+        layer 0    ├─0──────────┤  ├─3─────┤
+        layer 1      ├─1──┤   ├─2─────┤
+
+    The chain of "first that starts after its end" is followed by doubling the step, so that a
+    layer of n intervals costs log(n) passes and no loop over them.
+    """
+    order = sorted_rows(start_ns)
+    layers = []
+    while len(order):
+        start, end = start_ns[order], end_ns[order]
+        count = len(order)
+        jump = np.append(np.searchsorted(start, end, side="right"), count)
+        # An interval that ends before it starts (clock grain) must not jump backwards.
+        jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
+        chosen = marked(count + 1, 0)
+        while jump[0] < count:
+            chosen[jump[chosen]] = True
+            jump = jump[jump]
+        chosen = chosen[:count]
+        layers.append(order[chosen])
+        order = order[~chosen]
+    return tuple(layers)
+
+
+@dataclass(frozen=True)
+class Innermost:
+    """An index of intervals, to find the innermost one around other intervals.
+
+    Attributes:
+        begin: Offset of each layer, and the number of intervals.
+        start_ns: Starts of the intervals, ascending within a layer.
+        end_ns: Ends of the intervals, inclusive.
+        depth: Place of each interval in the order from outermost to innermost.
+        row: Row of each interval.
+    """
+
+    begin: Ints
+    start_ns: Ints
+    end_ns: Ints
+    depth: Ints
+    row: Ints
+
+    @staticmethod
+    def of(start_ns: Ints, end_ns: Ints, depth: Ints | None = None) -> Innermost:
+        """Return the index of some intervals.
+
+        Args:
+            start_ns: Starts of the intervals.
+            end_ns: Their ends, inclusive.
+            depth: Place of each interval in the order from outermost to innermost. By default the
+                shortest interval is the innermost one; of equally long ones it is the one that
+                starts last, then the last row.
+        """
+        if depth is None:
+            rows = np.arange(len(start_ns))
+            depth = places_in(sorted_rows(start_ns - end_ns, start_ns, rows))
+        layers = disjoint_layers(start_ns, end_ns)
+        row = np.concatenate((np.empty(0, np.int64), *layers))
+        begin = np.cumsum([0, *map(len, layers)])
+        return Innermost(begin, start_ns[row], end_ns[row], depth[row], row)
+
+    def _all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Yield (query, place) pairs of intervals that contain [start, end], layer by layer.
+
+        In a layer only the last interval that starts at or before a query can contain it.
+        """
+        for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
+            at = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
+            query = np.flatnonzero((at >= first) & (end_ns <= self.end_ns[np.maximum(at, 0)]))
+            yield query, at[query]
+
+    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Yield (query, row) pairs of intervals that contain [start, end]."""
+        for query, place in self._all_around(start_ns, end_ns):
+            yield query, self.row[place]
+
+    def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
+        """Return the row of the innermost interval that contains each [start, end], or -1."""
+        compiled = native.find_innermost(
+            begin=self.begin,
+            intervals=(self.start_ns, self.end_ns),
+            depth=self.depth,
+            row=self.row,
+            start_ns=start_ns,
+            end_ns=end_ns,
+        )
+        if compiled is not None:
+            return compiled
+        best = np.full(len(start_ns), NONE, np.int64)
+        depth = best.copy()
+        for query, place in self._all_around(start_ns, end_ns):
+            deeper = self.depth[place] > depth[query]
+            inner = place[deeper]
+            best[query[deeper]], depth[query[deeper]] = self.row[inner], self.depth[inner]
+        return best
