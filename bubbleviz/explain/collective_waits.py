@@ -35,17 +35,18 @@ class CollectiveWaits(Table):
     """Collectives of ranks, in order of (rank, start), split into waiting and moving.
 
     Attributes:
-        rank: the rank.
-        iteration: its iteration; -1 unknown.
-        kind: row of ``kinds``.
-        start_ns: when the rank entered.
-        moving_ns: when the last member had entered: the rank waits until then. Where the members
-            are unknown that is the start.
-        end_ns: when the rank left.
-        last_rank: the rank that entered last; -1 where that is the rank itself, or unknown.
-        last_operation: row of the operation that it ran or had run before it entered; -1 none.
-        known: whether the members are.
-        kinds: NCCL's names of operations; "" for what has none.
+        rank: Index of the rank.
+        iteration: Iteration of the rank, or -1 if unknown.
+        kind: Row of ``kinds``.
+        start_ns: Time when the rank entered.
+        moving_ns: Time when the last member had entered, until which the rank waits, or the start
+            if the members are unknown.
+        end_ns: Time when the rank left.
+        last_rank: Rank that entered last, or -1 if unknown or the rank itself.
+        last_operation: Row of the operation that the last rank ran, or had run, before it entered,
+            or -1 if there is none.
+        known: Whether the members are known.
+        kinds: NCCL's names of operations; "" for those without a name.
     """
 
     rank: Ints
@@ -66,8 +67,8 @@ def collective_waits(
     """Return collectives split into waiting and moving.
 
     Args:
-        collectives: of all ranks, on any clocks.
-        operations: of all ranks.
+        collectives: Collectives of all ranks, on any clocks.
+        operations: Operations of all ranks.
     """
     moving_ns = collectives.start_ns.copy()
     last_rank = np.full(len(collectives), NONE, np.int64)
@@ -114,7 +115,7 @@ def collective_waits(
 
 
 def _running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the compute operation that each rank had begun last before a time; -1 none."""
+    """Return the compute operation that each rank started last before a time, or -1 if none."""
     if not len(rank):
         return rank
     rows = np.flatnonzero((operations.has_span == 1) & among(operations.phase, COMPUTE))

@@ -1,7 +1,8 @@
-"""Dependencies: whose results each operation takes, by virtual stage and microbatch.
+"""Dependencies: which results each operation takes, by virtual stage and microbatch.
 
-F of a virtual stage takes the result of the F on the stage before it, B that of the B on the stage
-behind it, of the same microbatch; a B takes that of its own F too, and a W that of its own B::
+The F of a virtual stage takes the result of the F on the stage before it, and a B takes the result
+of the B on the stage after it, both of the same microbatch. A B also takes the result of its F, and
+a W takes the result of its B::
 
     virtual stage 0   F3 ──┐                    ┌─> B3 ──> W3
     virtual stage 1        └─> F3 ──> B3 ──> W3 │
@@ -26,31 +27,34 @@ from bubbleviz.model.phases import PASSED_ON, Phase
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dependencies(Table):
-    """Pairs of rows, of operations or of the work of a run.
+    """Pairs of rows of operations, or of the work of a run.
 
     Attributes:
-        after: what begins once the other has ended; for operations in this order.
-        before: the other: of an operation's result the producer; among indistinguishable replicas,
-            the last to finish before the other started, else the first to finish.
+        after: Row that starts once the other one has ended, ascending for operations.
+        before: Row that must have ended: the producer of an input. Among indistinguishable
+            replicas, it is the last one to end before the other started, else the first to end.
     """
 
     after: Ints
     before: Ints
 
     def remote(self, rank: Ints) -> Bools:
-        """Tell which rows ran on different ranks; ``rank`` is that of each row."""
+        """Return a mask of the pairs whose rows ran on different ranks.
+
+        Args:
+            rank: Rank of each row.
+        """
         return np.not_equal(rank[self.after], rank[self.before])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs(Table):
-    """What each operation waited for on other ranks; one row per operation.
+    """What each operation waited for on other ranks, one row per operation.
 
     Attributes:
-        ready_ns: the latest end of its producers on other ranks; ``NEVER`` where it has none, or
-            none is known.
-        producer: row of the producer that ended then; -1 none.
-        unknown: whether it may take one from another rank, and nothing shows of which.
+        ready_ns: Latest end of its producers on other ranks, or ``NEVER`` if no producer is known.
+        producer: Row of the producer that ended then, or -1 if there is none.
+        unknown: Whether the operation may take an input from an unknown other rank.
     """
 
     ready_ns: Ints
@@ -62,8 +66,8 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     """Return the dependencies of operations on each other.
 
     Args:
-        operations: of all ranks, ``iteration`` counted over all of them.
-        ranks: by number.
+        operations: Operations of all ranks, with iterations numbered over all of them.
+        ranks: The ranks, by index.
     """
     row, phase, number, stage = _halves(operations)
     known = (number >= 0) & (stage >= 0)
@@ -104,9 +108,12 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
 
 
 def _halves(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return forwards and backwards: an ``FB`` as both, a fused backward as a backward.
+    """Split operations into forwards and backwards.
 
-    Each with the row of its operation, its phase, microbatch and virtual stage.
+    An ``FB`` is one of each, and a fused backward counts as a backward.
+
+    Returns:
+        The row of the operation, phase, microbatch and virtual stage of each half.
     """
     phase, stage, microbatch = operations.phase, operations.virtual_stage, operations.microbatch
     single = np.flatnonzero(among(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
@@ -207,11 +214,11 @@ def inputs_of(
     """Return when the inputs that operations take from other ranks were ready.
 
     Args:
-        operations: of all ranks.
-        dependencies: between these.
-        stages_known: whether the virtual stages that operations have are those that they ran.
-        passing: whether several ranks of the run have operations that take from other ranks.
-        ends_early: whether the last stage may take from later ones, of which nothing was recorded.
+        operations: Operations of all ranks.
+        dependencies: Dependencies between them.
+        stages_known: Whether the virtual stages of the operations are known to be right.
+        passing: Whether operations of several ranks of the run take inputs from other ranks.
+        ends_early: Whether the last stage may take inputs from later stages that were not recorded.
     """
     remote = dependencies.take(dependencies.remote(operations.rank))
     count = len(operations)

@@ -1,13 +1,14 @@
-"""Stretches: whole pipelines of a run, as many as fit the caches of a core, explained on their own.
+"""Stretches: complete pipelines of a run, as many as fit the caches of a core.
 
-Ranks stand in the order of their pipelines, and operations in that of their ranks, so that a
-stretch is a slice of every table. What it takes from others is small, and given to it::
+Each stretch is explained on its own. Ranks are in the order of their pipelines, and operations in
+the order of their ranks, so a stretch is a slice of every table. The little that it needs to know
+of other stretches is given to it::
 
     operations   ├─ pipelines 0 to 3 ─┼─ pipelines 4 to 7 ─┼─ pipelines 8 to 11 ─┤
                        stretch 0            stretch 1             stretch 2
     given        windows, when iterations end and begin, how collectives split
 
-Where the pipeline of some rank is unknown, the whole run is one stretch.
+If the pipeline of any rank is unknown, the run is a single stretch.
 """
 
 from __future__ import annotations
@@ -34,42 +35,43 @@ from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import PASSED_ON, Phase
 
-#: About so many operations are explained at a time.
+#: Approximate number of operations that are explained at a time.
 MOST = 150_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stretch:
-    """Some whole pipelines of a run; ranks and rows of operations count from its own first ones.
+    """Some complete pipelines of a run, with ranks and rows of operations counted from 0.
 
     Attributes:
-        first_rank: its first rank in the run.
-        first_row: its first operation in the run.
-        ranks: with the numbers of the run.
-        operations: of the ranks, without their names: those of a run may be millions.
-        busy: when these keep the ranks busy.
-        running: how long kernels and copies ran.
-        unattributed: compute outside every operation.
-        exposed: when collectives ran and no operation.
-        overheads: when the profiler held a rank up.
+        first_rank: Index of its first rank in the run.
+        first_row: Row of its first operation in the run.
+        ranks: The ranks, with their indices in the run.
+        operations: Operations of the ranks, without names, which may be millions.
+        busy: When the operations keep the ranks busy.
+        running: How long kernels and copies ran.
+        unattributed: Compute outside every operation.
+        exposed: When collectives ran and no operation.
+        overheads: When the profiler delayed a rank.
         unrecorded: When a rank may have run work that was launched and not recorded.
-        hosts: what launching threads did, in order of the operation that was launched late.
-        collectives: split into waiting and moving; an operation from ``len(operations)`` on is in
-            ``elsewhere``.
-        elsewhere: rows of the run, of operations on other stretches that collectives waited for.
-        collective_gap_ns: as of :class:`~bubbleviz.align.run.Run`, shape (iterations, ranks).
-        extents: first starts and last ends.
-        windows: of each ratio, by name.
-        kept: of each rank, whether the tables of its operations are handed on.
-        averaged: of each iteration of the run, whether it is averaged.
-        ended_ns: when each iteration ended on all ranks of the run; the earliest time where that
-            is unknown.
-        begun_ns: when the next one began on any; the latest time where that is unknown.
-        listed: name of the ratio whose bubbles are listed.
-        forward: whether the run only goes forward.
-        stages_known: whether the virtual stages of operations are those that they ran.
-        passing: whether several ranks of the run have operations that take from other ranks.
-        ends_early: whether stages may be missing behind the last one that the profiles hold.
+        hosts: What launching threads did, in order of the operation that was launched late.
+        collectives: Collectives, split into waiting and moving. Operations from
+            ``len(operations)`` on are in ``elsewhere``.
+        elsewhere: Rows of the run: operations of other stretches that collectives waited for.
+        collective_gap_ns: Same as in :class:`~bubbleviz.align.run.Run`, shape (iterations, ranks).
+        extents: First starts and last ends.
+        windows: The measurement window of each ratio, keyed by ratio name.
+        kept: Mask of the ranks whose tables of operations are kept.
+        averaged: Mask of the iterations of the run that are averaged.
+        ended_ns: Time when each iteration had ended on all ranks of the run, or the earliest
+            possible time if unknown.
+        begun_ns: Time when the next iteration began on any rank, or the latest possible time if
+            unknown.
+        listed: Name of the ratio whose bubbles are listed.
+        forward: Whether the run only goes forward.
+        stages_known: Whether the virtual stages of the operations are known to be right.
+        passing: Whether operations of several ranks of the run take inputs from other ranks.
+        ends_early: Whether stages may be missing after the last one in the profiles.
     """
 
     first_rank: int
@@ -103,10 +105,10 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
     """Yield the stretches of a run, in the order of their ranks.
 
     Args:
-        run: the merged profiles.
-        counts: its ratios.
-        kept: of each rank, whether the tables of its operations are handed on; None for all. Of a
-            run that is one stretch all are.
+        run: The merged profiles.
+        counts: Ratios of the run.
+        kept: Mask of the ranks whose tables of operations are kept, or None for all. If the run is
+            a single stretch, all are kept.
     """
     phase = run.operations.phase
     taking = np.flatnonzero(among(phase, (*PASSED_ON, Phase.FB)))
@@ -169,14 +171,14 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
 
 
 def stages_contradicted(run: Run) -> bool:
-    """Return whether the given order of stages contradicts what follows from it."""
+    """Tell whether the operations contradict the given order of stages."""
     return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
 
 
 def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
-    """Return when each iteration ended on all ranks, and when the next one began on any.
+    """Return when each iteration had ended on all ranks, and when the next one began on any rank.
 
-    Where clocks cannot be compared, it is unknown: the earliest and the latest possible time.
+    If clocks cannot be compared, these are the earliest and the latest possible time.
     """
     extents, always = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:

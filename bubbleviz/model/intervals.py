@@ -16,7 +16,7 @@ from bubbleviz.native import functions as native
 from bubbleviz.native.functions import accelerated_by
 
 Intervals = tuple[Ints, Ints]
-#: Group, start and end of sets that several groups have, group by group.
+#: Group, start and end of the sets of several groups, in order of (group, start).
 GroupIntervals = tuple[Ints, Ints, Ints]
 
 
@@ -27,7 +27,7 @@ def empty() -> Intervals:
 
 @accelerated_by(native.union)
 def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Intervals:
-    """Return the set covered by intervals in any order; empty ones (end <= start) vanish.
+    """Return the set that intervals cover. Empty intervals (end <= start) are ignored.
 
     A gap opens where the latest end so far lies before the next start::
 
@@ -37,9 +37,9 @@ def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Interval
         union       ├──────┤   ├──┤
 
     Args:
-        start_ns: of each.
-        end_ns: of each.
-        chosen: which of them to look at; None for all.
+        start_ns: Starts of the intervals, in any order.
+        end_ns: Ends of the intervals.
+        chosen: Mask of the intervals to use, or None for all.
     """
     if chosen is not None:
         start_ns, end_ns = start_ns[chosen], end_ns[chosen]
@@ -160,23 +160,24 @@ def touching(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
 
 @accelerated_by(native.measure_within)
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return for each window [low, high] how much of it the set covers."""
+    """Return how much of each window [low, high] a set covers."""
     whole = np.zeros(len(intervals[0]), np.int64), *intervals
     return GroupCover(whole, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Groups laid side by side on one line, so that one set operation serves them all.
+    """Packs the times of groups next to each other on one line, to handle all in one set operation.
 
-    Each group owns a stretch as long as its extent plus one, so that neighbours never touch::
+    Each group gets a part of the line that is one longer than its extent, so neighbours never
+    touch::
 
         group 0   10 ├───┤ 40                 line   0 ├───┤ 30
         group 1   12 ├─────┤ 60                          31 ├─────┤ 79
 
     Attributes:
-        origin_ns: earliest time of each group.
-        offset_ns: where the group's stretch begins on the line (groups + 1 values).
+        origin_ns: Earliest time of each group.
+        offset_ns: Start of each group's part of the line, and the end of the line.
     """
 
     origin_ns: Ints
@@ -194,7 +195,7 @@ class Packing:
 
     @property
     def shift_ns(self) -> Ints:
-        """By how much the place of a time of each group is more than the time."""
+        """Difference between the place on the line and the time, for each group."""
         return self.offset_ns[: len(self.origin_ns)] - self.origin_ns
 
     def groups(self, start: Ints) -> Ints:
@@ -221,7 +222,7 @@ def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Int
 
 
 def group_latest(group: Codes, groups: int, time_ns: Codes, none: int) -> Ints:
-    """Return the latest time of each group; ``none`` for groups without rows."""
+    """Return the latest time of each group, or ``none`` for groups without rows."""
     time_ns = time_ns.astype(np.int64, copy=False)
     low, high = group_extents(group, groups, time_ns, time_ns)
     high[low > high] = none
@@ -235,11 +236,11 @@ def group_union(
     """Return (group, start_ns, end_ns): the union of each group's intervals.
 
     Args:
-        group: of each interval; of one that is not chosen it means nothing.
-        groups: how many there are.
-        start_ns: of each interval.
-        end_ns: of each interval.
-        chosen: which of them to look at; None for all.
+        group: Group of each interval; ignored for intervals that are not chosen.
+        groups: Number of groups.
+        start_ns: Start of each interval.
+        end_ns: End of each interval.
+        chosen: Mask of the intervals to use, or None for all.
     """
     if chosen is not None:
         group, start_ns, end_ns = group[chosen], start_ns[chosen], end_ns[chosen]
@@ -251,21 +252,24 @@ def group_union(
 def group_measure(
     group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
 ) -> Ints:
-    """Return the length of the union of each group's intervals; arguments of ``group_union``."""
+    """Return the length of the union of each group's intervals.
+
+    The arguments are those of :func:`group_union`.
+    """
     owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns, chosen)
     return group_sum(owner, groups, high_ns - low_ns)
 
 
 class GroupCover:
-    """Sets of groups laid on a line once, to measure how much of any windows they cover.
+    """Measures how much of many windows the sets of groups cover.
 
-    The measure up to a time is a sum of whole intervals plus a part of one, so that any number of
-    windows, overlapping or not, cost one search each.
+    The measure up to a time is a sum of complete intervals plus a part of one, so each window costs
+    one search, whether windows overlap or not.
 
     Args:
-        sets: of the groups, in order of (group, start).
-        groups: how many there are.
-        held_ns: what each interval holds, evenly all along; None for its length.
+        sets: Sets of the groups, in order of (group, start).
+        groups: Number of groups.
+        held_ns: Time to count for each interval, spread evenly over it, or None for its length.
     """
 
     def __init__(self, sets: GroupIntervals, groups: int, held_ns: Ints | None = None) -> None:
@@ -278,12 +282,12 @@ class GroupCover:
         np.cumsum(end_ns - start_ns if held_ns is None else held_ns, out=self._before_ns[1:])
 
     def within(self, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
-        """Return how much of each window [low, high] of a group its set covers.
+        """Return how much of each window [low, high] the set of its group covers.
 
         Args:
-            group: of each window.
-            low_ns: starts of the windows.
-            high_ns: their ends; none is before its start.
+            group: Group of each window.
+            low_ns: Starts of the windows.
+            high_ns: Ends of the windows, not before their starts.
         """
         if len(self._before_ns) == 1:
             return np.zeros_like(low_ns)
@@ -307,16 +311,17 @@ class GroupCover:
 def within_windows(
     sets: GroupIntervals, groups: int, group: Ints, low_ns: Ints, high_ns: Ints
 ) -> Ints:
-    """Return how much of each window [low, high] of a group its set covers.
+    """Return how much of each window [low, high] the set of its group covers.
 
-    Few windows are looked at, of a group hardly any that overlap; else see :class:`GroupCover`.
+    This is for few windows, which hardly overlap within a group. For others see
+    :class:`GroupCover`.
 
     Args:
-        sets: of the groups, in order of (group, start).
-        groups: how many there are.
-        group: of each window.
-        low_ns: starts of the windows.
-        high_ns: their ends; none is before its start.
+        sets: Sets of the groups, in order of (group, start).
+        groups: Number of groups.
+        group: Group of each window.
+        low_ns: Starts of the windows.
+        high_ns: Ends of the windows, not before their starts.
     """
     return GroupCover(sets, groups).within(group, low_ns, high_ns)
 
@@ -358,20 +363,20 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
 def last_before(
     group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints, *, or_at: bool = False
 ) -> Ints:
-    """Return the last row of each wanted group before a time; -1 where there is none.
+    """Return the last row of each wanted group before a time, or -1 if there is none.
 
-    Of rows at one time it is the last in the table::
+    Among rows at the same time, the last one in the table wins::
 
         group 0    row 0     row 2           row 3
         group 1         row 1
         wanted           0: row 0      0: row 2
 
     Args:
-        group: number of the group of each row.
-        time_ns: of each row, in any order.
-        wanted: number of the group that is looked for.
-        wanted_ns: before when.
-        or_at: whether rows at that very time count.
+        group: Group of each row.
+        time_ns: Time of each row, in any order.
+        wanted: Group to search, for each query.
+        wanted_ns: Time of each query.
+        or_at: Whether a row at exactly the time of the query counts.
     """
     both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
     is_row = np.arange(len(both)) < len(group)
