@@ -26,7 +26,7 @@ from bubbleviz.model.profile import Activities, Calls, Profile, Ranges
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import no_ranges
 
-#: Steps are no shorter than this part of a device's time.
+#: Maximum ratio of a device's time to the length of a step.
 _SHORTEST_STEP = 20_000
 
 
@@ -35,11 +35,11 @@ class IdleOptions:
     """How idle time is analysed.
 
     Attributes:
-        shortest_ns: shorter gaps are kernel-to-kernel gaps.
-        step: names of the ranges that are steps; None to recognise them.
-        activities: what hosts do, by name.
-        kinds: what kernels are, by name.
-        window: the part of the run to analyse; None for all of it.
+        shortest_ns: Length below which gaps are kernel-to-kernel gaps.
+        step: Pattern of the names of ranges that are steps, or None to recognize them.
+        activities: Activities of hosts, by name.
+        kinds: Kinds of kernels, by name.
+        window: The part of the run to analyze, or None for the complete run.
     """
 
     shortest_ns: int
@@ -59,15 +59,15 @@ class Evidence:
             names of the operations that they carry out.
         calls: Calls that launched the work after long gaps, and long calls in gaps, by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
-        ranges: what hosts did, without steps.
-        host: what hosts did, as activities.
-        steps: by process.
-        lead: the thread that launched the work after most gaps of the whole run, by rank.
-        numbers: of the activities' names.
+        ranges: Ranges of hosts, without steps.
+        host: Ranges and calls of hosts as activities.
+        steps: Steps by process.
+        lead: For each rank, the thread that launched the work after most gaps of the run.
+        numbers: Numbers of the activities' names.
         launched_ns: Launch time of each kernel and copy, undefined if the call is unknown.
-        waiting: what streams and hosts are proved to have waited for.
+        waiting: Proved waits of streams and hosts.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
-        limitations: what is left out.
+        limitations: What is left out.
         copies: Details of the copies, or None if the profile records none.
         recorded: Start of the recording, and communication, of each device.
     """
@@ -123,8 +123,8 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
     """Return the start and end of a window on the profile's clock, in ns.
 
     Raises:
-        InputError: no step lies in it.
-        NothingToAnalyseError: no work took any time.
+        InputError: No step is in the window.
+        NothingToAnalyseError: No work took any time.
     """
     linked, devices = _link(profile, options)
     return find_extent(linked.profile, window, _find_evidence(linked, devices, options).steps)
@@ -174,10 +174,10 @@ def _find_evidence(
     """Return the evidence for the idle time of devices.
 
     Args:
-        linked: a profile.
-        devices: its devices.
-        options: of the analysis.
-        found: what the profile holds of waiting.
+        linked: The profile with its links.
+        devices: Its devices.
+        options: Options of the analysis.
+        found: Synchronization events of the profile, or None if there are none.
 
     Raises:
         UsageError: no range has the name of a step that the user gave.

@@ -57,12 +57,12 @@ class Example:
     """The longest gap of an activity.
 
     Attributes:
-        start_ns: start.
-        end_ns: end.
-        before: name of the work before it.
-        after: name of the work after it.
-        step: the step in which it begins; None outside of all.
-        where: ranges and calls around it on the launching thread, outermost first.
+        start_ns: Start of the gap.
+        end_ns: End of the gap.
+        before: Name of the work before it.
+        after: Name of the work after it.
+        step: Name of the step in which it begins, or None if it is in no step.
+        where: Ranges and calls around it on the launching thread, outermost first.
     """
 
     start_ns: int
@@ -78,12 +78,12 @@ class ActivityIdle:
     """Idle time attributed to an activity of the host.
 
     Attributes:
-        activity: what the host did.
-        idle_ns: idle time attributed to it.
-        gaps: number of gaps that hold some of it.
-        longest_ns: the most of it in one gap.
-        example: that gap; None for kernel-to-kernel gaps.
-        rank: index of the rank that has this gap.
+        activity: What the host did.
+        idle_ns: Idle time attributed to it.
+        gaps: Number of gaps that contain some of this time.
+        longest_ns: Longest time in one gap.
+        example: The gap with the longest time, or None for kernel-to-kernel gaps.
+        rank: Index of the rank with this gap.
     """
 
     activity: str
@@ -94,7 +94,7 @@ class ActivityIdle:
     rank: int = 0
 
     def order(self) -> tuple[int, str]:
-        """Return by what activities are sorted: the longest first."""
+        """Return the sort key that puts the longest activity first."""
         return -self.idle_ns, self.activity
 
 
@@ -103,15 +103,15 @@ class ProvedWait:
     """What a stream of a device, or a host while it was idle, waited for, by all of its waits.
 
     Attributes:
-        waiting: who: ``stream 7``, or ``host, cudaStreamSynchronize``.
-        stream: of the work that was waited for; with its device where that is another.
-        work: its name.
-        kind: what it is: ``compute``, ``communication`` or ``copy``.
-        waits: how many.
-        blocked_ns: how long the stream's next work, launched, waited for it; of hosts, while the
-            device was idle. Several streams may wait at a time.
-        without_compute_ns: the part in which the device computed nothing.
-        idle_ns: the device's idle time that is attributed to it.
+        waiting: The waiting stream, ``stream 7``, or host, ``host, cudaStreamSynchronize``.
+        stream: Stream of the work that was waited for, with its device if it is another device.
+        work: Name of that work.
+        kind: Kind of that work: ``compute``, ``communication`` or ``copy``.
+        waits: Number of waits.
+        blocked_ns: Time for which the stream's next work was launched and waited, or for which a
+            host waited while the device was idle. Several streams may wait at a time.
+        without_compute_ns: Part of this time in which the device computed nothing.
+        idle_ns: Idle time of the device that is attributed to these waits.
     """
 
     waiting: str
@@ -124,7 +124,7 @@ class ProvedWait:
     idle_ns: int
 
     def order(self) -> tuple[object, ...]:
-        """Return by what waits are sorted: the most time without compute first."""
+        """Return the sort key that puts the most time without compute first."""
         names = self.waiting, self.stream, self.work
         return (-self.without_compute_ns, -self.blocked_ns, *names)
 
@@ -134,12 +134,12 @@ class StepIdle:
     """A step of a rank: the host's range, clipped to the span of the device's work.
 
     Attributes:
-        name: of the range; None for the time outside of all steps.
-        start_ns: start; None outside of all steps.
-        end_ns: end; None likewise.
-        length_ns: from start to end, or outside of all steps.
-        busy_ns: how long anything ran in it.
-        activities: (activity, idle ns), the longest first.
+        name: Name of the range, or None for the time outside of all steps.
+        start_ns: Start, or None for the time outside of all steps.
+        end_ns: End, or None for the time outside of all steps.
+        length_ns: Length of the step, or of the time outside of all steps.
+        busy_ns: Time in it for which anything ran.
+        activities: Idle time in ns by activity, the longest first.
         short_ns: Idle time in short gaps that have no rows in :attr:`RankIdle.idle`.
     """
 
@@ -153,12 +153,12 @@ class StepIdle:
 
     @property
     def idle_ns(self) -> int:
-        """How long nothing ran."""
+        """Time for which nothing ran."""
         return self.length_ns - self.busy_ns
 
     @property
     def duty_cycle(self) -> float | None:
-        """Busy time over the length; None for an empty step."""
+        """Busy time as a fraction of the length, or None for an empty step."""
         return self.busy_ns / self.length_ns if self.length_ns else None
 
 
@@ -178,48 +178,46 @@ class RankIdle:
     unions over streams: work that runs on two streams at a time counts once.
 
     Attributes:
-        label: short name for people.
-        path: of its profile.
-        host: on which it was recorded.
-        pid: process.
-        device_id: device as the process numbers it.
-        place: the device in words, ``GPU 0``.
-        on_host: whether it is a host, whose operators stand for the work of a device: it has no
-            duty cycle, and its idle time counts in no sum.
-        single: whether it is a device that ran a single kernel or copy: its span is that one's, so
-            it has no duty cycle, and counts in no sum.
-        gpu: model of the device; None unknown.
-        start_ns: start of the first work.
-        end_ns: end of the last.
-        busy_ns: anything ran (the duty cycle of XProf: active time over all time).
-        compute_ns: a kernel ran that is no communication.
-        communication_ns: a communication kernel ran.
-        copy_ns: a copy or memset ran.
-        exposed_communication_ns: communication ran, and no compute.
-        exposed_point_to_point_ns: the part of it in which a send or receive kernel ran.
-        exposed_copy_ns: a copy or memset ran alone.
-        activities: its idle time by activity, the longest first; they add up to it.
-        steps: in order; the time outside of them last, if there is any.
-        steps_by: how steps were recognised.
+        label: Short display name.
+        path: Path of its profile.
+        host: Host on which it was recorded.
+        pid: Process id.
+        device_id: Number of the device in the process.
+        place: Display name of the device, such as ``GPU 0``.
+        on_host: Whether it is a host whose operators are taken as the work of a device. It has no
+            duty cycle, and its idle time is in no sum.
+        single: Whether it is a device that ran a single kernel or copy. It has no duty cycle, and
+            its idle time is in no sum.
+        gpu: Model of the device, or None if unknown.
+        start_ns: Start of the first work.
+        end_ns: End of the last work.
+        busy_ns: Time for which anything ran (XProf's duty cycle is this time over all time).
+        compute_ns: Time for which a kernel other than communication ran.
+        communication_ns: Time for which a communication kernel ran.
+        copy_ns: Time for which a copy or memset ran.
+        exposed_communication_ns: Time for which communication ran without compute.
+        exposed_point_to_point_ns: Part of that time in which a send or receive kernel ran.
+        exposed_copy_ns: Time for which a copy or memset ran alone.
+        activities: Idle time by activity, the longest first. The times add up to the idle time.
+        steps: The steps in order, then the time outside of them, if there is any.
+        steps_by: How steps were recognized.
         idle: Idle time in pieces by activity. Short gaps have rows only if the profiler or
             unrecorded work took part of their time; all others are sums in ``steps``. ``before``
             and ``after`` are rows of ``works``, and ``activity`` is a row of ``activity_names``.
         works: Names of kernels and copies.
         activity_names: Names of activities.
-        slice_ns: its time in slices of equal length, for a picture; shape (names, slices). The
-            names are those of :data:`BUSY`, then of ``activities``.
-        format: of its profile; "" unknown.
-        waits: what its streams and hosts waited for, as far as it is proved, the most time
-            without compute first.
-        awaited_communication_ns: exposed communication while a stream is proved to have waited for
-            a communication kernel.
-        awaited_copy_ns: exposed copies while a stream is proved to have waited for one.
-        work: name and class of kernels, and of copies, how many ran, and how long; streams that
-            run at a time count apiece.
+        slice_ns: Time in slices of equal length, for a picture; shape (names, slices). The names
+            are those in :data:`BUSY`, then those of ``activities``.
+        format: Format of its profile, or "" if unknown.
+        waits: Proved waits of its streams and hosts, the most time without compute first.
+        awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
+        awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
+        work: Name, class, number and total time of kernels and copies. Work on several streams is
+            added up.
         queued: Mean number of kernels and copies that were launched but had not started, over the
             span, or None if fewer than 10 % of the launches are known.
-        queued_most: the most at a time.
-        queue_empty_ns: how long there were none.
+        queued_most: Maximum number of them at a time.
+        queue_empty_ns: Time for which there were none.
         copies: Copies by direction and kinds of memory, the longest total first, or empty if the
             profile records no details of copies.
     """
@@ -261,12 +259,12 @@ class RankIdle:
 
     @property
     def span_ns(self) -> int:
-        """From the start of the first work to the end of the last."""
+        """Time from the start of the first work to the end of the last."""
         return self.end_ns - self.start_ns
 
     @property
     def idle_ns(self) -> int:
-        """How long nothing ran."""
+        """Time for which nothing ran."""
         return self.span_ns - self.busy_ns
 
     @property
@@ -281,7 +279,7 @@ class RankIdle:
 
     @property
     def measured(self) -> bool:
-        """Whether it has a duty cycle: it is a device, and ran more than a kernel or copy."""
+        """Whether it has a duty cycle, as a device that ran more than a single kernel or copy."""
         return not self.on_host and not self.single
 
     @property
@@ -293,25 +291,28 @@ class RankIdle:
 
     @property
     def duty_cycle(self) -> float | None:
-        """Busy time over the span; None for a host, and a single kernel or copy."""
+        """Busy time as a fraction of the span, or None if it is not measured."""
         return self.busy_ns / self.span_ns if self.measured else None
 
     @property
     def compute_duty(self) -> float | None:
-        """Compute time over the span; None where there is no duty cycle."""
+        """Compute time as a fraction of the span, or None if it is not measured."""
         return self.compute_ns / self.span_ns if self.measured else None
 
     @property
     def overlap(self) -> float | None:
-        """Communication beside compute over all communication; None without communication."""
+        """Share of communication that overlaps compute, or None without communication."""
         whole_ns = self.communication_ns
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
     def slices(self, names: Sequence[str]) -> Ints:
-        """Return what each slice is spent on, by distinct names: the last one takes all others.
+        """Return what each slice of time is spent on.
+
+        Args:
+            names: Names of activities. The last one takes the time of all other activities.
 
         Returns:
-            Nanoseconds; shape (names, slices), of which the values of a slice add up to its length.
+            Nanoseconds, shape (names, slices). The values of a slice add up to its length.
         """
         own = (*BUSY, *(total.activity for total in self.activities))
         place = {name: at for at, name in enumerate(names)}
@@ -325,13 +326,13 @@ class IdleReport:
     """Idle time of the devices of some profiles.
 
     Attributes:
-        ranks: in the order of the profiles, then processes and devices.
-        activities: idle time of all devices by activity, the longest first.
-        shortest_ns: shorter gaps are kernel-to-kernel gaps.
-        advice: what may help, by activity.
-        meaning: of activities.
-        limitations: what could not be measured, and why.
-        window: the analysed part of the run, as the user wrote it; None for all.
+        ranks: The devices, in the order of profiles, then of processes and devices.
+        activities: Idle time of all devices by activity, the longest first.
+        shortest_ns: Length below which gaps are kernel-to-kernel gaps.
+        advice: Advice by activity.
+        meaning: Meaning of activities.
+        limitations: What could not be measured, and why.
+        window: The analyzed part of the run, as the user wrote it, or None for the complete run.
     """
 
     ranks: tuple[RankIdle, ...]
