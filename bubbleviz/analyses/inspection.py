@@ -85,7 +85,7 @@ def _tried(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
     """Return the inspection with the best draft and what an analysis says of it."""
-    from bubbleviz.render.text.report import headline_lines
+    from bubbleviz.render.text.first_screen import headline_lines
     from bubbleviz.report.report import report_on
 
     value, bounds, *_ = headline_lines(report_on(read))

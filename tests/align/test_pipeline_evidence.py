@@ -16,7 +16,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document, saved_of
 from bubbleviz.render.picture.picture import picture
-from bubbleviz.render.text.report import first_screen
+from bubbleviz.render.text.first_screen import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report

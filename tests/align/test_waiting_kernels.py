@@ -19,7 +19,7 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render import json_document
 from bubbleviz.render.picture.picture import picture as svg
-from bubbleviz.render.text.report import first_screen
+from bubbleviz.render.text.first_screen import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps

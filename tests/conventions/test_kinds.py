@@ -32,7 +32,8 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.texts import MATCHED_CHARACTERS, MAX_RANGE_NAME
-from bubbleviz.render.text.report import first_screen, sections
+from bubbleviz.render.text.first_screen import first_screen
+from bubbleviz.render.text.report import sections
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant

@@ -26,7 +26,7 @@ from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.render.json_document import render, saved_of
-from bubbleviz.render.text.report import headline_lines
+from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import without_few_left_out

@@ -24,7 +24,7 @@ from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities
 from bubbleviz.native import library
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.report import headline_lines
+from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.view import View
 from tests.interpret.test_unrecorded_work import WRITERS
 from tests.support.columnar_exports import FORMS, columnar

@@ -19,7 +19,7 @@ from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.interpret.unrecorded_work import _find_open_times
 from bubbleviz.model.profile import Activities
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.report import headline_lines
+from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.view import View
 from tests.interpret.test_graphs import CALLS, LAUNCH, NODES, RANGES
 from tests.interpret.test_graphs import graphs as traced_graphs

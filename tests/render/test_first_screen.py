@@ -18,7 +18,7 @@ from bubbleviz.count.iterations import in_order
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.document import cell_width, wrapped
-from bubbleviz.render.text.report import MOST_LINES, first_screen
+from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -21,7 +21,8 @@ from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.picture.picture import picture as svg
-from bubbleviz.render.text.report import causes, first_screen, headline_lines
+from bubbleviz.render.text.bubble_tables import causes
+from bubbleviz.render.text.first_screen import first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.bubble_parts import (
     NOT_WORK,

@@ -12,7 +12,8 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.picture import picture
-from bubbleviz.render.text.report import as_markdown, first_screen, headline_lines
+from bubbleviz.render.text.first_screen import first_screen, headline_lines
+from bubbleviz.render.text.report import as_markdown
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure

@@ -16,7 +16,7 @@ from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl import outputs as nccl
 from bubbleviz.errors import ProfileError
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.report import headline_lines
+from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.view import View
 from bubbleviz.sources import gzip_files
 from tests.planting import Planting, plant

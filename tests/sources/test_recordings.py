@@ -23,7 +23,7 @@ from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.picture import picture as render
-from bubbleviz.render.text.report import first_screen
+from bubbleviz.render.text.first_screen import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View

@@ -130,13 +130,14 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
     """Print the first screen, or the tables that were asked for."""
     from bubbleviz.render.text import orders, savings, times
     from bubbleviz.render.text import report as text
+    from bubbleviz.render.text.first_screen import first_screen
 
     if tables:
         shown = text.sections(report, view) if ALL in tables else text.details(report, view, tables)
         show(shown)
         return
     shown_on = display()
-    show_lines(text.first_screen(report, view, shown_on), shown_on)
+    show_lines(first_screen(report, view, shown_on), shown_on)
     if report.plan is not None:
         show(orders.plan_deviations(report))
     if compared:

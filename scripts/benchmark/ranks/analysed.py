@@ -56,7 +56,7 @@ def _analyse(path: str, jobs: int, dask: str | None) -> dict[str, Any]:
     from bubbleviz.cli.terminal import show_lines
     from bubbleviz.model.phases import COUNTED
     from bubbleviz.native.library import keep_freed_memory
-    from bubbleviz.render.text.report import first_screen
+    from bubbleviz.render.text.first_screen import first_screen
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.report.view import View
 

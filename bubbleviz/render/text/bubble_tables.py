@@ -1,0 +1,82 @@
+"""Tables of bubbles: their causes, the parts of a step, and the longest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from bubbleviz.model.texts import one_line
+from bubbleviz.render import document as doc
+from bubbleviz.render.text.first_screen import describe_utilization
+from bubbleviz.report.bubble_parts import (
+    BubblePart,
+    bubble_parts,
+    rounded_shares,
+    step_parts,
+    step_window,
+)
+from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
+from bubbleviz.report.rank_means import idle_of
+from bubbleviz.report.report import Report
+
+
+def causes(report: Report) -> doc.Table:
+    """Return the causes of the bubble of the averaged iterations, a row each, and their sum.
+
+    It has no rows where nothing is known of them.
+    """
+    what = f"What the {idle_of(report)} is made of ({report.explanation.listed_ratio} window)"
+    parts = bubble_parts(report)
+    total = sum(part.share for part in parts)
+    of_bubble = rounded_shares([part.share / total for part in parts]) if total else []
+    return _parts_table(what, parts, {"% of bubble": [*of_bubble, doc.in_percent(1.0)]})
+
+
+def step_time(report: Report) -> Iterator[doc.Block]:
+    """Yield where the time of a step goes, the bubble among it, and the use made of the GPUs."""
+    if parts := step_parts(report):
+        window = step_window(report)
+        yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
+    if used := describe_utilization(report):
+        yield doc.Sentence(used)
+
+
+def _parts_table(
+    title: str, parts: Sequence[BubblePart], more: Mapping[str, Sequence[str]]
+) -> doc.Table:
+    """Return a table of parts of a window, and their sum.
+
+    Args:
+        title: of what they are parts.
+        parts: in display order.
+        more: cells of further columns, by title.
+    """
+    shares = [part.share for part in parts]
+    cells = {
+        "cause" if more else "part": [*(part.name for part in parts), "all"],
+        "% of window": [*rounded_shares(shares), doc.in_percent(sum(shares))],
+        **more,
+        "ms": [*(doc.milliseconds(part.time_ns) for part in parts),
+               doc.milliseconds(sum(part.time_ns for part in parts))],
+        "meaning": [*(part.meaning for part in parts), ""],
+    }  # fmt: skip
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    return doc.Table(
+        f"{title}, mean of ranks and averaged iterations",
+        rows if parts else [],
+        left=("cause", "part", "meaning"),
+        wrap=("meaning",),
+        giving_way=("% of bubble",),
+    )
+
+
+def longest(report: Report) -> Iterator[doc.Block]:
+    """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
+    intervals, implied = longest_bubbles(report), longest_implied(report)
+    if not intervals:
+        return
+    which = "" if implied is None else " that the schedule does not imply"
+    yield doc.heading(f"Longest idle intervals{which} (all of them: -o idle.bubbles.csv)")
+    lines = [one_line(sentence, 400) for _, sentence in intervals]
+    if implied is not None:
+        lines.append(f"the longest that it implies: {one_line(implied, 400)}")
+    yield doc.bullets(lines)
