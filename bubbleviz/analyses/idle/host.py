@@ -1,7 +1,7 @@
-"""Host: what threads did at every instant, as ranges and calls tell.
+"""Host: what threads did at every instant, according to their ranges and calls.
 
-Of the ranges and calls around an instant the strongest counts, of equally strong ones the
-innermost::
+The strongest of the ranges and calls around an instant counts. If several are equally strong, it is
+the innermost::
 
     range       ├─data loading (3)──────────────┤
     call            ├─cudaMemcpy (2)─┤            ├─cudaMalloc (2)─┤
@@ -29,15 +29,15 @@ from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up, p
 from bubbleviz.model.nesting import Innermost
 from bubbleviz.sources.in_memory import no_calls
 
-#: Shorter calls and ranges count as part of what is around them.
+#: Minimum length of a call or range; shorter ones count as part of what is around them.
 GRAIN_NS = 1_000
-#: About so many calls in gaps are kept; where there are more, the longer ones.
+#: Approximate maximum number of calls in gaps; if there are more, the longest ones are kept.
 _MOST = 1 << 20
-#: The name that ranges of a device's own thread get.
+#: Name given to ranges of a device's own thread.
 ON_DEVICE = "a module runs on the device"
-#: What XLA names the ranges of what it runs on a device.
+#: Matches XLA's names of ranges for what it runs on a device.
 _XLA = re.compile(r"(?:XlaModule|Thunk):#")
-#: What XLA's profiler names the thread that runs the program, whose number it does not record.
+#: Matches XLA's names of the thread that runs the program, whose number it does not record.
 _PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 
 
@@ -50,10 +50,10 @@ def gap_calls_of(
     """Return the calls that launched the work after a gap, or ran during one, by their rows.
 
     Args:
-        profile: with its calls.
-        launching: rows of the calls that launched the work after gaps, distinct and ascending.
-        idle: when a device of each process was idle.
-        records: of events.
+        profile: The profile with its calls.
+        launching: Rows of the calls that launched the work after gaps, distinct and ascending.
+        idle: When a device of each process was idle.
+        records: Records of events.
 
     Returns:
         The calls, those that made records, and the length below which calls that launched nothing
@@ -81,7 +81,7 @@ def gap_calls_of(
 def _in_idle_time(
     table: model.Calls | model.Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
 ) -> Bools:
-    """Tell which of some rows touch a time in which a device of their process was idle."""
+    """Return a mask of the rows that share time with idle time of a device of their process."""
     inside, process = np.zeros(len(table), bool), model.process_of(table.thread[rows])
     for number in idle.keys() & set(distinct(process).tolist()):
         own = rows[process == number]
@@ -94,15 +94,15 @@ class HostEvents(Table):
     """Ranges, then calls, of threads that launch and of main threads, each with an activity.
 
     Attributes:
-        thread: of the range or call.
-        start_ns: start.
-        end_ns: end.
-        activity: number of what the host does in it.
-        strength: of the activity (:mod:`bubbleviz.conventions.host_activities`).
-        launched: row of the activities: the one that a call launched; -1 none.
-        by: row of the activities: the work that a call waited for last; -1 none, or unknown.
-        call: row of ``calls``: the name of a call that waited for known work; -1 of others.
-        calls: distinct names of these calls.
+        thread: Thread of the range or call.
+        start_ns: Start.
+        end_ns: End.
+        activity: Number of the activity of the host.
+        strength: Strength of the activity (:mod:`bubbleviz.conventions.host_activities`).
+        launched: Row of the work that a call launched, or -1 if there is none.
+        by: Row of the work that a call waited for last, or -1 if there is none or it is unknown.
+        call: Row of ``calls`` with the name of a call that waited for known work, else -1.
+        calls: Distinct names of these calls.
     """
 
     thread: Ints
@@ -118,13 +118,13 @@ class HostEvents(Table):
     def seen_from(
         self, activities: model.Activities, rank: int, threads: Ints, numbers: Numbering[str]
     ) -> HostEvents:
-        """Return the events of some threads as a rank sees them.
+        """Return the events of some threads with activities as seen from a rank.
 
         Args:
-            activities: kernels and copies.
-            rank: that was idle meanwhile; launches for others are ``other device``.
-            threads: that may have kept it waiting.
-            numbers: of the activities' names.
+            activities: Kernels and copies.
+            rank: The idle rank. Launches for other ranks are ``other device``.
+            threads: Threads that may have kept it waiting.
+            numbers: Numbers of the activities' names.
         """
         elsewhere, transfer, launch = map(
             numbers.number, (known.OTHER_DEVICE, known.TRANSFER, known.LAUNCH)
@@ -148,13 +148,13 @@ def host_events_of(
     """Return the ranges and calls of threads as activities.
 
     Args:
-        ranges: of threads that launch, and of main threads, without steps.
-        calls: the calls that matter, by their rows.
-        call: row of the launching call of each activity; -1 unknown.
-        profile: with the names of its calls.
-        lookup: activities of names.
-        numbers: of the activities' names.
-        waits: process and correlation id of calls in which a host waited, and for which work.
+        ranges: Ranges of threads that launch, and of main threads, without steps.
+        calls: The calls that matter, by row.
+        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+        profile: The profile with the names of its calls.
+        lookup: Activities by name.
+        numbers: Numbers of the activities' names.
+        waits: Process, correlation id and awaited work of calls in which a host waited.
     """
     of_range = [lookup.of(name) for name in ranges.names]
     of_ranges = numbers.numbers(name for name, _ in of_range)
@@ -212,13 +212,13 @@ def events_around(
     """Return what threads did in some segments of time, cut where that changes.
 
     Args:
-        host: ranges and calls of threads.
-        thread: of each segment.
-        start_ns: start of each; those of one thread are disjoint.
-        end_ns: end of each, later than the start.
+        host: Ranges and calls of threads.
+        thread: Thread of each segment.
+        start_ns: Start of each segment. Segments of a thread are disjoint.
+        end_ns: End of each segment, later than its start.
 
     Returns:
-        Row of the segments, start, end, and row of the host's events (-1 unknown) of each piece.
+        Segment, start, end, and row of the host's events, or -1 if unknown, of each piece.
     """
     row = np.arange(len(thread))
     if len(row) == 0 or len(host) == 0:
@@ -264,11 +264,11 @@ def host_ranges_of(
     the host does not do them. They are named ``ON_DEVICE``, and others of such threads left out.
 
     Args:
-        profile: as read.
-        idle: when a device of each process was idle.
-        threads: that launch, and main ones.
-        steps: of each process.
-        shortest_ns: shorter gaps are not attributed, so shorter ranges do not count.
+        profile: The profile as read.
+        idle: When a device of each process was idle.
+        threads: Threads that launch, and main threads.
+        steps: Steps of each process.
+        shortest_ns: Minimum length of a range; shorter gaps are not attributed.
     """
     since, until = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
     logs = [

@@ -8,8 +8,8 @@ before has ended, and the work behind a wait begins when the event has completed
     stream 7    ├ P ┤ wait for E            ├── W ──┤
     held                 ├────────────┤               from when W should have begun, until K ended
 
-The order is that of the calls. Of calls at one time it is not known, nor is it of work whose call
-was not recorded: nothing is concluded from these.
+The order is the order of the calls. It is unknown for calls at the same time, and for work whose
+call was not recorded. Nothing is concluded from these.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 
-#: Before any time that occurs: nothing is known of when it completed.
+#: Earlier than any time in a profile: the time of completion is unknown.
 NEVER = -(1 << 62)
-#: An event may follow a wait for another one, so many in a row.
+#: Maximum number of events in a row that each follow a wait for the one before.
 _DEEPEST = 32
-#: Work that began so much before its event completed did not wait for it: clocks agree that well.
+#: Maximum time by which work may start before its event completed. Work that starts earlier did not
+#: wait for the event, because clocks agree better than that.
 SLACK_NS = 1_000
-#: Kinds of work that others wait for.
+#: Kinds of work that streams and hosts wait for.
 COMPUTE, COMMUNICATION, COPY = range(3)
-#: What tables call them, and the activity that idle time is attributed to.
+#: Display names of these kinds, and the activities that idle time is attributed to.
 KIND_NAMES = ("compute", "communication", "copy")
 BLOCKED = (
     host_activities.BLOCKED_BY_COMPUTE,
@@ -50,11 +51,12 @@ class HeldWork(Table):
     """Work that waited for an event, in order of its rows.
 
     Attributes:
-        work: row of the activities.
-        start_ns: when it should have begun: launched, and the work before it on its stream done.
-        end_ns: when the event completed; no later than the work began.
-        by: row of the activity whose end the event recorded.
-        kind: of that: :data:`COMPUTE` and the like.
+        work: Row of the activities: the work that waited.
+        start_ns: Time from which the work waited: it was launched, and the work before it on its
+            stream had ended.
+        end_ns: Time when the event completed, or when the work began if that is earlier.
+        by: Row of the activities: the work after which the event was recorded.
+        kind: Kind of that work, such as :data:`COMPUTE`.
     """
 
     work: Ints
@@ -69,12 +71,12 @@ class Waiting:
     """What a profile proves of waiting.
 
     Attributes:
-        held: work of streams that waited.
-        hosts: process and correlation id of calls in which a host waited, in this order, and row of
-            the activity that each waited for last.
-        streams: the stream of each activity; -1 unknown. Empty where nothing is proved.
-        asked: how many waits of streams for events there are.
-        unrecorded: for how many of them no record of the event is known.
+        held: Work of streams that waited.
+        hosts: Process and correlation id of each call in which a host waited, sorted by them, and
+            the row of the activity that the call waited for last.
+        streams: Stream of each activity, or -1 if unknown. Empty if nothing is proved.
+        asked: Number of waits of streams for events.
+        unrecorded: Number of these waits for which no record of the event is known.
     """
 
     held: HeldWork = field(default_factory=HeldWork.none)
@@ -85,7 +87,13 @@ class Waiting:
 
 
 def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
-    """Return the kind of some activities; ``kinds`` names communication."""
+    """Return the kinds of work of some activities.
+
+    Args:
+        activities: Kernels and copies.
+        rows: Rows of the activities.
+        kinds: Names of communication kernels.
+    """
     communication = np.append(matching(activities.names, kinds.communication), False)
     communicates, copies = communication[activities.name_id[rows]], rows >= activities.kernels
     kind = np.select((copies, communicates), (COPY, COMMUNICATION), COMPUTE)
@@ -95,9 +103,9 @@ def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
 def synchronisation_of(
     profile: Profile,
 ) -> tuple[Synchronisation | None, tuple[limitations.Limitation, ...]]:
-    """Return what a profile holds of waiting, None where that is nothing, and what is lost.
+    """Return the synchronization events of a profile, or None if there are none, and what is lost.
 
-    What names no process is that of the only one that ran work.
+    Events without a process belong to the only process that ran work, if there is only one.
     """
     if profile.synchronisation is None or not profile.launches_known:
         return None, ()
@@ -112,7 +120,7 @@ def synchronisation_of(
 
 
 def made_by(records: EventRecords, calls: Calls) -> Bools:
-    """Tell which calls made one of some records."""
+    """Return a mask of the calls that made one of the records."""
     ids = calls.correlation_id.astype(np.int64)
     keys = records.process, records.correlation_id
     found = looked_up(keys, np.zeros(len(records), np.int64), (process_of(calls.thread), ids))
@@ -120,7 +128,7 @@ def made_by(records: EventRecords, calls: Calls) -> Bools:
 
 
 def _made(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
-    """Return the records whose call is known, and when it began; of several the first counts."""
+    """Return the records whose call is known, and the start of the first such call."""
     count, ids = len(records), calls.correlation_id.astype(np.int64)
     process = np.append(records.process, process_of(calls.thread))
     key = groups_of(process, np.append(records.correlation_id, ids)).of_row
@@ -131,20 +139,20 @@ def _made(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
 
 
 class StreamOrder:
-    """The work of streams, stream by stream in the order in which it began.
+    """The work of streams, in order of (stream, start).
 
     Attributes:
-        work: row of the activities.
-        stream: number of the stream of each, ascending.
-        time_ns: when its launching call began, ascending within a stream. Work whose call is
-            unknown has the time of the work before.
-        known: whether its call is known.
+        work: Row of the activities.
+        stream: Number of its stream, ascending.
+        time_ns: Start of its launching call, ascending within a stream. Work with an unknown call
+            has the time of the work before it.
+        known: Whether its call is known.
 
     Args:
-        stream: number of the stream of each activity; -1 unknown.
-        start_ns: when it began on the device.
-        launched_ns: when its launching call began.
-        known: whether that is known.
+        stream: Number of the stream of each activity, or -1 if unknown.
+        start_ns: Start of each activity on the device.
+        launched_ns: Start of the launching call of each activity.
+        known: Whether that call is known.
     """
 
     def __init__(self, stream: Ints, start_ns: Ints, launched_ns: Ints, known: Bools) -> None:
@@ -155,29 +163,29 @@ class StreamOrder:
         self.time_ns = time_ns[latest_so_far(self.stream, time_ns)]
 
     def before(self, stream: Ints, time_ns: Ints, *, or_at: bool = False) -> Ints:
-        """Return where the last work is that streams were given before some times; -1 none."""
+        """Return the place of the last work that each stream got before a time, or -1."""
         return intervals.last_before(self.stream, self.time_ns, stream, time_ns, or_at=or_at)
 
     def after(self, stream: Ints, time_ns: Ints) -> Ints:
-        """Return where the first work is that streams were given after some times; -1 none."""
+        """Return the place of the first work that each stream got after a time, or -1."""
         last = self.before(stream, time_ns, or_at=True)
         at = np.where(last == NONE, np.searchsorted(self.stream, stream), last + 1)
         return np.where(np.append(self.stream, NONE)[at] == stream, at, NONE)
 
     def trusted(self, at: Ints) -> Bools:
-        """Tell which of some places hold work whose call is known, or nothing (-1)."""
+        """Return a mask of the places that are -1, or whose work has a known call."""
         return np.append(self.known, True)[at]
 
     def last_work(self, stream: Ints, time_ns: Ints) -> Ints:
-        """Return the last work that streams were given before some times; -1 unknown, or none."""
+        """Return the last work that each stream got before a time, or -1 if none or unknown."""
         at = self.before(stream, time_ns)
         return np.where(self.trusted(at), np.append(self.work, NONE)[at], NONE)
 
 
 def latest_so_far(run: Ints, value: Ints) -> Ints:
-    """Return for each row which row of its run has the highest value up to it.
+    """Return for each row the row of its run that has the highest value so far.
 
-    Of equal ones it is the first. Rows of a run follow each other::
+    If several rows have it, the first one wins. Rows of a run are adjacent::
 
         run      0 0 0 1 1
         value    5 7 6 2 2
@@ -195,16 +203,16 @@ def latest_so_far(run: Ints, value: Ints) -> Ints:
 
 
 def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
-    """Return the record that each wait is for; -1 unknown, or none.
+    """Return the record that each wait is for, or -1 if there is none or it is unknown.
 
-    The record that shares the wait's number counts; where these numbers are not recorded, the last
-    one of its event in the process, of its own device if there is one, as it is not documented
-    whether several devices number events together. A record after the wait does not count.
+    It is the record that shares the wait's number. If these numbers are not recorded, it is the
+    last record of the event in the process before the wait. A record of the wait's own device is
+    preferred, because it is not documented whether several devices number events together.
 
     Args:
-        records: of events, each with a process.
-        called_ns: when the host made each.
-        waits: of streams and hosts.
+        records: Records of events, each with a process.
+        called_ns: Time when the host made each record.
+        waits: Waits of streams and hosts.
     """
     found = np.full(len(waits), NONE, np.int64)
     unpaired = (waits.pairing == NONE) | (records.pairing == NONE).all()
@@ -231,13 +239,13 @@ def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Int
 
 
 def _same_launch(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return when all that the launch of each activity launched has ended, and what ended last.
+    """Return when all work of the same launch as each activity had ended, and which ended last.
 
     A CUDA graph is one launch of many kernels, on several streams.
 
     Args:
-        call: row of the launching call; -1 unknown.
-        end_ns: of each activity.
+        call: Row of the launching call of each activity, or -1 if unknown.
+        end_ns: End of each activity.
     """
     row, launching = np.arange(len(call)), call[call != NONE]
     if len(distinct(launching)) == len(launching):
@@ -259,10 +267,10 @@ def _completions(
     launched_with: tuple[Ints, Ints],
     runs: tuple[Ints, ...],
 ) -> tuple[Ints, Ints]:
-    """Return when events completed, :data:`NEVER` unknown, and behind which work, -1 unknown.
+    """Return when each event completed, and the work that completed it.
 
-    They complete with the work before them, or with the waits behind that: a wait before that work
-    is over when the work begins.
+    An event completes with the work before it, or with the waits after that work: a wait before the
+    work is over when the work begins. Unknown times are :data:`NEVER`, unknown work is -1.
     """
     record, run_stream, start_ns, anchor, run = runs
     done_ns, closing = launched_with
@@ -295,9 +303,12 @@ def _held(
     launched_ns: Ints,
     returned_ns: Callable[[Ints], Ints],
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the record that work behind runs waited for last, the work, and from when to when.
+    """Return the record that the work after each run of waits waited for last.
 
-    It must be the next one after the run's anchor, and its launch known.
+    The work must be the next one after the run's anchor, and its launch must be known.
+
+    Returns:
+        The record, the work, and the start and end of its wait.
     """
     record, stream, start_ns, anchor, run = runs
     last = np.flatnonzero(np.append(run[1:] != run[:-1], True)[: len(run)])
@@ -331,17 +342,17 @@ def waiting_of(
     returned_ns: Callable[[Ints], Ints],
     kinds: Kinds,
 ) -> Waiting:
-    """Return what a profile proves of waiting.
+    """Return the waits that a profile proves.
 
     Args:
-        found: what it holds.
-        calls: that made the records of events.
-        activities: kernels and copies.
+        found: Synchronization events of the profile.
+        calls: Calls that made the records of events.
+        activities: Kernels and copies.
         streams: Stream of each activity, or -1 if unknown.
-        call: row of the launching call of each; -1 unknown.
-        launched_ns: when that began; means nothing where there is none.
-        returned_ns: gives the ends of the calls of some rows (distinct, ascending).
-        kinds: names of communication kernels.
+        call: Row of the launching call of each activity, or -1 if unknown.
+        launched_ns: Start of that call, undefined if the call is unknown.
+        returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
+        kinds: Names of communication kernels.
     """
     waits, waited_ns = found.waits, found.waits.start_ns
     made, called_ns = _made(found.records, calls)
