@@ -193,7 +193,7 @@ class Export(ABC):
         """Return the selected rows of a query, in stretches from a row to a row or of all.
 
         The queries are ranges/named, ranges/lasting, ranges/sample, calls/system and
-        strings/matching.
+        strings/matching. Rows of ranges/sample whose text fits no pattern may be missing or not.
 
         Raises:
             ProfileError: a range to be named lacks a number, or has text in its place.

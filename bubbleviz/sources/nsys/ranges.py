@@ -58,7 +58,8 @@ def sample_names(
     pieces = [(at, min(at + of_piece - 1, last)) for at in range(first, last + 1, step)]
     blocks = []
     if pieces:
-        values, *texts = export.named("ranges/sample", Selection(event_types(export)), pieces)
+        selection = Selection(event_types(export), tuple(globs))
+        values, *texts = export.named("ranges/sample", selection, pieces)
         blocks = [(values[1], *texts)]
     name_id, names = _names(blocks, export.texts)
     counts = np.bincount(name_id[name_id >= 0], minlength=len(names)).tolist()

@@ -197,7 +197,9 @@ class DirectReader:
             # Only the kind and the id of the text are read: other columns may be damaged.
             table = replace(table, integers=table.integers[[2, 5]])
         text = place["text" if "text" in place else "value"]
-        globs = ("*",) if by_time or sampled else selection.globs
+        globs = selection.globs
+        if by_time or (sampled and not globs):
+            globs = ("*",)
         rows = table.named(text, globs, stretches, **options)
         if rows is None:
             self._leave(name)
