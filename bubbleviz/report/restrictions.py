@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.explain.recognition import reasons
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
-from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import one_line
 
 if TYPE_CHECKING:
+    from bubbleviz.model.operations import Rank
     from bubbleviz.report.summary import RestrictionEntry
 
 

@@ -102,9 +102,8 @@ def test_ratios_of_a_common_clock_have_an_interval(
     of_first = report.iteration(0).ratios.items()
     ratios = {name: replace(ratio, interval=interval) for name, ratio in of_first}
 
-    told = None if interval is None else [*interval]
     (found, *_) = document(with_first(report, ratios=ratios))["iterations"]
-    assert found["bubble_interval"] == {"schedule": told, "step": told}
+    assert found["bubble_interval"] == {"schedule": interval, "step": interval}
 
 
 def with_clocks(report: Report, *clocks: tuple[str, int, float, int | None]) -> Report:
