@@ -1,4 +1,4 @@
-"""Align: profiles merged, on one clock, ranks in pipeline order, iterations paired."""
+"""The run: all profiles merged, on one clock, with ranks and operations in the report's order."""
 
 from __future__ import annotations
 
@@ -9,91 +9,26 @@ from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.align import profile_clocks
-from bubbleviz.align.clocks.shared_names import (
-    contradiction_limitations,
-    separate_machines,
-    shared_name_limitations,
-)
-from bubbleviz.align.clocks.timebase import Timebase, rank_precedences, timebase, within_machines
-from bubbleviz.align.join import JoinedRecordings, as_stream, correct_clocks, join
+from bubbleviz.align.alignment import Alignment, RunHints, align_recordings
+from bubbleviz.align.clocks.timebase import Timebase
+from bubbleviz.align.join import JoinedRecordings, correct_clocks
 from bubbleviz.align.meetings import met, without_members
-from bubbleviz.align.pairing.iteration_pairs import paired
+from bubbleviz.align.pairing.iteration_pairs import Pairing, paired
 from bubbleviz.align.profile_clocks import ProfileClock, subtract_sessions
-from bubbleviz.align.ranks import find_excluded_ranks, places_of, ranks_of
+from bubbleviz.align.ranks import find_excluded_ranks, ranks_of
 from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
 from bubbleviz.align.recorded_devices import convert_to_run_clock
-from bubbleviz.align.refusals import refuse_other_runs
 from bubbleviz.align.stage_layers import StageLayers, layers_of_stages
-from bubbleviz.align.stages.pipelines import Parallel
-from bubbleviz.align.stages.staging import Staging, stage
 from bubbleviz.align.waiting_kernels import waiting_kernels
-from bubbleviz.errors import UsageError
-from bubbleviz.interpret.recording import Recordings
+from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import Ints, scattered
-from bubbleviz.model.grouping import (
-    begins,
-    expanded,
-    heads,
-    sorted_rows,
-)
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.grouping import begins, expanded, heads, sorted_rows
+from bubbleviz.model.limitations import Limitation
 
 IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, CollectiveIntervals)
-
-
-def _placed(table: IntervalsT, place: Ints) -> IntervalsT:
-    """Return intervals of ranks in the order of their ranks' places, and of their starts."""
-    rank = place[table.rank]
-    return replace(table, rank=rank).take(sorted_rows(rank, table.start_ns))
-
-
-def _placed_operations(
-    operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
-) -> tuple[tables.Operations, tables.BusyIntervals, tables.HostActivities, Ints]:
-    """Return operations by (rank, start), those without a span by their host start.
-
-    With them come their busy intervals, what launching threads did before them, and the new row of
-    each operation; in the last place -1, for none.
-
-    Args:
-        operations: with ranks in their places.
-        busy: when they keep their ranks busy.
-        hosts: with ranks in their places.
-    """
-    spanned = operations.has_span == 1
-    start = operations.start_ns
-    if not spanned.all():
-        start = np.where(spanned, start, operations.host_start_ns)
-    order = _nearly_sorted(operations.rank, start, operations.host_start_ns)
-    # The last place is that of no row.
-    place = scattered(len(order) + 1, order, np.arange(len(order)))
-    busy = busy.changed(operation=place[busy.operation])
-    busy = busy.take(_nearly_sorted(busy.operation, busy.start_ns))
-    hosts = hosts.changed(operation=place[hosts.operation])
-    hosts = hosts.take(sorted_rows(hosts.operation))
-    return operations.take(order).compacted(), busy, hosts, place
-
-
-def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
-    """Return the rows in the order of columns, mostly sorted already where the first one agrees."""
-    bounds = np.append(heads(first), len(first))
-    begin, end = bounds[:-1], bounds[1:]
-    runs = sorted_rows(first[begin])
-    # Rows that follow each other and agree move together.
-    order = expanded(begin[runs], end[runs])[1] if len(runs) < len(first) else runs
-    at = slice(None) if begins(first[begin[runs]]).all() else order
-    ordered = first[at]
-    same = ordered[1:] == ordered[:-1]
-    for column in {id(column): column for column in then}.values():
-        values = column[at]
-        if (same & (values[1:] < values[:-1])).any():
-            return sorted_rows(first, *then)
-        same &= values[1:] == values[:-1]
-    return order
 
 
 @dataclass(frozen=True)
@@ -172,80 +107,31 @@ class Run:
     has_kernels: bool = True
 
 
-@dataclass(frozen=True)
-class RunHints:
-    """What the user states about a run.
-
-    Attributes:
-        order: ranks in pipeline order, by the numbers that they have without it; empty to
-            infer it from the data.
-        parallel: sizes of the run; None to infer replicas of stages.
-        same_clock: groups of hostnames that share one clock.
-        method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`; None for causal clocks of
-            captures that are not far apart in UTC.
-    """
-
-    order: Sequence[int] = ()
-    parallel: Parallel | None = None
-    same_clock: Sequence[Sequence[str]] = ()
-    method: str | None = None
-
-
 def merge(parts: Recordings, hints: RunHints) -> Run:
-    """Return recordings as one run.
+    """Merge recordings into one run.
 
     Args:
-        parts: one a clock of a profile.
-        hints: what the user states about the run.
+        parts: One recording per clock of a profile.
+        hints: Statements of the user about the run.
 
     Raises:
-        MismatchError: the profiles are of no single run.
+        MismatchError: The profiles are not from a single run.
         UsageError: ``hints.order`` does not name every rank once.
     """
     recordings = parts.recordings
-    sources = [recording.source for recording in recordings]
-    machines = profile_clocks.machines_of(sources, hints.same_clock)
-    sessions = profile_clocks.session_clocks(sources, machines)
-    captures = [(r.start_ns, r.end_ns) for r in recordings]
-    wrong: tuple[Limitation, ...] = ()
-    numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
-    if hints.method != "causal":
-        wrong = profile_clocks.refuse_unrelated(
-            sources,
-            captures,
-            sessions,
-            profile_clocks.as_much_as_most(
-                np.array([len(recording.ranks) for recording in recordings], np.int64),
-                parts.lengths("operations"),
-            ),
-            numbered=None not in numbers and len(set(numbers)) == len(numbers),
-        )
-    aligned = _align(parts, machines, captures, hints)
-    if (hints.method or "causal") == "causal":
-        aligned, shared = _separate_contradicting(aligned, parts, captures, hints)
-        wrong = (*wrong, *shared)
-    staging, place, time = aligned.staging, aligned.place, aligned.time
-    early, sessions, machines = aligned.early, aligned.sessions, aligned.machines
-    joined = correct_clocks(staging.joined, subtract_sessions(time.clocks, sessions))
+    alignment = align_recordings(parts, hints)
+    staging, place, time = alignment.staging, alignment.place, alignment.time
+    pairing = staging.pairing
+    joined = correct_clocks(staging.joined, subtract_sessions(time.clocks, alignment.sessions))
     ranks = ranks_of(staging, place)
     collectives = met(joined, staging, time, hints.parallel)
     limitations = (
-        *wrong,
-        *(profile_clocks.untimed(sources, machines) if hints.method == "utc" else ()),
-        *time.limitations,
-        *early,
-        *staging.limitations,
+        *alignment.limitations,
         *find_excluded_ranks(joined),
-        *waiting_kernels(recordings, time.clocks),
-        *(
-            contradicting_kernels(recordings, captures, sessions, staging)
-            if time.contradicted and hints.method != "utc"
-            else receiving_kernels(recordings, sessions, staging)
-        ),
+        *_find_waiting_kernels(recordings, alignment, hints),
         *without_members(collectives, joined.exposed),
     )
-    pairing = staging.pairing
-    unplaced = replace(
+    renumbered = replace(
         joined.operations,
         rank=place[joined.operations.rank],
         iteration=pairing.iteration,
@@ -253,35 +139,30 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         global_ranks=tuple(rank.global_rank for rank in ranks),
     )
     hosts = joined.hosts.changed(rank=place[joined.hosts.rank])
-    operations, busy, hosts, row = _placed_operations(unplaced, joined.busy, hosts)
-    # Of the run's operations, and of each rank's own iterations.
-    collectives = collectives.changed(operation=row[collectives.operation])
-    active = joined.active
-    iteration = paired(pairing, active.rank, active.iteration)
-    known = iteration >= 0
-
-    def by_iteration(time_ns: Ints) -> Ints:
-        found = np.zeros((len(pairing.names), len(place)), np.int64)
-        found[iteration[known], place[active.rank[known]]] = time_ns[known]
-        return found
-
-    ends = np.cumsum([0, *(len(recording.ranks) for recording in recordings)]).tolist()
-    run = Run(
+    operations, busy, hosts, new_row = _sort_operations(renumbered, joined.busy, hosts)
+    collectives = collectives.changed(operation=new_row[collectives.operation])
+    times = _tabulate_active_times(joined, pairing, place)
+    n_ranks = [len(recording.ranks) for recording in recordings]
+    bounds = np.cumsum([0, *n_ranks]).tolist()
+    rank_of_local = tuple(place[first:stop] for first, stop in pairwise(bounds))
+    recorded = convert_to_run_clock(recordings, time.clocks, is_contradicted=time.contradicted)
+    by_place = np.argsort(place)
+    return Run(
         ranks=ranks,
         clocks=time.clocks,
-        timebase=replace(time, machine=time.machine[np.argsort(place)]),
+        timebase=replace(time, machine=time.machine[by_place]),
         operations=operations,
         busy=busy,
-        active_ns=by_iteration(active.active_ns),
-        kernel_ns=by_iteration(active.kernel_ns),
-        gap_ns=by_iteration(active.gap_ns),
-        collective_gap_ns=by_iteration(active.collective_gap_ns),
-        running=_placed(joined.running, place),
-        unattributed=_placed(joined.unattributed, place),
-        exposed=_placed(joined.exposed, place),
-        collectives=_placed(collectives, place),
-        overheads=_placed(joined.overheads, place),
-        unrecorded=_placed(joined.unrecorded, place),
+        active_ns=times["active_ns"],
+        kernel_ns=times["kernel_ns"],
+        gap_ns=times["gap_ns"],
+        collective_gap_ns=times["collective_gap_ns"],
+        running=_sort_intervals(joined.running, place),
+        unattributed=_sort_intervals(joined.unattributed, place),
+        exposed=_sort_intervals(joined.exposed, place),
+        collectives=_sort_intervals(collectives, place),
+        overheads=_sort_intervals(joined.overheads, place),
+        unrecorded=_sort_intervals(joined.unrecorded, place),
         hosts=hosts,
         iteration_names=pairing.names,
         paired=pairing.known,
@@ -291,147 +172,112 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         ends_early=staging.ends_early,
         order_refutes=staging.order_refutes,
         limitations=limitations,
-        rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
-        pauses=_placed(joined.pauses, place),
-        recorded_start_ns=joined.recorded_start_ns[np.argsort(place)],
-        recorded=tuple(
-            convert_to_run_clock(recordings, time.clocks, is_contradicted=time.contradicted)
-        ),
-        profile_hosts=aligned.hosts,
+        rank_of_local=rank_of_local,
+        pauses=_sort_intervals(joined.pauses, place),
+        recorded_start_ns=joined.recorded_start_ns[by_place],
+        layers=layers_of_stages(recordings, operations, rank_of_local),
+        recorded=tuple(recorded),
+        profile_hosts=alignment.hosts,
         has_kernels=all(rank.local.told is None for rank in joined.ranks),
     )
-    layers = layers_of_stages(recordings, run.operations, run.rank_of_local)
-    return replace(run, layers=layers)
 
 
-@dataclass(frozen=True)
-class _Aligned:
-    """Recordings that were aligned under an assumption about their machines.
+def _find_waiting_kernels(
+    recordings: Sequence[Recording], alignment: Alignment, hints: RunHints
+) -> tuple[Limitation, ...]:
+    """Return limitations for kernels of unknown names that count as compute but wait.
 
-    Attributes:
-        machines: Assumed machine of each profile.
-        hosts: Name of the host of each profile.
-        sessions: Clock of each profile according to its session.
-        staging: The recordings on these clocks, with stages, pipelines and iterations.
+    Args:
+        recordings: All recordings of the run.
+        alignment: Their stages, iterations and clocks.
+        hints: Statements of the user about the run.
+    """
+    staging, time, sessions = alignment.staging, alignment.time, alignment.sessions
+    waiting = waiting_kernels(recordings, time.clocks)
+    if time.contradicted and hints.method != "utc":
+        receiving = contradicting_kernels(recordings, alignment.captures, sessions, staging)
+    else:
+        receiving = receiving_kernels(recordings, sessions, staging)
+    return (*waiting, *receiving)
+
+
+def _tabulate_active_times(
+    joined: JoinedRecordings, pairing: Pairing, place: Ints
+) -> dict[str, Ints]:
+    """Return the times for which ranks were active by name, each of shape (iterations, ranks).
+
+    Args:
+        joined: The recordings.
+        pairing: Iterations over all ranks.
         place: Index of each rank in the report.
-        time: Common clock of all profiles.
-        early: Limitations for ranks of one machine that contradict each other.
     """
+    active = joined.active
+    iteration = paired(pairing, active.rank, active.iteration)
+    is_paired = iteration >= 0
+    cells = iteration[is_paired], place[active.rank[is_paired]]
+    times = {}
+    for name in ("active_ns", "kernel_ns", "gap_ns", "collective_gap_ns"):
+        by_iteration = np.zeros((len(pairing.names), len(place)), np.int64)
+        by_iteration[cells] = getattr(active, name)[is_paired]
+        times[name] = by_iteration
+    return times
 
-    machines: tuple[str, ...]
-    hosts: tuple[str, ...]
-    sessions: tuple[ProfileClock, ...]
-    staging: Staging
-    place: Ints
-    time: Timebase
-    early: tuple[Limitation, ...]
+
+def _sort_intervals(table: IntervalsT, place: Ints) -> IntervalsT:
+    """Return intervals by (index of the rank in the report, start)."""
+    rank = place[table.rank]
+    return replace(table, rank=rank).take(sorted_rows(rank, table.start_ns))
 
 
-def _align(
-    parts: Recordings,
-    machines: tuple[str, ...],
-    captures: Sequence[tuple[int, int]],
-    hints: RunHints,
-) -> _Aligned:
-    """Find the stages and clocks of recordings, given the machine of each profile.
+def _sort_operations(
+    operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
+) -> tuple[tables.Operations, tables.BusyIntervals, tables.HostActivities, Ints]:
+    """Return operations by (rank, start), and the tables that refer to their rows.
+
+    An operation without a span is sorted by its start on the host.
 
     Args:
-        parts: One recording per clock of a profile.
-        machines: Machine of each profile.
-        captures: First and last time of each profile on its own clock.
-        hints: Statements of the user about the run.
-
-    Raises:
-        MismatchError: The profiles are not from a single run.
-        UsageError: ``hints.order`` does not name every rank once.
-    """
-    sources = [recording.source for recording in parts.recordings]
-    sessions = profile_clocks.session_clocks(sources, machines)
-    joined = join(parts, machines, sessions)
-    refuse_other_runs(parts.recordings, machines, joined)
-    joined = as_stream(joined)
-    staging, place = _staged(joined, hints)
-    time = timebase(staging, sessions, captures, hints.method or "causal")
-    early = within_machines(staging)
-    hosts = tuple(source.host for source in sources)
-    return _Aligned(machines, hosts, sessions, staging, place, time, early)
-
-
-def _separate_contradicting(
-    aligned: _Aligned,
-    parts: Recordings,
-    captures: Sequence[tuple[int, int]],
-    hints: RunHints,
-) -> tuple[_Aligned, tuple[Limitation, ...]]:
-    """Assign profiles of one hostname to several machines if their clocks contradict each other.
-
-    The machines do not change if iterations cannot be matched on separate clocks, or if the
-    contradiction remains there, because then stages or times of operations are wrong. The
-    contradiction restricts the ratio in both cases.
-
-    Args:
-        aligned: The recordings with one machine per hostname.
-        parts: One recording per clock of a profile.
-        captures: First and last time of each profile on its own clock.
-        hints: Statements of the user about the run.
+        operations: Operations, with the indices of ranks in the report.
+        busy: Busy intervals of these operations.
+        hosts: Activities of launching threads before these operations.
 
     Returns:
-        aligned: The recordings, aligned again if machines were separated.
-        notes: Limitations for hostnames that stand for several machines, or may do so.
+        operations: The sorted operations.
+        busy: Their busy intervals, in the same order.
+        hosts: Activities of launching threads, in the same order.
+        new_row: New row of each operation. An additional last entry is -1, so that -1 stays -1.
     """
-    staging = aligned.staging
-    given_hosts = {host for group in hints.same_clock for host in group}
-    is_given = any(recording.source.host in given_hosts for recording in parts.recordings)
-    is_given |= any(clock is not None and clock.aligned for clock in staging.joined.told_clocks)
-    shares_machine = len(aligned.machines) > len(set(aligned.machines))
-    if is_given or not shares_machine or not staging.pairing.known:
-        return aligned, ()
-    machines = separate_machines(staging, rank_precedences(staging))
-    if machines is None:
-        return aligned, ()
-    separated = _align(_rename_hosts(parts, aligned.machines, machines), machines, captures, hints)
-    is_matched = separated.staging.pairing.known
-    if is_matched and not separated.time.contradicted and not separated.early:
-        return separated, shared_name_limitations(aligned.machines, machines)
-    kind = LimitationKind.RANKS_CONTRADICTED
-    if aligned.early:
-        return replace(aligned, early=tuple(replace(n, kind=kind) for n in aligned.early)), ()
-    return aligned, contradiction_limitations(aligned.machines, machines)
+    has_span = operations.has_span == 1
+    start_ns = operations.start_ns
+    if not has_span.all():
+        start_ns = np.where(has_span, start_ns, operations.host_start_ns)
+    order = _sort_nearly_sorted(operations.rank, start_ns, operations.host_start_ns)
+    new_row = scattered(len(order) + 1, order, np.arange(len(order)))
+    busy = busy.changed(operation=new_row[busy.operation])
+    busy = busy.take(_sort_nearly_sorted(busy.operation, busy.start_ns))
+    hosts = hosts.changed(operation=new_row[hosts.operation])
+    hosts = hosts.take(sorted_rows(hosts.operation))
+    return operations.take(order).compacted(), busy, hosts, new_row
 
 
-def _rename_hosts(parts: Recordings, before: Sequence[str], machines: Sequence[str]) -> Recordings:
-    """Return recordings whose hosts have the names of the machines that share their hostname.
+def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
+    """Return the order of rows by several columns; fast if each value of the first is sorted.
 
     Args:
-        parts: One recording per clock of a profile.
-        before: Machine of each profile, one per hostname.
-        machines: Machine of each profile, several per hostname.
+        first: The first column. Equal values mostly form runs of rows.
+        *then: Further columns, mostly in ascending order within these runs.
     """
-    recordings = tuple(
-        recording
-        if machine == hostname
-        else replace(recording, source=replace(recording.source, host=machine))
-        for recording, hostname, machine in zip(parts.recordings, before, machines, strict=True)
-    )
-    return replace(parts, recordings=recordings)
-
-
-def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
-    """Return stages, pipelines and iterations, and each rank's place in the report.
-
-    Raises:
-        UsageError: ``hints.order`` does not name every rank once.
-    """
-    staging = stage(joined, parallel=hints.parallel)
-    place = places_of(staging)
-    if not hints.order:
-        return staging, place
-    # The order names ranks by the places they would have without it.
-    if sorted(hints.order) != list(range(len(place))):
-        raise UsageError(
-            f"--order must name each of the ranks 0 to {len(place) - 1} once, by the numbers "
-            "that the table gives them without it"
-        )
-    order = np.argsort(place)[np.array(hints.order)].tolist()
-    staging = stage(joined, order, hints.parallel)
-    return staging, places_of(staging)
+    bounds = np.append(heads(first), len(first))
+    begin, end = bounds[:-1], bounds[1:]
+    runs = sorted_rows(first[begin])
+    # Each run of equal values moves as a whole.
+    order = expanded(begin[runs], end[runs])[1] if len(runs) < len(first) else runs
+    rows = slice(None) if begins(first[begin[runs]]).all() else order
+    ordered = first[rows]
+    is_equal = ordered[1:] == ordered[:-1]
+    for column in {id(column): column for column in then}.values():
+        values = column[rows]
+        if (is_equal & (values[1:] < values[:-1])).any():
+            return sorted_rows(first, *then)
+        is_equal &= values[1:] == values[:-1]
+    return order
