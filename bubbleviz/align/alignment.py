@@ -242,10 +242,9 @@ def _rename_hosts(parts: Recordings, before: Sequence[str], machines: Sequence[s
         before: Machine of each profile, one per hostname.
         machines: Machine of each profile, several per hostname.
     """
-    recordings = tuple(
-        recording
-        if machine == hostname
-        else replace(recording, source=replace(recording.source, host=machine))
-        for recording, hostname, machine in zip(parts.recordings, before, machines, strict=True)
-    )
-    return replace(parts, recordings=recordings)
+    recordings = list(parts.recordings)
+    for profile, (hostname, machine) in enumerate(zip(before, machines, strict=True)):
+        if machine != hostname:
+            source = replace(recordings[profile].source, host=machine)
+            recordings[profile] = replace(recordings[profile], source=source)
+    return replace(parts, recordings=tuple(recordings))

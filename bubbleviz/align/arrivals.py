@@ -91,20 +91,17 @@ def _named(operations: Operations, phases: tuple[Phase, Phase], side: int) -> In
     rows = np.flatnonzero(among(operations.phase, PASSED_ON))
     phase = np.where(operations.phase[rows] == Phase.F, *phases)
     both = np.concatenate((transfers, rows))
-    group = groups_of(
-        operations.rank[both],
-        np.concatenate((operations.phase[transfers], phase)),
-        operations.microbatch[both],
-        operations.chunk[both],
-        operations.sequence[both],
-    ).of_row
+    transfer_phase = np.concatenate((operations.phase[transfers], phase))
+    names = operations.microbatch[both], operations.chunk[both], operations.sequence[both]
+    group = groups_of(operations.rank[both], transfer_phase, *names).of_row
     host_ns = operations.host_end_ns if side < 0 else operations.host_start_ns
     time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[rows])) * -side
     is_row = np.arange(len(both)) >= len(transfers)
     # Transfers and operations of one key in the order in which an operation looks for them.
     order = sorted_rows(group, time_ns, is_row)
     key, searches = group[order], is_row[order]
-    after = 1 + np.flatnonzero((key[1:] == key[:-1]) & searches[1:] & ~searches[:-1])
+    has_same_key = key[1:] == key[:-1]
+    after = 1 + np.flatnonzero(has_same_key & searches[1:] & ~searches[:-1])
     found[both[order[after]]] = both[order[after - 1]]
     return found
 
@@ -114,10 +111,9 @@ def _latest(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
 
     That is every transfer of no single microbatch, launched before it. ``NEVER`` for none.
     """
-    receives = np.flatnonzero(
-        ((operations.phase == phase) & (operations.microbatch < 0) & (operations.has_span == 1))
-        | ((operations.phase == Phase.SEND_RECV) & (operations.has_span == 1))
-    )
+    is_unnumbered = (operations.phase == phase) & (operations.microbatch < 0)
+    is_receive = is_unnumbered | (operations.phase == Phase.SEND_RECV)
+    receives = np.flatnonzero(is_receive & (operations.has_span == 1))
     if len(receives) == 0 or len(waiting) == 0:
         return np.full(len(waiting), NEVER)
     rank, waiting_rank = operations.rank[receives], operations.rank[waiting]

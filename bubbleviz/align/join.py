@@ -119,13 +119,12 @@ def join(
     has_utc = [recording.source.session_utc_ns is not None for recording in recordings]
     start_ns = np.array([recording.start_ns for recording in recordings], np.int64)
     end_ns = np.array([recording.end_ns for recording in recordings], np.int64)
-    ranks = tuple(
-        JoinedRank(profile, _host(recording, rank), machine, rank)
-        for profile, (recording, machine) in enumerate(zip(recordings, machines, strict=True))
-        for rank in recording.ranks
-    )
+    ranks = []
+    for profile, (recording, machine) in enumerate(zip(recordings, machines, strict=True)):
+        for rank in recording.ranks:
+            ranks.append(JoinedRank(profile, _host(recording, rank), machine, rank))
     joined = JoinedRecordings(
-        ranks=ranks,
+        ranks=tuple(ranks),
         machine_of_profile=tuple(machines),
         told_clocks=tuple(recording.source.clock for recording in recordings),
         timed=np.repeat(np.array(has_utc, np.bool_), n_ranks),
@@ -142,9 +141,10 @@ def join(
 
 def _number_over_all(parts: Recordings) -> dict[str, Any]:
     """Return the tables by name, with ranks, operations and names numbered over all recordings."""
+    n_ranks = [len(recording.ranks) for recording in parts.recordings]
     first_number = {
         "meeting": _first_meetings(parts),
-        "rank": _first_rows([len(recording.ranks) for recording in parts.recordings]),
+        "rank": _first_rows(n_ranks),
         "operation": _first_rows(parts.lengths("operations")),
         "name_id": _first_rows(parts.names),
     }
@@ -236,6 +236,9 @@ def correct_clocks(
         is_known = operations.has_span == 1 if is_span else times_ns != NONE
         columns[name] = correct_known(operations.rank, times_ns, is_known)
     tables = {name: getattr(joined, name) for name in _INTERVALS}
+    intervals = {
+        name: correct_intervals(table, table.rank) for name, table in tables.items() if len(table)
+    }
     every_rank = np.arange(len(joined.ranks))
     return replace(
         joined,
@@ -243,11 +246,7 @@ def correct_clocks(
         recorded_end_ns=correct(every_rank, joined.recorded_end_ns),
         operations=operations.changed(**columns),
         busy=correct_intervals(joined.busy, operations.rank[joined.busy.operation]),
-        **{
-            name: correct_intervals(table, table.rank)
-            for name, table in tables.items()
-            if len(table)
-        },
+        **intervals,
     )
 
 
@@ -283,15 +282,17 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     number = (named if is_named else operations.iteration)[rows]
     number = grouping.looked_up(iteration_of_rank, number, (operations.rank, operations.iteration))
     is_inside = operations.iteration >= 0
-    collectives = joined.collectives
+    is_numbered = is_inside & (number >= 0)
+    operations = operations.changed(
+        iteration=np.where(is_inside, 0, NONE),
+        microbatch=np.where(is_numbered, number, operations.microbatch),
+    )
+    iteration = np.minimum(joined.collectives.iteration, 0)
     return replace(
         joined,
-        operations=operations.changed(
-            iteration=np.where(is_inside, 0, NONE),
-            microbatch=np.where(is_inside & (number >= 0), number, operations.microbatch),
-        ),
+        operations=operations,
         active=_sum_active_time(joined),
-        collectives=collectives.changed(iteration=np.minimum(collectives.iteration, 0)),
+        collectives=joined.collectives.changed(iteration=iteration),
         named_iteration=np.full(len(named), NONE, np.int64),
     )
 

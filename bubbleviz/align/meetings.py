@@ -157,12 +157,10 @@ def _by_record(
 
 def _of_several(collectives: CollectiveIntervals, number: Ints) -> Ints:
     """Return numbers, -1 for those that a single rank has."""
-    low, high = group_extents(
-        number[number >= 0],
-        int(number.max(initial=NONE)) + 1,
-        collectives.rank[number >= 0],
-        collectives.rank[number >= 0],
-    )
+    is_numbered = number >= 0
+    rank = collectives.rank[is_numbered]
+    count = int(number.max(initial=NONE)) + 1
+    low, high = group_extents(number[is_numbered], count, rank, rank)
     return np.where(np.append(high > low, False)[number], number, NONE)
 
 
@@ -351,9 +349,9 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
     # Other members of the meeting have fewer of the kind in the iteration.
     count = np.bincount(key)
     met = np.flatnonzero(found >= 0)
-    fewest, _ = group_extents(
-        found[met], int(found.max(initial=NONE)) + 1, count[key[met]], count[key[met]]
-    )
+    n_pieces = count[key[met]]
+    n_meetings = int(found.max(initial=NONE)) + 1
+    fewest, _ = group_extents(found[met], n_meetings, n_pieces, n_pieces)
     new = np.flatnonzero((found == NONE) & (joined >= 0))
     new = new[count[key[new]] > fewest[joined[new]]]
     result = found.copy()
@@ -403,12 +401,10 @@ def _count(collectives: CollectiveIntervals, exposed: RankIntervals, which: Bool
         return 0
     own = collectives.take(which)
     ranks = int(max(exposed.rank.max(initial=NONE), own.rank.max())) + 1
-    extents = group_extents(
-        np.concatenate((exposed.rank, own.rank)),
-        ranks,
-        np.concatenate((exposed.start_ns, own.start_ns)),
-        np.concatenate((exposed.end_ns, own.end_ns)),
-    )
+    rank = np.concatenate((exposed.rank, own.rank))
+    start_ns = np.concatenate((exposed.start_ns, own.start_ns))
+    end_ns = np.concatenate((exposed.end_ns, own.end_ns))
+    extents = group_extents(rank, ranks, start_ns, end_ns)
     packing = Packing.of(*extents)
     alone, times = (
         [packing.place(table.rank, time_ns) for time_ns in (table.start_ns, table.end_ns)]

@@ -82,12 +82,10 @@ def _labels(joined: JoinedRecordings) -> list[str]:
     """Return short unique names: host and GPU, with the pid where these are not enough."""
     labels = [f"{rank.host} {rank.local.place}" for rank in joined.ranks]
     often = Counter(labels)
-    labels = [
-        label
-        if often[label] == 1
-        else f"{rank.host} pid {pid_of(rank.local.process)} {rank.local.place}"
-        for label, rank in zip(labels, joined.ranks, strict=True)
-    ]
+    for index, rank in enumerate(joined.ranks):
+        if often[labels[index]] > 1:
+            pid = pid_of(rank.local.process)
+            labels[index] = f"{rank.host} pid {pid} {rank.local.place}"
     often = Counter(labels)
     return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
 

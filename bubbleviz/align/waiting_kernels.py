@@ -49,13 +49,11 @@ def waiting_kernels(
         recordings: All recordings of a run.
         clocks: For each recording, its clock relative to the clock of the report.
     """
-    aligned = [
-        replace(
-            kernels, start_ns=clock.convert(kernels.start_ns), end_ns=clock.convert(kernels.end_ns)
-        )
-        for recording, clock in zip(recordings, clocks, strict=True)
-        for kernels in recording.unknown_kernels
-    ]
+    aligned = []
+    for recording, clock in zip(recordings, clocks, strict=True):
+        for kernels in recording.unknown_kernels:
+            start_ns, end_ns = clock.convert(kernels.start_ns), clock.convert(kernels.end_ns)
+            aligned.append(replace(kernels, start_ns=start_ns, end_ns=end_ns))
     yield from waiting_names(aligned, "bubbles are too small")
 
 

@@ -151,7 +151,8 @@ def _medians(every: Waits) -> Waits:
     def medians(values: Ints) -> Ints:
         """Return the lower median of each group's values."""
         if alike:
-            return np.sort(values.reshape(len(first), -1), axis=1)[:, (counts[0] - 1) // 2]
+            by_group = np.sort(values.reshape(len(first), -1), axis=1)
+            return by_group[:, (counts[0] - 1) // 2]
         order = sorted_rows(np.repeat(first, counts), values)
         return np.asarray(values[order[first + (counts - 1) // 2]], np.int64)
 
@@ -174,10 +175,9 @@ def held_waits(every: Waits) -> tuple[Ints, Ints]:
 
     That is, of the same sequence split and iteration, too; ``chunk`` is the virtual stage.
     """
-    number = groups_of(
-        np.concatenate((every.chunk + 1, every.chunk)),
-        *(np.concatenate((c, c)) for c in (every.iteration, every.microbatch, every.sequence)),
-    ).of_row
+    names = every.iteration, every.microbatch, every.sequence
+    twice = [np.concatenate((column, column)) for column in names]
+    number = groups_of(np.concatenate((every.chunk + 1, every.chunk)), *twice).of_row
     upper, lower = _first_pairs(number, len(every))
     known = every.chunk[upper] >= 0
     return upper[known], lower[known]

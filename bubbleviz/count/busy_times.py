@@ -62,11 +62,10 @@ def busy_times(
     phase_ns = intervals.group_measure(owner_of_phase, prod(kinds), start_ns, end_ns)
     work = intervals.group_union(owner, cells, start_ns, end_ns, among(phase, WORK))
     with_step = intervals.group_union(owner, cells, start_ns, end_ns)
+    compute_ns = intervals.group_sum(work[0], cells, work[2] - work[1])
     times = {
         ("", "phase_ns"): phase_ns.reshape(kinds),
-        ("", "compute_ns"): intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(
-            part.shape
-        ),
+        ("", "compute_ns"): compute_ns.reshape(part.shape),
     }
     own_windows = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
     known = np.stack([window.known[:, None] for window in own_windows])

@@ -180,7 +180,8 @@ def iteration_statuses(
     everyone = present[trains].any(axis=0)
     # Whether all ranks of an iteration ran the same microbatches.
     largest = np.where(present, ran.ran, np.iinfo(np.int64).min).max(axis=1, initial=NONE)
-    same = ((ran.ran == largest[:, None]) | ~present).all(axis=1) & present.any(axis=1)
+    ran_most = (ran.ran == largest[:, None]) | ~present
+    same = ran_most.all(axis=1) & present.any(axis=1)
     # Whether the capture holds each rank's part of each training iteration. Where ranges never mark
     # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
     # one ended.
@@ -243,7 +244,9 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
         operations, cell = operations.take(rows), cell[rows]
     # Operations come in order of their rank and start: mostly in that of the host as well.
     host_ns = operations.host_start_ns
-    later = (cell[1:] > cell[:-1]) | ((cell[1:] == cell[:-1]) & (host_ns[1:] >= host_ns[:-1]))
+    is_same_cell = cell[1:] == cell[:-1]
+    is_later_on_host = host_ns[1:] >= host_ns[:-1]
+    later = (cell[1:] > cell[:-1]) | (is_same_cell & is_later_on_host)
     if not later.all():
         order = sorted_rows(cell, host_ns)
         operations, cell = operations.take(order), cell[order]

@@ -91,18 +91,21 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     training = [i.microbatches for i in candidates if i.complete and i.kind == TRAINING]
     counts = [c for c in training if c is not None]
     usual = max(counts, key=lambda c: (counts.count(c), c), default=None)
-    averaged = {
-        i.index
-        for i in candidates[skip:]
+    averaged = set()
+    for candidate in candidates[skip:]:
+        is_usual = candidate.kind == TRAINING and candidate.microbatches == usual
         # Batches of requests are as long as they happen to be.
-        if i.complete and (i.kind == INFERENCE or (i.kind == TRAINING and i.microbatches == usual))
-    }
-    iterations = tuple(
-        replace(i, averaged=i.index in averaged)
-        if is_inside
-        else replace(i, ranks=i.ranks.of(i.ranks.rank[:0]))
-        for i, is_inside in zip(iterations, inside.tolist(), strict=True)
-    )
+        if candidate.complete and (candidate.kind == INFERENCE or is_usual):
+            averaged.add(candidate.index)
+    marked_iterations = []
+    for iteration, is_inside in zip(iterations, inside.tolist(), strict=True):
+        if is_inside:
+            is_averaged = iteration.index in averaged
+            marked_iterations.append(replace(iteration, averaged=is_averaged))
+        else:
+            no_ranks = iteration.ranks.of(iteration.ranks.rank[:0])
+            marked_iterations.append(replace(iteration, ranks=no_ranks))
+    iterations = tuple(marked_iterations)
     headline, reason = choose_headline(iterations)
     summary = summarize(iterations)
     measured = extents, windows, one_clock, inside, alike, awaited_ns
@@ -144,11 +147,12 @@ def _measured(
     paused = _paused(run.pauses, first_ns, takes_part)
     extents = Extents(first_ns, last_ns, step_last_ns, takes_part, paused)
     evidence = completeness.joined_evidence([own for _, own in present])
+    is_running = run.recorded_start_ns <= find_iteration_starts(extents)
     statuses = completeness.iteration_statuses(
         evidence,
         run.operations.phase,
         can_idle=_can_idle(run, extents) & ~may_have_run,
-        is_recorded=has_stepped & (run.recorded_start_ns <= find_iteration_starts(extents)),
+        is_recorded=has_stepped & is_running,
     )
     awaited_ns = _find_awaited_recording(run, extents)
     began_unrecorded = np.zeros(len(extents.present), bool)
@@ -245,9 +249,8 @@ def rank_presence(
     def over(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
         rows = usable & among(operations.phase, phases)
         some = slice(None) if rows.all() else np.flatnonzero(rows)
-        first, last = intervals.group_extents(
-            cell[some], shape[0] * shape[1], operations.start_ns[some], operations.end_ns[some]
-        )
+        start_ns, end_ns = operations.start_ns[some], operations.end_ns[some]
+        first, last = intervals.group_extents(cell[some], shape[0] * shape[1], start_ns, end_ns)
         return first.reshape(shape), last.reshape(shape)
 
     first_ns, last_ns = over(WORK)

@@ -41,26 +41,24 @@ def locate_damage(
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     if not averaged.any():
         return tuple(recording.limitations for recording in recordings)
-    located = [
-        [
-            (
-                _update_kind(note, profile, run, averaged),
-                _damaged_iterations(note, profile, run, counts),
-            )
-            for note in _explain_idle_ranks(recording, profile, run, counts)
-        ]
-        for profile, recording in enumerate(recordings)
-    ]
+    located = []
+    for profile, recording in enumerate(recordings):
+        notes = []
+        for note in _explain_idle_ranks(recording, profile, run, counts):
+            updated = _update_kind(note, profile, run, averaged)
+            notes.append((updated, _damaged_iterations(note, profile, run, counts)))
+        located.append(notes)
     masks = [mask for notes in located for _, mask in notes if mask is not None]
     window = _undamaged_window(np.logical_or.reduce(masks), counts) if masks else ""
+
+    def add_consequence(note: Limitation, mask: Bools | None, profile: int) -> Limitation:
+        is_without_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
+        if is_without_work and _may_have_idled(profile, run, counts):
+            return replace(note, reason=f"{note.reason}{_LEFT_OUT}")
+        return _add_place(note, mask, averaged, window)
+
     return tuple(
-        tuple(
-            replace(note, reason=f"{note.reason}{_LEFT_OUT}")
-            if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
-            and _may_have_idled(profile, run, counts)
-            else _add_place(note, mask, averaged, window)
-            for note, mask in notes
-        )
+        tuple(add_consequence(note, mask, profile) for note, mask in notes)
         for profile, notes in enumerate(located)
     )
 
@@ -103,12 +101,13 @@ def _sum_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     base_ns = start_ns.min()
     start_ns, end_ns = np.sort(start_ns - base_ns), np.sort(end_ns - base_ns)
     times_ns = np.maximum(times_ns - base_ns, 0)
-    sums = [
-        np.searchsorted(bounds_ns, times_ns) * times_ns
-        - np.append(0, np.cumsum(bounds_ns))[np.searchsorted(bounds_ns, times_ns)]
-        for bounds_ns in (start_ns, end_ns)
-    ]
-    return np.asarray(sums[0] - sums[1], np.int64)
+
+    def sum_since(bounds_ns: Ints) -> Ints:
+        n_before = np.searchsorted(bounds_ns, times_ns)
+        sums_ns = np.append(0, np.cumsum(bounds_ns))
+        return np.asarray(n_before * times_ns - sums_ns[n_before], np.int64)
+
+    return sum_since(start_ns) - sum_since(end_ns)
 
 
 def _add_place(

@@ -129,9 +129,9 @@ def _uneven(operations: Operations) -> int:
     work = among(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[work], return_inverse=True)
     phase, spans = operations.phase[work], operations.has_span[work] == 1
-    passes = np.array(
-        [np.bincount(rank[(phase == p) & spans], minlength=rank.max() + 1) for p in COUNTED]
-    )
+    n_ranks = rank.max() + 1
+    ranks_of_phases = [rank[(phase == counted_phase) & spans] for counted_phase in COUNTED]
+    passes = np.array([np.bincount(ranks, minlength=n_ranks) for ranks in ranks_of_phases])
     forward, backward, weight, fused, both = passes
     ways = np.stack((forward + both, np.maximum(backward + fused, weight) + both))
     return int(ways.max() - ways.min()) + int((~spans).sum())

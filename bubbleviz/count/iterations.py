@@ -78,11 +78,9 @@ class Iteration:
     @property
     def clock_set(self) -> bool:
         """Whether a clock was set in it: even ratios that need no common one are contradicted."""
-        return any(
-            self.ratios[definition.name].contradicted
-            for definition in ratio_definitions()
-            if not definition.common_clock and definition.name in self.ratios
-        )
+        without_clock = (one.name for one in ratio_definitions() if not one.common_clock)
+        ratios = (self.ratios[name] for name in without_clock if name in self.ratios)
+        return any(ratio.contradicted for ratio in ratios)
 
 
 _UNKNOWN = Ratio(None, None, None, None)

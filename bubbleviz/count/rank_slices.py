@@ -98,7 +98,8 @@ def pipeline_bounds(run: Run, most: int) -> list[int]:
     """
     ranks, of_rank = len(run.ranks), stage_and_pipeline(run.ranks)[1]
     number = -(-len(run.operations) // most)
-    if number < 2 or of_rank.min() < 0 or (of_rank[1:] < of_rank[:-1]).any():
+    is_unsorted = (of_rank[1:] < of_rank[:-1]).any()
+    if number < 2 or of_rank.min() < 0 or is_unsorted:
         return [0, ranks]
     begins = np.append(heads(of_rank), ranks)
     row = np.searchsorted(run.operations.rank, begins)

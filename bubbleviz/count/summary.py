@@ -117,14 +117,12 @@ def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
 
 def training_overlaps(iterations: Sequence[Iteration]) -> bool:
     """Return whether training iterations overlap each other, and not only an evaluation."""
-    alone = [
-        iteration
-        for iteration in iterations
-        if all(
-            beside.kind == TRAINING
-            for beside in iterations[max(iteration.index - 1, 0) : iteration.index + 2]
-        )
-    ]
+    alone = []
+    for iteration in iterations:
+        first = max(iteration.index - 1, 0)
+        neighbours = iterations[first : iteration.index + 2]
+        if all(neighbour.kind == TRAINING for neighbour in neighbours):
+            alone.append(iteration)
     return max(_overlaps(alone), default=(0.0, ""))[0] > OVERLAP_SHARE
 
 

@@ -85,9 +85,8 @@ def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
     for k in range(iterations):
         at = np.flatnonzero(takes_part[k])
         if len(at):
-            low_ns[k], high_ns[k] = _lengths(
-                start_ns[k, at], end_ns[k, at], np.maximum(timebase.uncertainty_ns[at], 0)
-            )
+            uncertainty_ns = np.maximum(timebase.uncertainty_ns[at], 0)
+            low_ns[k], high_ns[k] = _lengths(start_ns[k, at], end_ns[k, at], uncertainty_ns)
     across = takes_part.sum(axis=1) > 1
     unknown = timebase.uncertainty_ns < 0
     jump_ns = timebase.jump_ns if len(timebase.jump_ns) else np.zeros(iterations, np.int64)

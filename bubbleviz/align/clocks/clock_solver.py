@@ -95,7 +95,8 @@ def solve(
             )
     corrections = []
     for clock, line in enumerate(lines):
-        drift = float(line[-1] - line[0]) / float(segments.middle_ns[-1] - segments.middle_ns[0])
+        elapsed_ns = float(segments.middle_ns[-1] - segments.middle_ns[0])
+        drift = float(line[-1] - line[0]) / elapsed_ns
         t0_ns = round(float(segments.middle_ns[0]) - offset[clock]) if drift else 0
         begin_ns = t0_ns + offset[clock] - float(segments.middle_ns[0])
         moved = float(line[0]) + offset[clock] + drift * begin_ns

@@ -178,7 +178,8 @@ def _levels(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_
     iterations = groups_of(pair, precedences.iteration)
     begin, end = group_extents(iterations.of_row, len(iterations), at_ns, at_ns)
     owner = iterations.of_row
-    part = (at_ns - begin[owner]) * _PARTS[-1] // (end - begin + 1)[owner]
+    length_ns = (end - begin + 1)[owner]
+    part = (at_ns - begin[owner]) * _PARTS[-1] // length_ns
     slack = (precedences.after_ns - precedences.before_ns).astype(np.float64)
     levels = []
     for parts in _PARTS:
@@ -217,7 +218,8 @@ def _jumps(cells: _Cells) -> Iterator[tuple[int, tuple[float, float, int, int]]]
         at_once = max(1, _AT_ONCE // (size * _SLOPES))
         for low in range(0, len(pairs), at_once):
             some = pairs[low : low + at_once]
-            rows = begin[some][:, None] + np.arange(size) * count[some][:, None] // size
+            spread = np.arange(size) * count[some][:, None] // size
+            rows = begin[some][:, None] + spread
             yield from _jumps_of(cells, some, rows)
 
 
@@ -237,26 +239,28 @@ def _jumps_of(
     at = (cells.begin_ns[rows] + cells.end_ns[rows]) / 2
     middle, width = (low + high) / 2, high - low
     # A width that shrinks once may hold the jump; one that varies is noise.
-    noise = np.maximum(
-        np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2,
-        np.maximum(_spread(np.diff(middle, 2, axis=1)) / np.sqrt(6), GRAIN_NS / 20),
-    )
+    width_noise = np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2
+    middle_noise = _spread(np.diff(middle, 2, axis=1)) / np.sqrt(6)
+    noise = np.maximum(width_noise, np.maximum(middle_noise, GRAIN_NS / 20))
     count = rows.shape[1]
     jumps = np.tril(np.ones((count, count)), -1)[:, :-1]
     shapes = jumps - jumps.mean(axis=0)
     squares = (shapes**2).sum(axis=0)
     slopes = np.linspace(-DRIFT, DRIFT, _SLOPES)
-    rest = middle[:, :, None] - (at - at[:, :1])[:, :, None] * slopes
+    elapsed = (at - at[:, :1])[:, :, None]
+    rest = middle[:, :, None] - elapsed * slopes
     rest = rest - rest.mean(axis=1)[:, None]
     by = shapes.T @ rest / squares[:, None]
     without = (rest**2).sum(axis=1)
-    left = (without[:, None] - by**2 * squares[:, None]).reshape(len(pairs), -1)
+    explained = by**2 * squares[:, None]
+    left = (without[:, None] - explained).reshape(len(pairs), -1)
     best, slope = np.divmod(left.argmin(axis=1), _SLOPES)
     sure = np.sqrt(np.maximum(without.min(axis=1) - left.min(axis=1), 0.0)) / noise
     jump = by[np.arange(len(pairs)), best, slope]
     small, few = np.abs(jump) < _SMALL * np.median(width, axis=1), count < _FEW
     found = sure >= np.where(small | few, _JUMP_IN_DOUBT, _JUMP)
-    found &= (np.abs(jump) > GRAIN_NS * np.where(small, 4, 1)) & ~(small & few)
+    is_noticeable = np.abs(jump) > GRAIN_NS * np.where(small, 4, 1)
+    found &= is_noticeable & ~(small & few)
     for row in np.flatnonzero(found).tolist():
         # What messages leave open moves one bound alone, a clock both.
         drifted = slopes[slope[row]] * (at[row] - at[row, 0])

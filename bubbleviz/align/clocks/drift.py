@@ -119,7 +119,8 @@ def _slowed(values: Floats, step: float) -> Floats:
     """Return the largest values below others that change by at most ``step`` a column."""
     slope = step * np.arange(values.shape[-1])
     rising = np.minimum.accumulate(values - slope, axis=-1) + slope
-    falling = np.minimum.accumulate((rising + slope)[..., ::-1], axis=-1)[..., ::-1]
+    reversed_values = (rising + slope)[..., ::-1]
+    falling = np.minimum.accumulate(reversed_values, axis=-1)[..., ::-1]
     return np.asarray(falling - slope, np.float64)
 
 
@@ -169,7 +170,8 @@ def drift_line(at_ns: Floats, low: Floats, high: Floats) -> Floats:
     place = (at_ns - at_ns.mean()) / float(np.ptp(at_ns))
     steepest = DRIFT * float(np.ptp(at_ns))
     # high - line and line - low are at most the distance.
-    above = np.stack((-np.ones(len(place)), -place, -np.ones(len(place))), axis=1)
+    ones = np.ones(len(place))
+    above = np.stack((-ones, -place, -ones), axis=1)
     below = np.stack((np.ones(len(place)), place, -np.ones(len(place))), axis=1)
     program = linprog(
         [0.0, 0.0, 1.0],

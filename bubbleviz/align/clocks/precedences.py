@@ -92,13 +92,9 @@ def _hops(
 
     A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
     """
-    rows = np.flatnonzero(
-        among(operations.phase, PASSED_ON)
-        & (operations.has_span == 1)
-        & (operations.occurrence == 0)
-        & (operations.iteration >= 0)
-        & (operations.virtual_stage >= 0)
-    )
+    is_usable = among(operations.phase, PASSED_ON) & (operations.has_span == 1)
+    is_usable &= (operations.occurrence == 0) & (operations.iteration >= 0)
+    rows = np.flatnonzero(is_usable & (operations.virtual_stage >= 0))
     rank = operations.rank[rows]
     own = clock[rank]
     compared = replica_clock[rank]
@@ -125,9 +121,8 @@ def _hops(
     previous = np.where(follows, np.append(NONE, source[:-1])[: len(blocks)], NONE)
     before = previous[blocks.of_row]
     # Of an operation that the end of the capture cut, the receive may not have been recorded.
-    hops = np.flatnonzero(
-        (before >= 0) & (own != np.append(own, NONE)[before]) & (operations.cut[rows] == 0)
-    )
+    has_other_clock = own != np.append(own, NONE)[before]
+    hops = np.flatnonzero((before >= 0) & has_other_clock & (operations.cut[rows] == 0))
     return rows[before[hops]], rows[hops]
 
 

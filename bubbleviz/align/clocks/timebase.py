@@ -74,10 +74,9 @@ def timebase(
     bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
     for own, machine, capture in zip(clocks, joined.machine_of_profile, captures, strict=True):
         bounds[machine].extend(time + own.offset_ns for time in capture)
-    extents = (
-        np.array([min(times) for times in bounds.values()], np.int64),
-        np.array([max(times) for times in bounds.values()], np.int64),
-    )
+    starts_ns = np.array([min(times) for times in bounds.values()], np.int64)
+    ends_ns = np.array([max(times) for times in bounds.values()], np.int64)
+    extents = starts_ns, ends_ns
     reference = _reference_machine(staging)
     solution = _solved(staging, extents, reference)
     if reference and not _is_constant(solution[1]):
@@ -87,14 +86,10 @@ def timebase(
     steps, stepped = clock_steps(precedences, len(joined.machines), extents)
     corrections = stepped if steps else corrections
     by_machine = dict(zip(joined.machines, _relate_to_first(corrections), strict=True))
-    found = _timebase(
-        joined,
-        tuple(
-            clock.corrected(by_machine[machine])
-            for clock, machine in zip(clocks, joined.machine_of_profile, strict=True)
-        ),
-        [correction.uncertainty_ns for correction in corrections],
-    )
+    profiles = zip(clocks, joined.machine_of_profile, strict=True)
+    corrected = tuple(clock.corrected(by_machine[machine]) for clock, machine in profiles)
+    uncertainties = [correction.uncertainty_ns for correction in corrections]
+    found = _timebase(joined, corrected, uncertainties)
     notes = []
     if not found.comparable.all() and staging.pairing.known:
         notes.append(_unbounded(joined, found.comparable))
@@ -155,14 +150,11 @@ def _reference_machine(staging: Staging) -> int:
     """
     joined = staging.joined
     largest = np.iinfo(np.int64).max
-    keys = [
-        (
-            stage if stage >= 0 else largest,
-            largest if rank.local.global_rank is None else rank.local.global_rank,
-            natural_key(rank.machine),
-        )
-        for rank, stage in zip(joined.ranks, staging.stage_of_rank.tolist(), strict=True)
-    ]
+    keys = []
+    for rank, stage in zip(joined.ranks, staging.stage_of_rank.tolist(), strict=True):
+        global_rank = rank.local.global_rank
+        number = largest if global_rank is None else global_rank
+        keys.append((stage if stage >= 0 else largest, number, natural_key(rank.machine)))
     first = min(range(len(keys)), key=lambda rank: keys[rank])
     return joined.machines.index(joined.ranks[first].machine)
 
@@ -184,14 +176,11 @@ def _relate_to_first(
     first = corrections[0]
     if (first.offset_ns, first.uncertainty_ns) == (0, 0):
         return tuple(corrections)
-    others = (
-        ProfileClock(
-            clock.offset_ns - first.offset_ns,
-            (clock.uncertainty_ns or 0) + (first.uncertainty_ns or 0),
-        )
-        for clock in corrections[1:]
-    )
-    return (ProfileClock(0, 0), *others)
+    related = [ProfileClock(0, 0)]
+    for clock in corrections[1:]:
+        uncertainty_ns = (clock.uncertainty_ns or 0) + (first.uncertainty_ns or 0)
+        related.append(ProfileClock(clock.offset_ns - first.offset_ns, uncertainty_ns))
+    return tuple(related)
 
 
 def rank_precedences(staging: Staging) -> offsets.Precedences:
@@ -255,11 +244,12 @@ def _timebase(
     uncertainty: list[int | None],
 ) -> Timebase:
     """Return the timebase of clocks with the uncertainty of each machine; None unbounded."""
+    uncertainty_ns = [NONE if bound is None else bound for bound in uncertainty]
     return Timebase(
         clocks=clocks,
         machine=joined.machine_of_rank,
-        comparable=np.array([u is not None for u in uncertainty]),
-        uncertainty_ns=np.array([NONE if u is None else u for u in uncertainty], np.int64),
+        comparable=np.array([bound is not None for bound in uncertainty]),
+        uncertainty_ns=np.array(uncertainty_ns, np.int64),
         contradicted=False,
         limitations=(),
     )
@@ -346,16 +336,15 @@ def _contradicting(
 ) -> Limitation:
     """Return the limitation for a cycle of dependencies that no clocks satisfy."""
     joined = staging.joined
-    needs = [
-        _need(staging, precedences, row)
-        if precedences.after_row[row] >= 0
-        else f"a collective of {joined.machines[int(precedences.after[row])]} holds "
-        f"{joined.machines[int(precedences.before[row])]}"
-        for row in contradiction.rows
-    ]
-    hosts = dict.fromkeys(
-        joined.machines[int(precedences.before[row])] for row in contradiction.rows
-    )
+    machines = joined.machines
+    needs = []
+    for row in contradiction.rows:
+        before = machines[int(precedences.before[row])]
+        after = machines[int(precedences.after[row])]
+        is_operation = precedences.after_row[row] >= 0
+        collective = f"a collective of {after} holds {before}"
+        needs.append(_need(staging, precedences, row) if is_operation else collective)
+    hosts = dict.fromkeys(machines[int(precedences.before[row])] for row in contradiction.rows)
     return Limitation(
         "clocks of several hosts contradict each other",
         f"{', and '.join(needs)}: no clock offsets of {' and '.join(hosts)} allow this, by "
@@ -375,7 +364,8 @@ def _jumps(
     for step in steps:
         # Bounds tell about by how much.
         at = slice(step.before, step.behind + 1)
-        jumps[at] = np.maximum(jumps[at], abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS))
+        jump_ns = abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS)
+        jumps[at] = np.maximum(jumps[at], jump_ns)
     return jumps if steps else np.empty(0, np.int64)
 
 

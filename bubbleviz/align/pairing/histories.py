@@ -178,8 +178,10 @@ class CommonEvents:
             at = slice(low, low + size)
             apart = a_ns[:, None] - moved(b_ns, moves[at])
             seen = ~np.isnan(apart)
-            least[:, at] = np.where(seen & leads, apart, -np.inf).max(axis=3, initial=-np.inf)
-            most[:, at] = np.where(seen & ~leads, apart, np.inf).min(axis=3, initial=np.inf)
+            lower_ns = np.where(seen & leads, apart, -np.inf)
+            upper_ns = np.where(seen & ~leads, apart, np.inf)
+            least[:, at] = lower_ns.max(axis=3, initial=-np.inf)
+            most[:, at] = upper_ns.min(axis=3, initial=np.inf)
         return least, most
 
 
@@ -228,16 +230,15 @@ def _events(
     """Return the events that pairs of ranks have in common: of chunks of one number."""
     table = histories.passed_on
     pair, ours = grouping.expanded(begin[first], begin[first + 1])
-    theirs = grouping.looked_up(
-        (table.rank, table.chunk, table.microbatch, table.is_backward),
-        np.arange(len(table)),
-        (second[pair], table.chunk[ours], table.microbatch[ours], table.is_backward[ours]),
-    )
+    keys = table.rank, table.chunk, table.microbatch, table.is_backward
+    wanted_keys = second[pair], *(column[ours] for column in keys[1:])
+    theirs = grouping.looked_up(keys, np.arange(len(table)), wanted_keys)
     common = np.flatnonzero(theirs >= 0)
     number = np.bincount(pair[common], minlength=len(first))
     kept = np.minimum(number, _EVENTS)
     owner, nth = grouping.expanded(np.zeros_like(kept), kept)
-    spread = (np.cumsum(number) - number)[owner] + nth * number[owner] // np.maximum(kept, 1)[owner]
+    first_event = (np.cumsum(number) - number)[owner]
+    spread = first_event + nth * number[owner] // np.maximum(kept, 1)[owner]
     # The last row is of no event.
     rows = np.full((2, len(first), int(kept.max(initial=0))), len(table), np.int64)
     rows[:, owner, nth] = ours[common][spread], theirs[common][spread]

@@ -187,7 +187,8 @@ def _rare(squares: Floats, own: Floats, freedom: int) -> Floats:
     any_two = least.min(axis=1, keepdims=True, initial=np.inf)
     usual = np.log(any_two / (squares + _GRAIN_NS**2)) * freedom / 2
     by_volume = np.maximum(usual, np.minimum(by_volume, _ODD_STEP))
-    rare = np.log((count + 1) / np.maximum(closer, 1)) + np.where(closer > 0, 0.0, by_volume)
+    by_count = np.log((count + 1) / np.maximum(closer, 1))
+    rare = by_count + np.where(closer > 0, 0.0, by_volume)
     return np.where(np.isnan(squares), np.nan, np.where(count > 0, rare, np.inf))
 
 

@@ -217,7 +217,8 @@ def _moves(
     machine = joined.machine_of_rank
     moves = np.zeros(len(machine), np.int64)
     # Whole pipelines come first, and the others are compared with them.
-    lacking = -np.bincount(pipeline[stage >= 0] + 1, minlength=int(pipeline.max(initial=0)) + 2)
+    n_pipelines = int(pipeline.max(initial=0)) + 1
+    lacking = -np.bincount(pipeline[stage >= 0] + 1, minlength=n_pipelines + 1)
     known = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
     order = working[sorted_rows(lacking[pipeline + 1][working], pipeline[working], known)]
     # What only goes forward reaches late stages when first ones are iterations ahead.
@@ -308,7 +309,8 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """
     of_work = number[~is_idle]
     follows = np.append(False, rank[1:] == rank[:-1])
-    repeats = follows & is_idle & (number >= 0) & (number == np.append(NONE, number[:-1]))
+    has_previous_number = number == np.append(NONE, number[:-1])
+    repeats = follows & is_idle & (number >= 0) & has_previous_number
     row = np.arange(len(number))
     first = np.maximum.accumulate(np.where(repeats, 0, row))
     following = number + row - first
@@ -332,7 +334,8 @@ def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
     start = np.searchsorted(rank, rank)
     last = np.maximum.accumulate(np.where(number >= 0, row, NONE))
     later = np.where(number >= 0, row, len(row))
-    later = np.minimum(np.minimum.accumulate(later[::-1])[::-1], len(row) - 1)
+    later = np.minimum.accumulate(later[::-1])[::-1]
+    later = np.minimum(later, len(row) - 1)
     anchor = np.where(last >= start, last, later)
     return number[anchor], row - anchor
 

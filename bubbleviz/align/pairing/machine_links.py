@@ -182,7 +182,8 @@ def link_machines(
     """
     first, second, beside = neighbours
     # At last ranks of one pipeline that have one other rank in between.
-    passing = ~beside[:-1] & ~beside[1:] & (second[:-1] == first[1:])
+    is_chained = second[:-1] == first[1:]
+    passing = ~beside[:-1] & ~beside[1:] & is_chained
     over = np.flatnonzero(passing)
     farther = first[over], second[over + 1], beside[over]
     offset_ns = {int(own): 0 for own in machine[first[:1]]}

@@ -95,17 +95,18 @@ def _near_ones(can: Bools, *, whole: bool, unbroken: bool) -> Ints | None:
     row = forced(can, rows_have_one=whole, columns_have_one=unbroken)
     rest = can.copy()
     rest[row[row >= 0]] = False
-    if rest[:, row < 0].any() or (whole and np.count_nonzero(row >= 0) < len(can)):
-        return None
-    return row
+    is_ambiguous = rest[:, row < 0].any()
+    lacks_ranks = whole and np.count_nonzero(row >= 0) < len(can)
+    return None if is_ambiguous or lacks_ranks else row
 
 
 def _fit_in_order(tips: Ints, away: Ints, own: Ints, fits: Fits) -> bool:
     """Return whether each rank can follow the tip of its own place, over ranks that are missing."""
-    return all(
-        bool(fits(tips[away == stages], own[away == stages]).diagonal().all())
-        for stages in distinct(away).tolist()
-    )
+    for distance in distinct(away).tolist():
+        is_as_far = away == distance
+        if not fits(tips[is_as_far], own[is_as_far]).diagonal().all():
+            return False
+    return True
 
 
 def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
@@ -125,7 +126,8 @@ def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
         return of_column
     fits, choices = fits.copy(), fits.sum(axis=0)
     if not columns_have_one:
-        rows, columns = np.nonzero(fits & (fits.sum(axis=1) == 1)[:, None] & (choices == 1))
+        is_single_row = (fits.sum(axis=1) == 1)[:, None]
+        rows, columns = np.nonzero(fits & is_single_row & (choices == 1))
         of_column[columns] = rows
         return of_column
     # Of columns that have a row each in one way alone, some one has a single choice left.

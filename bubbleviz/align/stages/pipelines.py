@@ -126,10 +126,8 @@ def look_up_told(joined: JoinedRecordings, name: str) -> Ints:
     places = np.array([rank.local.named for rank in joined.ranks], np.int64).reshape(-1, 2)
     stages = grouping.distinct(places[:, 0])
     # Files may be named after the sizes of a run: two ranks would be one, or a stage would lack.
-    sound = (
-        len(grouping.groups_of(*places.T)) == len(places)
-        and (stages == np.arange(len(stages))).all()
-    )
+    is_distinct = len(grouping.groups_of(*places.T)) == len(places)
+    sound = is_distinct and (stages == np.arange(len(stages))).all()
     if sound and not any(rank.local.told for rank in joined.ranks):
         return np.unique(places[:, int(name == "pipeline")], return_inverse=True)[1].reshape(-1)
     return np.array([NONE if number is None else number for number in told], np.int64)

@@ -272,7 +272,8 @@ def find_turns(operations: Operations) -> frozenset[int]:
     virtual_stage = operations.virtual_stage
     is_known = virtual_stage >= 0
     rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=is_known)
-    is_followed = (rank[1:] == rank[:-1]) & (stage[1:] == stage[:-1] + 1)
+    is_same_rank = rank[1:] == rank[:-1]
+    is_followed = is_same_rank & (stage[1:] == stage[:-1] + 1)
     return frozenset(stage[:-1][is_followed].tolist())
 
 

@@ -128,9 +128,10 @@ def lack_many(sizes: Sequence[int]) -> bool:
     if whole == len(sizes) > 0:
         return False
     lacking = most * len(sizes) - sum(sizes)
-    few = lacking * _OF_ALL <= most * len(sizes) and 2 * min(sizes, default=0) > most
+    smallest = min(sizes, default=0)
+    few = lacking * _OF_ALL <= most * len(sizes) and 2 * smallest > most
     usual = 2 * whole >= len(sizes) and whole > 1
-    close = most >= _LARGE and (most - min(sizes, default=0)) * _CLOSE <= most
+    close = most >= _LARGE and (most - smallest) * _CLOSE <= most
     return not (few and (usual or close))
 
 

@@ -354,9 +354,10 @@ def _noted(
         notes = (*notes, _STAGES_BEHIND)
     # The sizes of the run may give more stages than the profiles hold.
     held = grouping.distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
+    lacks_stages = parallel is not None and len(held) < parallel.pp
     return replace(
         staging,
-        stages_missing=stages_missing or (parallel is not None and len(held) < parallel.pp),
+        stages_missing=stages_missing or lacks_stages,
         ranks_missing=len(absent) > 0,
         ends_early=ends_early,
         order_refutes=is_refutable,
@@ -441,12 +442,11 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         comparable = inputs.comparable
         # Whoever wrote a table numbered its ranks as they liked.
         told = any(rank.local.told is not None for rank in inputs.joined.ranks)
-        return forward_order(
-            operations if comparable is None else comparable,
-            inputs.machine,
-            replace(inputs.numbers, named=inputs.numbers.named and not told),
-            counted=inputs.counts_chunks,
-        ), False
+        numbers = replace(inputs.numbers, named=inputs.numbers.named and not told)
+        if comparable is not None:
+            operations = comparable
+        counted = inputs.counts_chunks
+        return forward_order(operations, inputs.machine, numbers, counted=counted), False
     stages = stage_order.order_virtual_stages(operations, inputs.arrivals)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(grouping.distinct(stages.virtual_stage)) == len(stages.virtual_stage)

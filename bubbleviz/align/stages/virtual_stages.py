@@ -68,7 +68,8 @@ def stages_in_order(
         rows = pairs[1] == name
         of_chunk = waits.chunk == name
         at, wait = place[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
-        rising = len(at) > 1 and float(((at - at.mean()) * (wait - wait.mean())).sum()) > 0
+        covariance = (at - at.mean()) * (wait - wait.mean()) if len(at) > 1 else np.zeros(1)
+        rising = float(covariance.sum()) > 0
         back = index > 0 and rising
         along = place[pairs[0, rows]]
         stages[rows] = index * devices + (devices - 1 - along if back else along)
@@ -96,7 +97,8 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
     known = known[grouping.sorted_rows(stages.rank[known], stages.virtual_stage[known])]
     rank, chunk = stages.rank[known], stages.chunk[known]
     # Names that already number the chunks of a rank in the model's order are kept, with gaps.
-    is_descending = (rank[1:] == rank[:-1]) & (chunk[1:] <= chunk[:-1])
+    is_same_rank = rank[1:] == rank[:-1]
+    is_descending = is_same_rank & (chunk[1:] <= chunk[:-1])
     is_renumbered = np.isin(rank, rank[1:][is_descending]) | by_name
     model_chunk = np.where(is_renumbered, occurrences((rank,)), chunk)
 
@@ -108,8 +110,7 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
         return operations.changed(virtual_stage=virtual_stage)
     new_chunk = look_up(model_chunk, operations.chunk)
     new_second_chunk = look_up(model_chunk, operations.second_chunk)
-    return operations.changed(
-        virtual_stage=virtual_stage,
-        chunk=np.where(new_chunk >= 0, new_chunk, operations.chunk),
-        second_chunk=np.where(new_second_chunk >= 0, new_second_chunk, operations.second_chunk),
-    )
+    chunk = np.where(new_chunk >= 0, new_chunk, operations.chunk)
+    is_renumbered = new_second_chunk >= 0
+    second_chunk = np.where(is_renumbered, new_second_chunk, operations.second_chunk)
+    return operations.changed(virtual_stage=virtual_stage, chunk=chunk, second_chunk=second_chunk)
