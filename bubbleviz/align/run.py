@@ -33,42 +33,43 @@ IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, Co
 
 @dataclass(frozen=True)
 class Run:
-    """All profiles as one: what the counting stage works on.
+    """All profiles merged into one run: the input of counting.
 
     Attributes:
-        ranks: in pipeline order; the ``rank`` columns hold their places.
-        clocks: of the profiles, in the order given.
-        timebase: how far the clocks of the ranks' machines can be off.
-        operations: in order of (rank, start), on the report's clock.
-        busy: their busy intervals.
-        active_ns: length of the union of an iteration's compute kernels, shape
-            (iterations, ranks).
-        kernel_ns: how long any kernel or copy ran between the first start and the last end of the
-            iteration's work on a rank; the same shape.
-        gap_ns: how long none ran while work kept the rank busy: launch gaps; the same shape.
-        collective_gap_ns: how long a collective ran, and no compute kernel, while an operation kept
-            the rank busy; the same shape.
-        running: how long kernels and copies ran in and between iterations.
-        unattributed: compute outside every compute operation.
-        exposed: when a rank ran no operation, and communication that is not between two ranks.
-        collectives: of the ranks, those that met numbered.
-        overheads: when the profiler held a rank's process up.
+        ranks: Ranks in pipeline order. The ``rank`` columns contain their indices.
+        clocks: Clock of each profile, in the given order.
+        timebase: Uncertainty of the clocks of all machines.
+        operations: Operations by (rank, start), on the report's clock.
+        busy: Busy intervals of the operations.
+        active_ns: Length of the union of the compute kernels, shape (iterations, ranks).
+        kernel_ns: Time for which any kernel or copy ran between the first start and the last end of
+            the work of an iteration on a rank, same shape.
+        gap_ns: Time for which none ran while work kept the rank busy (launch gaps), same shape.
+        collective_gap_ns: Time for which a collective ran without a compute kernel while an
+            operation kept the rank busy, same shape.
+        running: Running times of kernels and copies in and between iterations.
+        unattributed: Compute outside all compute operations.
+        exposed: Intervals in which a rank ran no operation, only communication between more than
+            two ranks.
+        collectives: Collectives of all ranks, with numbers for their meetings.
+        overheads: Intervals in which the profiler delayed the process of a rank.
         unrecorded: When a rank may have run work that was launched and not recorded.
-        hosts: what launching threads did before late launches.
-        iteration_names: by index.
-        paired: whether iterations of different ranks are known to be the same.
-        stages_missing: whether no profile holds some virtual stages of the run.
-        ranks_missing: whether no profile holds some ranks of the run.
-        pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
-        ends_early: whether stages may be missing behind the last one that the profiles hold.
+        hosts: Activities of launching threads before late launches.
+        iteration_names: Names of the iterations.
+        paired: Whether the matching of iterations between ranks is known.
+        stages_missing: Whether some virtual stages of the run are in no profile.
+        ranks_missing: Whether some ranks of the run are in no profile.
+        pipeline_unproven: Whether nothing shows that the ranks are stages instead of replicas of
+            one stage.
+        ends_early: Whether stages may be missing after the last recorded stage.
         order_refutes: Whether a schedule that the ranks kept exactly refutes that stages may be
             missing.
-        limitations: what could not be determined.
-        rank_of_local: for each profile, the rank of each of its own ranks.
-        pauses: when nothing of a rank was recorded.
-        layers: what layers took on each virtual stage; empty where ranges tell none.
-        recorded_start_ns: When the recording of each rank's profile began.
-        recorded: When the recording of each device began, and what it waited in.
+        limitations: Properties that could not be determined.
+        rank_of_local: For each profile, the index in the run of each of its ranks.
+        pauses: Intervals in which nothing was recorded on a rank.
+        layers: Work of layers on each virtual stage; empty without layer ranges.
+        recorded_start_ns: Time at which the recording of each rank's profile began.
+        recorded: For each device, when its recording began and what it waited in.
         profile_hosts: Name of the host of each profile. Machines that share a hostname have
             different names.
         has_kernels: Whether all profiles contain kernels, which tables of operations do not.

@@ -1,8 +1,8 @@
 """Tables as equal-length columns: the only shape in which bulk data travels.
 
-Times are integer nanoseconds, identifiers are integers, and ``-1`` stands for "none" in every
-identifier column. Columns are made read-only, so that a table can be shared freely. Where there is
-one row per kernel, identifiers take 16 or 32 bits: such tables are what memory goes to.
+Times are integer nanoseconds, identifiers are integers, and ``-1`` means "none" in every identifier
+column. Columns are read-only, so tables can share them. Tables with one row per kernel need most of
+the memory, so their identifiers take 16 or 32 bits.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-#: Identifiers in as few bits as they need.
+#: Identifiers in the smallest sufficient integer type.
 Codes = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-#: "None" in an identifier column, and in a time column of an operation without device time.
+#: "None" in identifier columns, and in time columns of operations without device time.
 NONE = -1
 
 TableT = TypeVar("TableT", bound="Table")
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
-#: Columns shorter than this are as small as what stands for a value.
+#: Minimum length of a column that is worth storing as a single value, and maximum number of flags
+#: that are compared one by one.
 _FEW = 16
 
 
-# Compared field by field, any two tables would be equal: their base has none.
+# Dataclasses compare fields, and this base has none, so it would make all tables equal.
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Base of the tables: every array field is a column, and all have one length.
+    """Base of all tables: every array field is a column, and all columns have one length.
 
-    A table is equal to itself alone.
+    Tables are compared by identity.
     """
 
     def __post_init__(self) -> None:
@@ -56,12 +57,12 @@ class Table:
 
     @classmethod
     def none(cls: type[TableT]) -> TableT:
-        """Return the table without any rows, all of its columns int64; shared fields are empty."""
+        """Return an empty table with int64 columns and empty shared fields."""
         columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
         return cls(**{part.name: columns.get(part.name, ()) for part in fields(cls)})
 
     def changed(self: TableT, **columns: npt.NDArray[Any]) -> TableT:
-        """Return the table with some columns exchanged."""
+        """Return the table with the given columns replaced."""
         return type(self)(**{**_values_of(self), **columns})
 
     def __len__(self) -> int:
@@ -71,9 +72,9 @@ class Table:
         return f"{type(self).__name__}({len(self):,} rows: {', '.join(self.column_names())})"
 
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
-        """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
+        """Return the given rows (indices, mask or slice) as a table with the same shared fields."""
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            # Of a mask each column would count and find the rows anew.
+            # Indices are found once instead of once per column.
             rows = slice(0, len(self)) if rows.all() else np.flatnonzero(rows)
         if isinstance(rows, slice) and rows == slice(0, len(self)):
             return self
@@ -82,13 +83,13 @@ class Table:
         )
 
     def compacted(self: TableT) -> TableT:
-        """Return the same rows; columns of one value take no memory any more."""
+        """Return the same rows, with columns of a single value stored without memory per row."""
         return self.changed(
             **{name: compacted(getattr(self, name)) for name in self.column_names()}
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: of a column of one value that value, once."""
+        """Return the pickled state. A constant column is replaced by its value and length."""
         state = _values_of(self)
         for name in self.column_names():
             if is_constant(state[name]):
@@ -96,49 +97,50 @@ class Table:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Put back what was pickled."""
+        """Restore the pickled state."""
         vars(self).update(state)
         for name in self.column_names():
-            # A column of one value is that, and their number.
+            # A constant column was pickled as its value and length.
             if isinstance(state[name], tuple):
                 vars(self)[name] = np.broadcast_to(*state[name])
 
 
 def _values_of(table: Table) -> dict[str, Any]:
-    """Return the fields of a table by name, without what it has worked out and keeps."""
+    """Return the declared fields of a table by name, without its cached properties."""
     return {part.name: vars(table)[part.name] for part in fields(table)}
 
 
 def constant(value: int, count: int) -> Ints:
-    """Return a column of one value, which takes no memory; it cannot be written to."""
+    """Return a read-only column of equal values that takes no memory per row."""
     return np.broadcast_to(np.int64(value), count)
 
 
 def scattered(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> Ints:
-    """Return a column of so many rows that has values in some of them, and -1 in the others."""
+    """Return a column with the given values in the given rows, and -1 in all other rows."""
     column = np.full(count, NONE, np.int64)
     column[rows] = values
     return column
 
 
 def stretch_of(rows: Codes) -> Codes | slice:
-    """Return ascending rows; those that follow each other as a slice, which copies nothing."""
+    """Return ascending rows, as a slice if they are consecutive, because a slice copies nothing."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
 
 
 def marked(count: int | tuple[int, ...], rows: Any) -> Bools:
-    """Return which of so many rows are among some."""
+    """Return a mask of the given length that is True in the given rows."""
     column = np.zeros(count, bool)
     column[rows] = True
     return column
 
 
 def flags_of(codes: Codes, flags: Bools) -> Bools:
-    """Return the flag of each code; that of -1 (none) is not set.
+    """Return the flag of each code, or False for code -1 (none).
 
-    Few codes whose flag is set are compared one by one, as an index of narrow codes is made first.
+    If few flags are set, the codes are compared with each of them. Indexing with narrow codes would
+    first convert them.
     """
     chosen = np.flatnonzero(flags).tolist()
     if len(chosen) > _FEW:
@@ -150,26 +152,26 @@ def flags_of(codes: Codes, flags: Bools) -> Bools:
 
 
 def compacted(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
-    """Return the column, without the memory of its rows if all of them are one value."""
+    """Return the column, stored without memory per row if all of its values are equal."""
     if len(column) < _FEW or is_constant(column) or column[-1] != column[0]:
         return column
     return column if (column != column[0]).any() else np.broadcast_to(column[0], len(column))
 
 
 def is_constant(column: npt.NDArray[Any]) -> bool:
-    """Return whether all rows of a column lie in one place."""
+    """Return whether a column is stored as a single value."""
     return column.strides == (0,) and len(column) > 0
 
 
 def _taken(
     column: npt.NDArray[ScalarT], rows: Ints | Codes | Bools | slice
 ) -> npt.NDArray[ScalarT]:
-    """Return some rows of a column; those of one value stay in one place."""
+    """Return rows of a column; a constant column stays constant."""
     if isinstance(rows, slice):
         return column[rows]
     if is_constant(column) and len(rows):
         return np.broadcast_to(column[0], len(rows))
-    # Faster than brackets, above all where numbers are short.
+    # Faster than indexing, especially for narrow integers.
     return column.take(rows, axis=0)
 
 
@@ -181,13 +183,13 @@ _column_names: Callable[[Any], tuple[str, ...]] = cache(_names_of)
 
 
 def widened(column: Codes, most: int) -> Codes:
-    """Return a column with room for identifiers up to one: itself, or a copy in wider integers."""
+    """Return the column, or a wider copy if its type cannot hold identifiers up to ``most``."""
     need = np.min_scalar_type(-1 - most)
     return column if np.can_cast(need, column.dtype) else column.astype(need)
 
 
 def narrowed(column: Codes, most: int) -> Codes:
-    """Return identifiers in the smallest integer type that has room for -1 and ``most``."""
+    """Return identifiers in the smallest integer type that can hold -1 and ``most``."""
     return column.astype(np.min_scalar_type(-1 - most), copy=False)
 
 
