@@ -1,7 +1,6 @@
-"""Operation tables: the operations of a run as rows, told by whoever recorded them.
+"""Operation tables: files that contain operations themselves, rather than kernels and ranges.
 
-Where a profile holds kernels, calls and ranges, from which operations are worked out, a table holds
-the operations themselves, and what else is known of the ranks that ran them.
+These are tables of any tracer, traces of operations, and recordings.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from bubbleviz.model.profile import Source, ToldClock
 
 @dataclass(frozen=True)
 class ToldPlace:
-    """What a table tells of one rank.
+    """Properties of a rank in a table.
 
     Attributes:
-        number: that the table gives the rank.
-        global_rank: its number in the run; None unknown.
-        host: its hostname; None unknown.
-        clock: that its times are of; None for the one that all tables share.
-        stage: virtual stage of its model chunk 0; None unknown.
-        pipeline: of the rank: -1 where it is told that nobody knows, None where nothing is told.
-        world_size: how many ranks the run has; None unknown.
+        number: Number of the rank in the table.
+        global_rank: Number of the rank in the run, or None if unknown.
+        host: Hostname, or None if unknown.
+        clock: Clock of its times, or None for the clock that all tables share.
+        stage: Virtual stage of its model chunk 0, or None if unknown.
+        pipeline: Pipeline of the rank, -1 if the table says that it is unknown, or None if the
+            table has no such column.
+        world_size: Number of ranks in the run, or None if unknown.
     """
 
     number: int
@@ -41,28 +41,28 @@ class ToldPlace:
 
 @dataclass(frozen=True)
 class OperationTable:
-    """A table of operations, read; its rows are in any order.
+    """A table of operations that was read.
 
     Attributes:
-        source: where it came from.
-        operations: a row each; ``rank`` is the place in ``places``, ``iteration`` that in
-            ``iterations``, and what the table does not tell is -1 (``kernels``: 0).
-        places: the ranks, by the numbers that the table gives them.
-        iterations: names of iterations.
-        virtual_stage: of each operation; -1 unknown.
-        kind: what each row does that is a collective, as the table names it; none elsewhere.
-        group: among whom it does so; likewise.
-        paired: whether iterations of one name are the same on all ranks.
-        told: names of the columns that were read.
-        waits: when operations did not keep their GPU busy, since receives of their own waited; the
-            operation of these and further intervals is the row of the table.
-        unattributed: when ranks computed outside operations.
-        exposed: when only collectives ran on ranks.
-        overheads: when the profiler held ranks up.
-        collectives: that its cells hold; none where they are rows.
-        pauses: when nothing of ranks was recorded.
-        noun: what it is, in messages.
-        notes: what its file could not tell.
+        source: Origin of the table.
+        operations: One row per operation, in any order. ``rank`` is an index of ``places`` and
+            ``iteration`` an index of ``iterations``. Unknown values are -1, or 0 for ``kernels``.
+        places: The ranks, in ascending order of their numbers.
+        iterations: Names of iterations.
+        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+        kind: Kind of each row that is a collective; empty for all others.
+        group: Ranks that take part in it, as a text; empty likewise.
+        paired: Whether iterations with the same name are the same on all ranks.
+        told: Names of the columns that were read.
+        waits: Times when an operation waited for its own receives and did not keep its GPU busy.
+            The operation of these and all following intervals is a row of the table.
+        unattributed: Times when ranks computed outside operations.
+        exposed: Times when only collectives ran on ranks.
+        overheads: Times when the profiler held ranks up.
+        collectives: Collectives in a column of the table; empty if collectives are rows.
+        pauses: Times when ranks were not recorded.
+        noun: Kind of the file in messages.
+        notes: Limitations of the file.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""What advice promises: a share of an iteration, at most where it moves work."""
+"""The promise of a piece of advice: the share of an iteration that following it saves."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from dataclasses import dataclass
 
 from bubbleviz.model.texts import percent
 
-#: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
+#: What to do if only the schedule causes the bubble, and the kind and place of this advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
-#: Kinds whose work is done elsewhere once advice is followed, spread evenly: layers on other
-#: stages, tokens in other microbatches. No division of whole layers or sequences is better,
-#: and no number of microbatches than one that adds nothing to the bubble.
-_MOVING = {"stage", "microbatch", MICROBATCHES}
-#: The place of advice on whole layers, which are known to go where they are said to.
+#: Kinds of advice that move work: layers to other stages, or tokens to other microbatches. They
+#: promise the saving of an even spread, which whole layers or sequences do not exceed. More
+#: microbatches likewise save at most as much as if they added nothing to the bubble.
+_MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
+#: Place of advice that names the layers to move, so that its saving is no upper bound.
 _WHOLE_LAYERS = "layers"
 
 
 @dataclass(frozen=True)
 class SavedAdvice:
-    """One thing to do; see :class:`~bubbleviz.report.advice.Advice`.
+    """A piece of advice in a report; see :class:`~bubbleviz.report.advice.Advice`.
 
-    ``indices`` are the places of its ranks among those of the report; empty for all, or none.
-    ``saving_ratio`` is None if nothing is promised.
+    Attributes:
+        kind: Kind of the fault that the advice is to remove.
+        saving_ratio: Promised saving as a share of an iteration, or None if nothing is promised.
+        action: Recommended action, in sentences.
+        place: Place of the fault, the same in every report of a job.
+        error_ratio: Error bound of ``saving_ratio``, or None if unknown.
+        stages: Stages that have too much work.
+        measure: Sizes of the fault, as pairs of name and value.
+        indices: Indices of its ranks among the ranks of the report; empty for all ranks, or none.
     """
 
     kind: str
@@ -34,18 +41,33 @@ class SavedAdvice:
     indices: tuple[int, ...] = ()
 
 
-def at_most(kind: str, place: str) -> bool:
-    """Tell whether advice moves work that is spread evenly at best, so that it saves no more."""
+def is_upper_bound(kind: str, place: str) -> bool:
+    """Return whether the promised saving of advice is an upper bound.
+
+    Args:
+        kind: Kind of the advice; combined kinds are joined by ``+``.
+        place: Place of the advice; places of combined kinds are joined likewise.
+    """
     parts = zip(kind.split("+"), place.split("+"), strict=False)
-    return any(own in _MOVING and where != _WHOLE_LAYERS for own, where in parts)
+    return any(
+        part_kind in _MOVING_KINDS and part_place != _WHOLE_LAYERS
+        for part_kind, part_place in parts
+    )
 
 
-def saved_share(
+def format_saving(
     kind: str, place: str, saving_ratio: float | None, error_ratio: float | None
 ) -> str:
-    """Return what advice saves, in percent, and how far that may be off, or "unknown"."""
+    """Return the promised saving in percent with its error bound, or "unknown".
+
+    Args:
+        kind: Kind of the advice.
+        place: Place of the advice.
+        saving_ratio: Promised saving as a share of an iteration, or None if nothing is promised.
+        error_ratio: Error bound of ``saving_ratio``, or None if unknown.
+    """
     if saving_ratio is None:
         return "unknown"
-    most = "up to " if at_most(kind, place) else ""
+    up_to = "up to " if is_upper_bound(kind, place) else ""
     error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
-    return f"{most}-{percent(saving_ratio)}{error}"
+    return f"{up_to}-{percent(saving_ratio)}{error}"

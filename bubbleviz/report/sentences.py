@@ -32,7 +32,12 @@ from bubbleviz.report.labels import (
     subject,
 )
 from bubbleviz.report.long_bubbles import latest_host, thread_state
-from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
+from bubbleviz.report.promise import (
+    TWICE_THE_MICROBATCHES,
+    SavedAdvice,
+    format_saving,
+    is_upper_bound,
+)
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.schedules.choices import Choice
@@ -74,7 +79,7 @@ class WrittenAdvice(SavedAdvice):
     @property
     def share(self) -> str:
         """What it saves in percent, with the error."""
-        return saved_share(self.kind, self.place, self.saving_ratio, self.error_ratio)
+        return format_saving(self.kind, self.place, self.saving_ratio, self.error_ratio)
 
     @property
     def short(self) -> str:
@@ -429,11 +434,11 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
     length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
     share = advice.saving_ns / length_ns if length_ns else 0.0
     gpu_hours = f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
-    saved = saved_share(advice.kind, advice.place, share, advice.error_ratio)
+    saved = format_saving(advice.kind, advice.place, share, advice.error_ratio)
     if is_of_period:
         left, before = in_ms(round(remaining_ns)), in_ms(round(length_ns))
         return f"{saved}: {left} from one iteration to the next instead of {before}, {gpu_hours}"
-    at_least = "at least " if at_most(advice.kind, advice.place) else ""
+    at_least = "at least " if is_upper_bound(advice.kind, advice.place) else ""
     left_ns = _measure_remaining(report, remaining_ns, share)
     return f"{saved}: iterations of {at_least}{in_ms(round(left_ns))}, {gpu_hours}"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import bubbleviz
 from bubbleviz.report.compared.followed import AdviceResult
-from bubbleviz.report.promise import saved_share
+from bubbleviz.report.promise import format_saving
 from bubbleviz.schedules.known import schedule_named
 from scripts.proving.jobs import Job, cut, repaired
 from scripts.proving.predicting import bubbleviz as command
@@ -136,7 +136,7 @@ def _seconds(job: Job, order: Order) -> float:
 
 def _line(row: Followed) -> str:
     own = row.advice
-    promised = saved_share(own.kind, own.place, own.promised_ratio, own.error_ratio)
+    promised = format_saving(own.kind, own.place, own.promised_ratio, own.error_ratio)
     return (
         f"{row.job.name}, {own.action}: promised {promised}, came {-100 * row.came:.1f} %, "
         f"{100 * row.off:+.1f} points; compare says {own.verdict}"

@@ -13,7 +13,12 @@ from bubbleviz.model.texts import percent
 from bubbleviz.report.advice import StepCode
 from bubbleviz.report.compared.pair import RunPair
 from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
-from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, SavedAdvice, saved_share
+from bubbleviz.report.promise import (
+    MICROBATCHES,
+    TWICE_THE_MICROBATCHES,
+    SavedAdvice,
+    format_saving,
+)
 
 #: Maximum difference of two savings that count as equal, as a share of an iteration.
 SAME_SAVING = 0.01
@@ -72,7 +77,7 @@ class AdviceResult:
     @property
     def line(self) -> str:
         """Sentence with the action, the promise, the change, the outcome and the verdict."""
-        promised = saved_share(self.kind, self.place, self.promised_ratio, self.error_ratio)
+        promised = format_saving(self.kind, self.place, self.promised_ratio, self.error_ratio)
         return f"{self.action}: promised {promised}; {self.change}; {self.outcome}: {self.verdict}"
 
 
