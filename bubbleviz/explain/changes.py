@@ -16,8 +16,10 @@ from bubbleviz.explain.causes.tokens import all_token_waits
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.path import Graph, build_work
 from bubbleviz.explain.recognition.recognition import Deviation
-from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.delays import delays_of, early_starts
 from bubbleviz.explain.slowdown.replay import build_replay
+from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.explain.slowdown.run_work import computing_rows
 from bubbleviz.explain.slowdown.work import median_rows
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
@@ -216,7 +218,7 @@ _MOVED = ("late", "early")
 
 
 def replay_planned_order(
-    run: run_work.ReplayedRun, deviations: Sequence[Deviation]
+    run: ReplayedRun, deviations: Sequence[Deviation]
 ) -> tuple[Ints, Ints] | None:
     """Return the lengths of the averaged iterations, as they ran and in the planned order.
 
@@ -230,7 +232,7 @@ def replay_planned_order(
     if run.reason:
         return None
     operations = run.operations
-    rows = run_work.computing_rows(operations, run.averaged)
+    rows = computing_rows(operations, run.averaged)
     kept = np.flatnonzero(run.numbers != NONE)
     iterations = scattered(int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept], kept)
     turns = _assign_turns(operations, rows, deviations, iterations)
@@ -244,7 +246,7 @@ def replay_planned_order(
         if len(replay.unordered):
             return None
         if order_turns is None:
-            early_ns = run_work.early_starts(work, run_work.delays_of(work, order))
+            early_ns = early_starts(work, delays_of(work, order))
         lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
     measured_ns, planned_ns = lengths
     return measured_ns, planned_ns

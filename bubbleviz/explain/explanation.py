@@ -34,7 +34,13 @@ from bubbleviz.explain.phase_times import (
     Samples,
 )
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, choose_replayed_ranks
-from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.replayed_run import (
+    ExplainedRows,
+    ReplayedRun,
+    joined_rows,
+    moved_rows,
+    renumbered,
+)
 from bubbleviz.explain.slowdown.slowdowns import (
     Scenarios,
     Slowdowns,
@@ -77,7 +83,7 @@ class StretchExplanation:
     samples: tuple[Samples, Samples, Samples]
     received: Ints
     crossing: Bools
-    kept: run_work.ExplainedRows
+    kept: ExplainedRows
 
 
 def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
@@ -105,7 +111,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     received = operations.iteration[receives.operation]
     crossing = np.zeros(iterations + 1, bool)
     crossing[operations.iteration[inputs.producer != NONE]] = True
-    rows = run_work.ExplainedRows(dependencies, receives, idle, bubbles, tokens)
+    rows = ExplainedRows(dependencies, receives, idle, bubbles, tokens)
     if not stretch.kept.all():
         rows = rows.of_ranks(stretch.kept, operations.rank)
     return StretchExplanation(
@@ -119,7 +125,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],
         kept=rows.placed(
-            run_work.moved_rows(stretch.first_row, len(operations), stretch.elsewhere),
+            moved_rows(stretch.first_row, len(operations), stretch.elsewhere),
             operations.take(slice(0)),
             stretch.first_rank,
         ),
@@ -166,7 +172,7 @@ class Explanation:
     """
 
     causes: CauseTimes
-    explained: Callable[[], run_work.ExplainedRows]
+    explained: Callable[[], ExplainedRows]
     listed_ratio: str
     received: Ints
     communication: CommunicationTimes
@@ -174,10 +180,10 @@ class Explanation:
     path: CriticalPath | None
     changes: tuple[Change, ...]
     no_path_reason: str = ""
-    slowdown_source: run_work.ReplayedRun | None = None
+    slowdown_source: ReplayedRun | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
     replayed_ranks: ReplayedRanks | None = None
-    replayed_source: run_work.ReplayedRun | None = None
+    replayed_source: ReplayedRun | None = None
     layout: LayoutQuestion | None = None
     ran: str | None = None
     period_ns: float | None = None
@@ -219,15 +225,13 @@ class Explanation:
         return diagnosis_of(source, scenarios, self.layout, self.ran, self.period_ns)
 
 
-def _every_row(run: Run, counts: Counts) -> run_work.ExplainedRows:
+def _every_row(run: Run, counts: Counts) -> ExplainedRows:
     """Return the rows of all ranks of a run whose stretches were explained without most of them."""
     whole = map(explain_stretch, stretches.stretches_of(run, counts))
-    return run_work.joined_rows([part.kept for part in whole], run.operations)
+    return joined_rows([part.kept for part in whole], run.operations)
 
 
-def _once(
-    make: Callable[[], run_work.ExplainedRows], known: list[run_work.ExplainedRows]
-) -> run_work.ExplainedRows:
+def _once(make: Callable[[], ExplainedRows], known: list[ExplainedRows]) -> ExplainedRows:
     """Return what is known, made when it is first asked for."""
     if not known:
         known.append(make())
@@ -248,7 +252,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     chosen = None if part is None else part.chosen
     parts = list(each(explain_stretch, stretches.stretches_of(run, counts, chosen)))
     shown = typical(counts.iterations, counts.headline)
-    kept = run_work.joined_rows([part.kept for part in parts], operations)
+    kept = joined_rows([part.kept for part in parts], operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
     unordered = ""
     if shown is not None:
@@ -261,7 +265,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     # Partials of functions of a module: reports are pickled.
     lacking = part is not None and len(parts) > 1
     rows = partial(_once, partial(_every_row, run, counts), [] if lacking else [kept])
-    source = replayed = run_work.ReplayedRun(
+    source = replayed = ReplayedRun(
         operations,
         run.ranks,
         rows,
@@ -381,8 +385,8 @@ IterationColumns = TypeVar("IterationColumns", Extents, Windows, CommunicationTi
 
 
 def _rows_inside(
-    explained: Callable[[], run_work.ExplainedRows], number: Ints, row: Ints, operations: Operations
-) -> run_work.ExplainedRows:
+    explained: Callable[[], ExplainedRows], number: Ints, row: Ints, operations: Operations
+) -> ExplainedRows:
     """Return bubbles and receives of a window; what is replayed has its own rows.
 
     Args:
@@ -395,9 +399,9 @@ def _rows_inside(
     receives = whole.receives.take(row[whole.receives.operation] >= 0)
     bubbles = whole.bubbles.take(number[whole.bubbles.iteration] >= 0)
     # They keep no references to operations outside it.
-    bubbles = run_work.renumbered(bubbles, row.__getitem__)
+    bubbles = renumbered(bubbles, row.__getitem__)
     bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
-    receives = run_work.renumbered(receives, row.__getitem__)
+    receives = renumbered(receives, row.__getitem__)
     return replace(whole, bubbles=bubbles, receives=receives)
 
 

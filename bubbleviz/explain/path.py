@@ -28,10 +28,14 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.delays import delays_of
+from bubbleviz.explain.slowdown.messages import Messages, messages_of
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
+from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.explain.slowdown.run_work import computing_rows, outside_operations, run_work
 from bubbleviz.explain.slowdown.slack import compute_slack
 from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, median_rows, plays
+from bubbleviz.explain.slowdown.work_order import run_order
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
@@ -80,7 +84,7 @@ class Graph:
         return self.work.communicates & ~self.is_transfer
 
 
-def build_graph(run: run_work.ReplayedRun, iteration: int) -> Graph:
+def build_graph(run: ReplayedRun, iteration: int) -> Graph:
     """Build the graph of one iteration.
 
     Collectives are left out if the clocks of their members are so far off that a collective seems
@@ -92,13 +96,13 @@ def build_graph(run: run_work.ReplayedRun, iteration: int) -> Graph:
     """
     operations = run.operations
     included = np.arange(int(operations.iteration.max(initial=iteration)) + 1) == iteration
-    rows = run_work.computing_rows(operations, included)
+    rows = computing_rows(operations, included)
     for collectives in (run.collectives, run.collectives.take(slice(0))):
         work, dependencies = build_work(run, included, run.explained().tokens, collectives)
         replay = build_replay(work, dependencies)
         if not len(replay.unordered):
             break
-    delay_ns = run_work.delays_of(work, dependencies)
+    delay_ns = delays_of(work, dependencies)
     follows = np.bincount(dependencies.after, minlength=len(work)) > 0
     is_counted = np.zeros(len(work), bool)
     is_counted[: len(rows)] = among(operations.phase[rows], WORK)
@@ -137,7 +141,7 @@ def _divide_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleInterval
 
 
 def build_work(
-    run: run_work.ReplayedRun,
+    run: ReplayedRun,
     included: Bools,
     tokens: Dependencies,
     collectives: CollectiveIntervals,
@@ -154,12 +158,12 @@ def build_work(
             own.
     """
     operations = run.operations
-    rows = run_work.computing_rows(operations, included)
+    rows = computing_rows(operations, included)
     place = scattered(len(operations), rows, np.arange(len(rows)))
-    messages = run_work.messages_of(run, rows)
+    messages = messages_of(run, rows)
     messages = replace(messages, seen=np.zeros(len(messages), bool))
-    separate = run_work.outside_operations(collectives, operations, included)
-    work = run_work.run_work(run, rows, messages, separate)
+    separate = outside_operations(collectives, operations, included)
+    work = run_work(run, rows, messages, separate)
     # An operation that seems to run before its producer (clocks can be off) cannot follow it.
     position = np.empty(len(rows), np.int64)
     by_time = sorted_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])
@@ -170,7 +174,7 @@ def build_work(
     if turns is not None:
         turn[: len(rows)] = turns
     in_turns = replace(work, start_ns=work.start_ns[turn], end_ns=work.end_ns[turn])
-    order = run_work.run_order(in_turns, rows, messages, operations, tokens)
+    order = run_order(in_turns, rows, messages, operations, tokens)
     transfers = _build_transfers(run, work, messages, place)
     transfer_rows = len(work) + np.arange(len(transfers))
     producer, consumer = place[messages.producer], place[messages.consumer]
@@ -180,9 +184,7 @@ def build_work(
     )
 
 
-def _build_transfers(
-    run: run_work.ReplayedRun, work: Work, messages: run_work.Messages, place: Ints
-) -> Work:
+def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, place: Ints) -> Work:
     """Build the transfer of each message, which starts at the end of its producer.
 
     No transfer takes longer than the time from the last producer of an operation to its start.
@@ -208,7 +210,7 @@ def _build_transfers(
     )
 
 
-def _measure_transfers(run: run_work.ReplayedRun) -> Ints:
+def _measure_transfers(run: ReplayedRun) -> Ints:
     """Return how long the input of each operation was in transfer.
 
     A receive that waited for its input shows the transfer time. Other receives began late

@@ -26,7 +26,7 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.phase_times import CommunicationTimes, PhaseTimes, Receives
-from bubbleviz.explain.slowdown.run_work import ExplainedRows
+from bubbleviz.explain.slowdown.replayed_run import ExplainedRows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
     BusyIntervals,

@@ -22,10 +22,13 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
-from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.delays import measured_ns
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
+from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.explain.slowdown.run_work import computing_rows, outside_operations, work_of_run
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, plays
+from bubbleviz.explain.slowdown.work_order import queued_collectives, queued_transfers
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scattered
 from bubbleviz.model.grouping import distinct, found_in, groups_of, heads, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
@@ -110,7 +113,7 @@ class Diagnosis:
 
 
 def diagnosis_of(
-    run: run_work.ReplayedRun,
+    run: ReplayedRun,
     scenarios: Scenarios,
     layout: LayoutQuestion | None = None,
     schedule: str | None = None,
@@ -135,8 +138,8 @@ def diagnosis_of(
         step, count = count_scenarios_together(len(seen.work)), len(replay.rows)
         # What is not replayed has the place behind all others.
         place = scattered(len(seen.work), replay.rows, np.arange(count))
-        measured_ns = (np.append(column[replay.rows], 0) for column in (seen.own_ns, delays_ns))
-        columns = [column[:, None] for column in measured_ns]
+        placed_ns = (np.append(column[replay.rows], 0) for column in (seen.own_ns, delays_ns))
+        columns = [column[:, None] for column in placed_ns]
         for low in range(0, len(scenarios), step):
             some = scenarios[low : low + step]
             own_ns, delay_ns = (np.repeat(column, len(some), axis=1) for column in columns)
@@ -157,7 +160,7 @@ def diagnosis_of(
     measured = seen.own_ns[replay.rows], delays_ns[replay.rows]
     lengths_of, length_ns = _lengths(seen.work, replay, *measured, period_ns)
     # Receives of an iteration that are posted before it begins only wait.
-    whole_ns = run_work.measured_ns(
+    whole_ns = measured_ns(
         seen.work.take(~plays(seen.work.role, POINT_TO_POINT)), replay.iterations
     )
     first, others = whole_ns[:1], np.sort(whole_ns[1:])
@@ -305,7 +308,7 @@ def mean_saving(
     return mean_ns, float(np.hypot(error_ns, missed_ratio * mean_ns)) if known else None
 
 
-def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
+def _between(run: ReplayedRun) -> Iterator[Finding]:
     """Yield what the time between iterations costs, in which no rank has begun the next one.
 
     No rank waits for less, on its own clock either::
@@ -367,20 +370,20 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
 
 
 def _evidence(
-    run: run_work.ReplayedRun,
+    run: ReplayedRun,
     scenarios: Scenarios,
     layout: LayoutQuestion | None,
     schedule: str | None,
 ) -> Evidence:
     """Return what is known of a run beside times."""
     work, operations = scenarios.work, run.operations
-    rows = run_work.computing_rows(operations, run.averaged)
+    rows = computing_rows(operations, run.averaged)
     gap_ns = np.zeros(len(work), np.int64)
     gap_ns[: len(rows)] = np.maximum(operations.busy_ns - operations.active_ns, 0)[rows]
     late_ns, profiler_ns = (
         _delayed_ns(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
     )
-    beside = run_work.outside_operations(run.collectives, operations, run.averaged)
+    beside = outside_operations(run.collectives, operations, run.averaged)
     late_ns[len(work) - len(beside) :] += beside.late_ns
     hosts = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
     return Evidence(
@@ -397,7 +400,7 @@ def _evidence(
     )
 
 
-def _launch_share(run: run_work.ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
+def _launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
     """Return for each row the share of its time without compute kernels in which no kernel ran.
 
     The time without any kernel is known per rank and iteration, and without that of Optimizers. All
@@ -418,15 +421,15 @@ def _launch_share(run: run_work.ReplayedRun, work: Work, gap_ns: Ints) -> Floats
     return np.asarray(np.minimum(share, 1.0)[cell], np.float64)
 
 
-def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
+def _eased(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
     """Yield faults of what work waits for, with the replay of the run without them.
 
     These are too few chunks in flight, and what is queued behind transfers.
     """
     work, order = scenarios.work, scenarios.order
-    row = run_work.queued_transfers(work, order)[0]
-    rows = run_work.computing_rows(run.operations, run.averaged)
-    late, late_ns = run_work.queued_collectives(run, work, rows)
+    row = queued_transfers(work, order)[0]
+    rows = computing_rows(run.operations, run.averaged)
+    late, late_ns = queued_collectives(run, work, rows)
     if len(row) or len(late):
         queued = np.isin(order.after, row) & plays(work.role[order.before], POINT_TO_POINT)
         free = build_replay(work, order.take(~queued))
@@ -449,11 +452,11 @@ def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fa
         for what, waits in zip((shapes.ONE_MORE, shapes.ENOUGH), more, strict=True):
             yield (
                 shapes.token_fault(what, rank, depth),
-                build_replay(*run_work.work_of_run(run, waits)),
+                build_replay(*work_of_run(run, waits)),
             )
 
 
-def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
+def _delayed_ns(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
     """Return how late each row of the work started for one cause, its input being there.
 
     ``rows`` are those of the operations that compute, the first of the work.
@@ -486,7 +489,7 @@ def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cau
     return late_ns
 
 
-def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
+def _late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
     """Return how late the host launched the first operation of each rank and iteration, ns.
 
     Its wait counts as warm-up, whatever it is for. One without inputs is held against the first

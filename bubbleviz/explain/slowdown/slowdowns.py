@@ -24,8 +24,10 @@ import numpy as np
 
 from bubbleviz.explain.causes.tokens import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.delays import delays_of, early_starts, measured_ns
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
+from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.explain.slowdown.run_work import work_of_run
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.explain.slowness import rank_slowdowns
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
@@ -65,7 +67,7 @@ class Scenarios:
     @cached_property
     def early_ns(self) -> Ints:
         """How much each row starts before all that it follows has ended, as a negative number."""
-        return run_work.early_starts(self.work, self.delays_ns)
+        return early_starts(self.work, self.delays_ns)
 
     @cached_property
     def own_ns(self) -> Ints:
@@ -225,14 +227,14 @@ def scenarios_of(
     replay = build_replay(work, order)
     if not len(replay.iterations):
         return None
-    return Scenarios(work, order, replay, run_work.delays_of(work, order), clocks_apart)
+    return Scenarios(work, order, replay, delays_of(work, order), clocks_apart)
 
 
-def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
+def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
     """Return the replay of the averaged iterations of a run; None where that is unknown."""
     if run.reason:
         return None
-    work, order = run_work.work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
+    work, order = work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
     apart = len({rank.host for rank in run.ranks}) > 1
     return scenarios_of(work, order, clocks_apart=apart)
 
@@ -347,7 +349,7 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     ratios = own_ns / np.maximum(ideal_ns, 1)
     times_ns = scenarios.own_ns[:, None], scenarios.delays_ns
     delayed_ns = scenarios.replay.lengths_ns(*times_ns)[:, 0]
-    whole_ns = np.maximum(run_work.measured_ns(work, iterations), 1)
+    whole_ns = np.maximum(measured_ns(work, iterations), 1)
     missed = [np.abs(lengths_ns - whole_ns) / whole_ns for lengths_ns in (own_ns, delayed_ns)]
     return Slowdowns(
         total=scenarios.original / scenarios.ideal,

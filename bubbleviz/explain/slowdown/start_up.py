@@ -15,7 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
-from bubbleviz.explain.slowdown.run_work import CLOCK_NS, computing_rows
+from bubbleviz.explain.slowdown.messages import CLOCK_NS
+from bubbleviz.explain.slowdown.run_work import computing_rows
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.intervals import group_extents

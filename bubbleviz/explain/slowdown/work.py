@@ -47,6 +47,10 @@ class Role(IntEnum):
 
 #: Work that a rank computes one after the other.
 COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
+#: Receives from another rank.
+RECEIVES = (Role.RECV_F, Role.RECV_B)
+#: Sends to another rank.
+SENDS = (Role.SEND_F, Role.SEND_B)
 #: Communication between two ranks.
 POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
 

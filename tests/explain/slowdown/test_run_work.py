@@ -12,8 +12,9 @@ import pytest
 import bubbleviz
 from bubbleviz.explain import explanation
 from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown.delays import delays_of, measured_ns
 from bubbleviz.explain.slowdown.replay import build_replay
-from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
+from bubbleviz.explain.slowdown.run_work import outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.grouping import distinct
 from tests.planting import plant

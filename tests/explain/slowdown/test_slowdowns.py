@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.run_work import chained
+from bubbleviz.explain.slowdown.message_order import chained
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, scenarios_of, slowdowns_of
 from bubbleviz.explain.slowdown.work import Kind, Role, Work
 
