@@ -15,8 +15,9 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
 from bubbleviz.errors import UsageError
-from bubbleviz.explain.explanation import explain, windowed
+from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared
+from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording, hosts_in_errors, hosts_of

@@ -34,8 +34,8 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.count.summary import Summary
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.explanation import Explanation, explain
-from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.explain.slowness import Slowness, measure_slowness

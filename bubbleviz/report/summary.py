@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
+from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.path import PathCollective, PathPart
-from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.explain.explanation import OUTSIDE
+from bubbleviz.explain.windowed import OUTSIDE
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.render.formats import renderers

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.explain.phase_times import ChunkCost
+from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.render.json_document import document
 from bubbleviz.render.web import unsaved
 from bubbleviz.render.web.unsaved import unsaved_numbers

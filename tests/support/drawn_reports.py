@@ -22,10 +22,11 @@ from bubbleviz.count.summary import summarize
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes
+from bubbleviz.explain.communication_times import CommunicationTimes, Receives
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.explain.phase_times import CommunicationTimes, PhaseTimes, Receives
+from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.slowdown.replayed_run import ExplainedRows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (

@@ -10,9 +10,9 @@ import numpy as np
 
 from bubbleviz.align.arrivals import sends
 from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.explain.communication_times import Receives
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.explain.phase_times import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, TableT, joined, scattered
 from bubbleviz.model.operations import HostActivities, Operations, Rank

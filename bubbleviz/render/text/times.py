@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.phase_times import ChunkCost
+from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.explain.phase_times import costed
+from bubbleviz.explain.chunk_costs import costed
 from bubbleviz.model.columns import Ints
 from bubbleviz.report.rank_means import MANY_RANKS, many_ranks
 from bubbleviz.report.report import Report

@@ -1,0 +1,212 @@
+"""Chunk costs: how long each stage takes for a chunk with a given number of tokens.
+
+Attention makes long chunks cost more than their share, the rest of a layer costs the same per
+token, and launches cost the same per chunk::
+
+    time = a + b tokens [+ c tokens (tokens + 2 prefix)]
+
+The prefix is the part of the prompt that earlier chunks left in the cache. A table may contain it,
+names do not, but a prompt that is cut into chunks fills all of them but the last::
+
+    tokens  8192 8192 8192 3000 | 8192 500 |
+    prefix     0 8192 16384 24576 |  0 8192 |
+
+Schedulers that divide prompts into chunks of equal cost fit the same curve (SGLang's
+``ChunkSizePredictor`` in ``scheduler_pp_mixin.py``, vLLM's pull request 41247).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import Bools, Floats, Ints
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import Phase
+
+#: Minimum number of different lengths for the square term without prefixes.
+_MIN_LENGTHS = 4
+#: Minimum size of the square term in standard errors.
+_MIN_ERRORS = 4.0
+#: Minimum share of the square term in the time of the longest chunk.
+_MIN_SHARE = 0.01
+#: Minimum norm of the part of a term that is independent of the other terms.
+_MIN_INDEPENDENT = 1e-6
+#: Maximum residual sum of squares with prefixes, as a share of that with lengths alone.
+_MAX_RESIDUAL = 0.8
+#: Tokens of chunks of equal cost are multiples of this.
+_GRAIN = 64
+
+
+@dataclass(frozen=True)
+class ChunkCost:
+    """The cost of chunks on one virtual stage.
+
+    Attributes:
+        stage: Stage of the ranks (smallest virtual stage), or -1 if unknown.
+        virtual_stage: Index of the model chunk in the model's order, or -1 if unknown.
+        n: Number of chunks.
+        least_tokens: Tokens of the shortest chunk.
+        most_tokens: Tokens of the longest chunk.
+        fixed_ns: The term a, or the mean time if all chunks have the same length.
+        token_ns: The term b per token, or None if all chunks have the same length.
+        token_squared_ns: The term c, 0 if a line fits as well, or None as above.
+        residual_ns: Standard deviation of the residuals, or None if there are too few chunks.
+        explained: Share of the variance that the length explains, or None if there is none.
+        prompt_tokens: Tokens of the longest prompt if the fit shows that chunks read a prefix, else
+            0.
+    """
+
+    stage: int
+    virtual_stage: int
+    n: int
+    least_tokens: int
+    most_tokens: int
+    fixed_ns: float
+    token_ns: float | None
+    token_squared_ns: float | None
+    residual_ns: float | None
+    explained: float | None
+    prompt_tokens: int = 0
+
+    def time_ns(self, tokens: Floats, prefix: float = 0.0) -> Floats:
+        """Return the fitted times of chunks of ``tokens`` that follow a prefix of their prompt."""
+        line = self.fixed_ns + (self.token_ns or 0.0) * tokens
+        return np.asarray(line + (self.token_squared_ns or 0.0) * tokens * (tokens + 2 * prefix))
+
+    def even_chunks(self, first: int) -> tuple[int, ...]:
+        """Divide the longest prompt into chunks that take as long as a first one of given tokens.
+
+        The fit needs a prefix. Each chunk is a multiple of 64 tokens, and solves::
+
+            c x^2 + (b + 2 c prefix) x = time of the first - a
+        """
+        bend_ns = self.token_squared_ns or 1.0
+        left, prefix, sizes = self.prompt_tokens, 0, []
+        whole_ns = float(self.time_ns(np.array(float(first)))) - self.fixed_ns
+        while left > 0:
+            half = (self.token_ns or 0.0) / 2 / bend_ns + prefix
+            fitting = (half**2 + whole_ns / bend_ns) ** 0.5 - half
+            # A rounding error of the square root costs no token.
+            sizes.append(min(max(int(fitting + 1e-3) // _GRAIN * _GRAIN, _GRAIN), left))
+            left, prefix = left - sizes[-1], prefix + sizes[-1]
+        return tuple(sizes)
+
+
+def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tuple[ChunkCost, ...]:
+    """Return the cost of chunks by virtual stage, or nothing if tokens are unknown.
+
+    Args:
+        operations: Operations of all ranks.
+        stage: Stage of each rank, or -1 if unknown.
+        averaged: Mask of the averaged iterations.
+    """
+    rows = costed(operations, averaged)
+    virtual_stage, of_rank = operations.virtual_stage[rows], stage[operations.rank[rows]]
+    groups, costs = grouping.groups_of(virtual_stage, of_rank), []
+    for number, first in enumerate(groups.first.tolist()):
+        own = rows[groups.of_row == number]
+        tokens, time_ns = operations.tokens[own], operations.busy_ns[own].astype(np.float64)
+        prefix = _prefixes(operations, own, tokens)
+        factors, left_ns, shown = _fit(tokens, prefix, time_ns)
+        spread = float(((time_ns - time_ns.mean()) ** 2).sum())
+        free = len(own) - len(factors)
+        lengths = len(factors) > 1
+        costs.append(
+            ChunkCost(
+                stage=int(of_rank[first]),
+                virtual_stage=int(virtual_stage[first]),
+                n=len(own),
+                least_tokens=int(tokens.min()),
+                most_tokens=int(tokens.max()),
+                fixed_ns=factors[0],
+                token_ns=factors[1] if lengths else None,
+                token_squared_ns=(*factors, 0.0)[2] if lengths else None,
+                residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
+                explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
+                prompt_tokens=int((prefix + tokens).max()) if shown else 0,
+            )
+        )
+    return tuple(costs)
+
+
+def costed(operations: Operations, averaged: Bools) -> Ints:
+    """Return the rows of the forwards whose tokens are known.
+
+    Args:
+        operations: Operations of all ranks.
+        averaged: Mask of the averaged iterations.
+    """
+    known = operations.tokens >= 0
+    if not known.any():
+        return np.flatnonzero(known)
+    known &= (operations.phase == Phase.F) & (operations.has_span == 1)
+    known &= (operations.cut == 0) & (operations.iteration >= 0)
+    return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
+
+
+def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
+    """Return the prefix of each chunk of a stage, in tokens.
+
+    Unless all prefixes were recorded, a prompt ends with a chunk that is shorter than the longest.
+    """
+    if (operations.prefix[rows] >= 0).all():
+        return operations.prefix[rows]
+    order = grouping.sorted_rows(
+        operations.rank[rows], operations.iteration[rows], operations.start_ns[rows]
+    )
+    ordered, whole = tokens[order], tokens[order] == tokens.max(initial=0)
+    first = grouping.begins(*(c[rows][order] for c in (operations.rank, operations.iteration)))
+    first[1:] |= ~whole[:-1]
+    before = np.cumsum(ordered) - ordered
+    prefix = np.empty(len(rows), np.int64)
+    prefix[order] = before - before[first][np.cumsum(first) - 1]
+    return prefix
+
+
+def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats, bool]:
+    """Fit the simplest curve, and return its factors, residuals, and whether it uses prefixes."""
+    lengths = len(grouping.distinct(tokens))
+    if lengths < 2:
+        return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
+    none = np.zeros_like(tokens)
+    line, left_ns, _ = _least_squares(tokens, None, time_ns)
+    found, least = (line, left_ns, False), np.inf
+    for read, fewest in ((none, _MIN_LENGTHS), (prefix, 2)):
+        if lengths < fewest or len(tokens) <= _MIN_LENGTHS:
+            continue
+        curve, curve_left_ns, error = _least_squares(tokens, read, time_ns)
+        square_ns = curve[2] * float((tokens * (tokens + 2.0 * read)).max())
+        is_significant = curve[2] > _MIN_ERRORS * error
+        is_large = square_ns > _MIN_SHARE * float(time_ns.max())
+        left = float((curve_left_ns**2).sum())
+        if is_significant and is_large and left < least:
+            found, least = (curve, curve_left_ns, bool(read.any())), left * _MAX_RESIDUAL
+    return found
+
+
+def _least_squares(
+    tokens: Ints, prefix: Ints | None, time_ns: Floats
+) -> tuple[tuple[float, ...], Floats, float]:
+    """Fit a, b and c (a and b without a prefix), and return them with residuals and c's error."""
+    # Powers of lengths that are far from zero and close together are almost equal unless centred.
+    ends = float(tokens.min()), float(tokens.max())
+    middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+    columns, scale = [np.ones(len(tokens)), (tokens - middle) / half], 1.0
+    if prefix is not None:
+        bent = (tokens - middle) ** 2 + 2.0 * tokens * prefix
+        scale = float(np.abs(bent).max())
+        columns.append(bent / scale)
+    terms = np.stack(columns, axis=1)
+    factors = np.linalg.lstsq(terms, time_ns, rcond=None)[0]
+    left_ns, free = time_ns - terms @ factors, max(len(tokens) - len(columns), 1)
+    # Norm of the part of the last term that is independent of the others.
+    added = abs(float(np.linalg.qr(terms)[1][-1, -1]))
+    residual_ns = np.sqrt(float((left_ns**2).sum()) / free)
+    error = residual_ns / added if added > _MIN_INDEPENDENT else np.inf
+    slope, bend = factors[1] / half, factors[2] / scale if prefix is not None else 0.0
+    # c ((x - middle)^2 + 2 x prefix) is c x (x + 2 prefix), and a line.
+    found = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
+    return tuple(float(f) for f in found[: len(columns)]), left_ns, float(error) / scale

@@ -1,0 +1,150 @@
+"""Communication times: how long ranks waited for inputs, and how long transfers took.
+
+A receive's kernel runs from the moment it is launched, and spins until the peer sends::
+
+    peer    ██████ F3 ██████│ready
+    RECV       ├▒▒ waits ▒▒▒│▓▓ transfer ▓▓┤
+    rank    █████ F2 █████│        exposed │██ F3
+                                   ├───────┤
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.align.arrivals import NEVER, Arrivals
+from bubbleviz.count.busy_times import time_within
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import idle_by_cause
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.idle import IdleIntervals
+from bubbleviz.explain.stretch import Stretch
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.operations import Operations
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Receives(Table):
+    """The last receive of each operation whose input is known.
+
+    Attributes:
+        operation: Row of the operation that used the received data.
+        start_ns: Start of the receive's kernel.
+        ready_ns: Time at which the peer had finished the input.
+        end_ns: End of the receive's kernel.
+        exposed_ns: Part of the time from ``ready_ns`` to ``end_ns`` in which the rank was idle and
+            no collective moved data.
+    """
+
+    operation: Ints
+    start_ns: Ints
+    ready_ns: Ints
+    end_ns: Ints
+    exposed_ns: Ints
+
+    @property
+    def wait_ns(self) -> Ints:
+        """Time that the receive's kernel waited for its input."""
+        return np.clip(self.ready_ns, self.start_ns, self.end_ns) - self.start_ns
+
+    @property
+    def transfer_ns(self) -> Ints:
+        """Time that the receive's kernel ran once its input was ready."""
+        return self.end_ns - self.start_ns - self.wait_ns
+
+
+@dataclass(frozen=True)
+class CommunicationTimes:
+    """How long ranks communicated in iterations; columns of shape (iterations, ranks).
+
+    Attributes:
+        wait_ns: Time of receives before their input was ready, and of collectives with known
+            members in the window before the last member had entered.
+        transfer_ns: Time of these receives and collectives from then on.
+        exposed_ns: Part of the transfers, including those of other collectives, in which the rank
+            was idle, plus the time in which a collective but no compute kernel ran in an operation.
+        communication_ns: Union of all communication kernels in the rank's window of the ratio in
+            which bubbles are shown, extended to the start of its first receive if that is earlier.
+        overlapped_ns: Part of ``communication_ns`` in which compute kernels ran as well.
+    """
+
+    wait_ns: Ints
+    transfer_ns: Ints
+    exposed_ns: Ints
+    communication_ns: Ints
+    overlapped_ns: Ints
+
+
+def receives_of(
+    operations: Operations, inputs: Inputs, known: Arrivals, idle: IdleIntervals
+) -> Receives:
+    """Return the last receive of each operation whose input is known.
+
+    Args:
+        operations: Operations of all ranks.
+        inputs: Inputs that they took from other ranks.
+        known: Arrivals of these inputs, as shown by receives.
+        idle: Idle intervals of all ranks.
+    """
+    rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
+    if not len(rows):
+        return Receives.none()
+    receive, received_ns = known.receive[rows], operations.received_ns[rows]
+    spanned = np.append(operations.has_span, 0)[receive] == 1
+    later = (received_ns == NONE) | (np.append(operations.end_ns, NONE)[receive] > received_ns)
+    named_ns = np.append(operations.start_ns, NONE)[receive]
+    of_name = (receive >= 0) & spanned & later
+    start_ns = np.where(of_name, named_ns, operations.receive_start_ns[rows])
+    end_ns, ready_ns = known.exact_ns[rows], inputs.ready_ns[rows]
+    moving_ns = np.clip(ready_ns, start_ns, end_ns)
+    idle_ns = idle_by_cause(idle, operations.rank[rows], moving_ns, end_ns)
+    exposed_ns = idle_ns.sum(axis=1) - idle_ns[:, Cause.COLLECTIVE]
+    return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
+
+
+def communication_of(
+    stretch: Stretch, receives: Receives, collective_idle_ns: Ints
+) -> CommunicationTimes:
+    """Return how long the ranks of a stretch communicated in each iteration.
+
+    Communication counts in a rank's window of the listed ratio, or from the start of the
+    iteration's first receive if that is earlier. An iteration without this window lasts from its
+    first to its last work.
+
+    Args:
+        stretch: Whole pipelines of a run.
+        receives: Receives of its operations.
+        collective_idle_ns: Idle time of ranks in the windows while a collective moved data or may
+            have moved data, shape (iterations, ranks).
+    """
+    operations, running, extents = stretch.operations, stretch.running, stretch.extents
+    window, shape = stretch.windows[stretch.listed], stretch.extents.present.shape
+    known = window.known[:, None] & extents.present
+    low_ns = np.where(known, window.start_ns, extents.first_ns)
+    high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
+    iteration = operations.iteration[receives.operation]
+    received = receives.take(iteration >= 0)
+    at = iteration[iteration >= 0], operations.rank[received.operation]
+    np.minimum.at(low_ns, at, received.start_ns)
+    met = stretch.collectives.take((stretch.collectives.iteration >= 0) & stretch.collectives.known)
+    inside = met.iteration, met.rank
+    start_ns, moving_ns, end_ns = (
+        np.clip(time_ns, low_ns[inside], high_ns[inside])
+        for time_ns in (met.start_ns, met.moving_ns, met.end_ns)
+    )
+
+    def summed(cells: tuple[Ints, Ints], time_ns: Ints) -> Ints:
+        cell = cells[0] * shape[1] + cells[1]
+        return intervals.group_sum(cell, shape[0] * shape[1], time_ns).reshape(shape)
+
+    exposed_ns = collective_idle_ns + stretch.collective_gap_ns
+    return CommunicationTimes(
+        wait_ns=summed(at, received.wait_ns) + summed(inside, moving_ns - start_ns),
+        transfer_ns=summed(at, received.transfer_ns) + summed(inside, end_ns - moving_ns),
+        exposed_ns=summed(at, received.exposed_ns) + exposed_ns,
+        communication_ns=time_within(running, running.communication_ns, low_ns, high_ns),
+        overlapped_ns=time_within(running, running.overlapped_ns, low_ns, high_ns),
+    )

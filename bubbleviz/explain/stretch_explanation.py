@@ -1,0 +1,91 @@
+"""The explanation of one stretch, from which that of the run is put together.
+
+:func:`explain_stretch` reads nothing but the stretch, so that it runs wherever the profiles of the
+stretch are. Its result is small compared with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.align.arrivals import arrivals
+from bubbleviz.explain import communication_times, phase_times
+from bubbleviz.explain import stretch as stretches
+from bubbleviz.explain.causes.bubbles import with_host_activity
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import causes_of
+from bubbleviz.explain.communication_times import CommunicationTimes
+from bubbleviz.explain.dependencies import dependencies_of, inputs_of
+from bubbleviz.explain.phase_times import Samples
+from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, moved_rows
+from bubbleviz.model.columns import NONE, Bools, Ints
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StretchExplanation:
+    """The explanation of one stretch.
+
+    Attributes:
+        idle_ns: Idle time by cause, as in :class:`.CauseTimes`.
+        communication: Communication times of its ranks.
+        samples: Samples for phase times; see :func:`.phase_samples_of`.
+        received: Number of receives of each iteration.
+        crossing: Mask of the iterations in which an operation takes an input from another rank.
+        kept: Rows of the ranks that are kept, with the indices of the run.
+    """
+
+    idle_ns: Mapping[str, Ints]
+    communication: CommunicationTimes
+    samples: tuple[Samples, Samples, Samples]
+    received: Ints
+    crossing: Bools
+    kept: ExplainedRows
+
+
+def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
+    """Return why the ranks of a stretch were idle, and how long its operations took.
+
+    Args:
+        stretch: Whole pipelines of a run.
+    """
+    operations = stretch.operations
+    dependencies = dependencies_of(operations, stretch.ranks)
+    if not stretch.stages_known:
+        dependencies = dependencies.take(slice(0))
+    inputs = inputs_of(
+        operations,
+        dependencies,
+        stages_known=stretch.stages_known,
+        passing=stretch.passing,
+        ends_early=stretch.ends_early,
+    )
+    known = arrivals(operations)
+    causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)
+    bubbles = with_host_activity(bubbles, stretch.hosts)
+    receives = communication_times.receives_of(operations, inputs, known, idle)
+    iterations = len(stretch.averaged)
+    received = operations.iteration[receives.operation]
+    crossing = np.zeros(iterations + 1, bool)
+    crossing[operations.iteration[inputs.producer != NONE]] = True
+    rows = ExplainedRows(dependencies, receives, idle, bubbles, tokens)
+    if not stretch.kept.all():
+        rows = rows.of_ranks(stretch.kept, operations.rank)
+    return StretchExplanation(
+        idle_ns=causes.idle_ns,
+        communication=communication_times.communication_of(
+            stretch, receives, causes.idle_ns[stretch.listed][:, :, Cause.COLLECTIVE]
+        ),
+        samples=phase_times.phase_samples_of(
+            operations, receives, inputs, known, stretch.first_row
+        ),
+        received=np.bincount(received[received >= 0], minlength=iterations),
+        crossing=crossing[:iterations],
+        kept=rows.placed(
+            moved_rows(stretch.first_row, len(operations), stretch.elsewhere),
+            operations.take(slice(0)),
+            stretch.first_rank,
+        ),
+    )

@@ -1,0 +1,182 @@
+"""A run, its counts and their explanation, cut to the iterations of a window.
+
+Clocks, stages, overlap of iterations, and the start of the iteration after the window (where the
+last period ends) come from the whole capture. Only the contents of the report are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bubbleviz.align.run import Run
+from bubbleviz.count.count import Counts
+from bubbleviz.count.ratios import Extents, Windows
+from bubbleviz.explain.causes.cause_times import CauseTimes
+from bubbleviz.explain.communication_times import CommunicationTimes
+from bubbleviz.explain.explanation import Explanation, read_once
+from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, renumbered
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.window import Window
+
+#: Subject of the limitation for iterations outside the window.
+OUTSIDE = "iterations outside the window"
+
+IterationColumns = TypeVar("IterationColumns", Extents, Windows, CommunicationTimes)
+
+
+def _rows_inside(
+    explained: Callable[[], ExplainedRows], number: Ints, row: Ints, operations: Operations
+) -> ExplainedRows:
+    """Return explained rows with the bubbles and receives of a window.
+
+    Args:
+        explained: Function that returns the rows of the run.
+        number: New index of each iteration, or -1 if it is outside. The last entry, for -1, is -1.
+        row: New row of each operation, likewise.
+        operations: Operations inside the window.
+    """
+    whole = explained()
+    receives = whole.receives.take(row[whole.receives.operation] >= 0)
+    bubbles = whole.bubbles.take(number[whole.bubbles.iteration] >= 0)
+    # They keep no references to operations outside it.
+    bubbles = renumbered(bubbles, row.__getitem__)
+    bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
+    receives = renumbered(receives, row.__getitem__)
+    return replace(whole, bubbles=bubbles, receives=receives)
+
+
+def windowed(
+    window: Window | None, run: Run, counts: Counts, explanation: Explanation
+) -> tuple[Run, Counts, Explanation]:
+    """Return a run, its counts and their explanation, cut to the iterations inside a window.
+
+    Args:
+        window: Window of the report, or None for the whole run.
+        run: The merged profiles.
+        counts: The ratios of the run, counted with this window.
+        explanation: Explanation of the run.
+    """
+    if window is None or counts.inside.all():
+        return run, counts, explanation
+    inside = counts.inside
+    iterations, kept = np.flatnonzero(inside), np.append(inside, False)[run.operations.iteration]
+    # The new number of each iteration and operation; -1 for others, and for -1.
+    number, row = (
+        np.append(np.where(some, np.cumsum(some) - 1, NONE), NONE) for some in (inside, kept)
+    )
+    cut = _cut_run(run, counts, iterations, number, row)
+    rows = partial(_rows_inside, explanation.explained, number, row, cut.operations)
+    times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
+    source, replayed = explanation.slowdown_source, explanation.replayed_source
+    stragglers = ((int(row[operation]), many) for operation, many in times.stragglers)
+    return (
+        replace(cut, limitations=(_left_out(window, counts), *run.limitations)),
+        replace(
+            counts,
+            iterations=tuple(
+                replace(counts.iterations[k], index=index)
+                for index, k in enumerate(iterations.tolist())
+            ),
+            extents=_of_iterations(counts.extents, iterations),
+            windows={name: _of_iterations(w, iterations) for name, w in counts.windows.items()},
+            one_clock=counts.one_clock[iterations],
+            inside=inside[iterations],
+            alike=counts.alike[iterations],
+        ),
+        replace(
+            explanation,
+            causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
+            explained=partial(read_once, rows, []),
+            received=explanation.received[iterations],
+            communication=_of_iterations(explanation.communication, iterations),
+            phase_times=replace(times, stragglers=tuple(stragglers)),
+            path=path
+            and replace(
+                path,
+                iteration=int(number[path.iteration]),
+                operations=row[path.operations],
+                replayed=row[path.replayed],
+            ),
+            slowdown_source=source and replace(source, numbers=number[:-1]),
+            replayed_source=replayed and replace(replayed, numbers=number[:-1]),
+        ),
+    )
+
+
+def _of_iterations(columns: IterationColumns, iterations: Ints) -> IterationColumns:
+    """Return the rows of some iterations of columns with shape (iterations, ...)."""
+    some: dict[str, Any] = {
+        n: None if column is None else column[iterations] for n, column in vars(columns).items()
+    }
+    return replace(columns, **some)
+
+
+def _left_out(window: Window, counts: Counts) -> Limitation:
+    """Return the limitation that names the iterations outside the window."""
+    start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
+    end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
+    cut = int((window.touches(start_ns, end_ns) & ~counts.inside).sum())
+    partly = f" ({cut} of them lie partly in it)" if cut else ""
+    reason = (
+        f"--window {window.text} leaves them out{partly}; numbers of whole profiles, such as "
+        "coverage, are of the whole capture"
+    )
+    return Limitation(OUTSIDE, reason, int((~counts.inside).sum()))
+
+
+def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints) -> Run:
+    """Return a run that has only some of its iterations.
+
+    Args:
+        run: The whole run.
+        counts: The ratios of the run.
+        iterations: Indices of the iterations that are kept.
+        number: New index of each iteration, or -1 if it is left out. The last entry, for -1, is -1.
+        row: New row of each operation, likewise.
+    """
+    # From the first start to the last end of the windows of all ratios.
+    extents, present = counts.extents, counts.extents.present & counts.inside[:, None]
+    starts, ends = [extents.first_ns[present]], [extents.step_last_ns[present]]
+    for window in counts.windows.values():
+        known = present & window.known[:, None]
+        starts.append(window.start_ns[known])
+        ends.append(window.end_ns[known])
+    extent_ns = (
+        (int(np.concatenate(starts).min()), int(np.concatenate(ends).max()))
+        if present.any()
+        else (0, 0)
+    )
+
+    def clipped(times: RankIntervals) -> RankIntervals:
+        start_ns, end_ns = np.clip(times.start_ns, *extent_ns), np.clip(times.end_ns, *extent_ns)
+        some = end_ns > start_ns
+        return RankIntervals(times.rank[some], start_ns[some], end_ns[some])
+
+    operations = run.operations.take(row[:-1] >= 0)
+    busy = run.busy.take(row[run.busy.operation] >= 0)
+    hosts = run.hosts.take((run.hosts.operation == NONE) | (row[run.hosts.operation] >= 0))
+    met = run.collectives.take(number[run.collectives.iteration] >= 0)
+    return replace(
+        run,
+        operations=operations.changed(iteration=number[operations.iteration]),
+        busy=replace(busy, operation=row[busy.operation]),
+        active_ns=run.active_ns[iterations],
+        kernel_ns=run.kernel_ns[iterations],
+        gap_ns=run.gap_ns[iterations],
+        collective_gap_ns=run.collective_gap_ns[iterations],
+        unattributed=clipped(run.unattributed),
+        exposed=clipped(run.exposed),
+        collectives=met.changed(iteration=number[met.iteration], operation=row[met.operation]),
+        overheads=clipped(run.overheads),
+        unrecorded=clipped(run.unrecorded),
+        pauses=clipped(run.pauses),
+        hosts=replace(hosts, operation=row[hosts.operation]),
+        iteration_names=tuple(run.iteration_names[k] for k in iterations.tolist()),
+    )
