@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # limitations are made before numpy is loaded
     from bubbleviz.model.columns import Ints
@@ -187,11 +187,3 @@ class Restriction:
 def no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
     """Return why ranks form no whole pipeline; None where they do."""
     return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)
-
-
-def written(restrictions: tuple[Restriction, ...]) -> dict[str, Any]:
-    """Return the values of a JSON document: words of the first, and codes and words of all."""
-    return {
-        "restriction": restrictions[0].text if restrictions else None,
-        "restrictions": [restriction.entry for restriction in restrictions],
-    }

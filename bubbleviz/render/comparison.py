@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
@@ -52,7 +51,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 "headline": run.saved.headline,
                 "ranks": run.saved.ranks,
                 "iterations": run.saved.iterations,
-                **written(run.saved.restrictions),
+                "restrictions": [restriction.entry for restriction in run.saved.restrictions],
             }
             for run in comparison.runs
         ],

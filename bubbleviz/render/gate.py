@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, document_text
 from bubbleviz.render import document as doc
 from bubbleviz.render.comparison import describe_cause
@@ -81,6 +80,6 @@ def gate_json(
                 for check in checks
             ],
             "promises": [{"text": text, "kept": is_kept} for text, is_kept in promises],
-            **written(saved.restrictions),
+            "restrictions": [restriction.entry for restriction in saved.restrictions],
         },
     )

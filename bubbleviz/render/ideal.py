@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.limitations import Restriction, written
+from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render import document as blocks
@@ -29,7 +29,7 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
     known = result if isinstance(result, Ideal) else None
     return {
         **_sizes(result),
-        **written(result.restrictions),
+        "restrictions": [restriction.entry for restriction in result.restrictions],
         "cost_ms": result.cost_ms,
         "makespan_ms": known and known.makespan_ms,
         "carried_makespan_ms": known and known.carried_ms,
@@ -161,7 +161,9 @@ def sizes_as_json(choices: Sequence[Choice], restrictions: tuple[Restriction, ..
         restrictions: Reasons why their times may be wrong.
     """
     settings = [_choice_values(choice) for choice in choices]
-    return document_text(SCHEMA, {**written(restrictions), "settings": settings})
+    return document_text(
+        SCHEMA, {"restrictions": [own.entry for own in restrictions], "settings": settings}
+    )
 
 
 def _choice_values(choice: Choice) -> dict[str, Any]:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 32
 #: Keys in the first bytes of traces of PyTorch and XLA, and the number of these bytes.
 _OF_TRACES, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
+#: Schema of reports that are not read any more.
+_OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 
 
@@ -287,6 +289,11 @@ def _read_summary(path: str, data: bytes) -> RunSummary:
     if schema == IDLE_SCHEMA:
         raise _without_operations(path, _decoded(path, data, IdleSummary))
     if schema != SCHEMA:
+        if schema == _OLD_SCHEMA:
+            raise InputError(
+                f"{path}: an earlier version of bubbleviz wrote this report; analyze the profiles "
+                "again with this version: bubbleviz analyze RUN -o report.json"
+            )
         raise InputError(
             f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; give the profiles of the run, "
             "or a report of them: bubbleviz analyze RUN -o report.json"
@@ -571,6 +578,14 @@ def _slowdowns(summary: RunSummary, slowdown: SlowdownEntry) -> dict[str, float]
     names = {
         rank.index: rank_name(rank.global_rank, rank.index, rank.label) for rank in summary.ranks
     }
-    by_rank = {names[key]: times for key, times in slowdown.by_rank.items() if key in names}
-    links = {f"transfers of stages {ends}": times for ends, times in slowdown.by_link.items()}
-    return {**(by_rank if len(slowdown.by_replica) > 1 else {}), **links}
+    ranks, links = slowdown.by_rank, slowdown.by_link
+    by_rank = {
+        names[index]: times
+        for index, times in zip(ranks.number, ranks.slowdown, strict=True)
+        if index in names
+    }
+    by_link = {
+        f"transfers of stages {source}-{target}": times
+        for source, target, times in zip(links.source, links.target, links.slowdown, strict=True)
+    }
+    return {**(by_rank if len(slowdown.by_replica.number) > 1 else {}), **by_link}

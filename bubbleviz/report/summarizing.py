@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
-from functools import partial
+from dataclasses import asdict
 from math import isnan
 from typing import Any
 
@@ -25,6 +24,8 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.statistics import Spread
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.changes import Change
+from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
@@ -45,15 +46,14 @@ from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, even_chunks
 from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
-from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, timeline_of
+from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, saved_column, timeline_of
 from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.measured_times import MeasuredTimes
 
 #: Maximum number of operations that are listed with their slack.
 _MAX_SLACKS = 20_000
-_WINDOW_FIELDS = summary.RankWindow.__struct_fields__
+_WINDOW_FIELDS = summary.WindowColumns.__struct_fields__
 _TIME_FIELDS = ("compute_ns", "active_ns", "kernel_ns", "gap_ns")
-_COMMUNICATION_FIELDS = summary.RankCommunication.__struct_fields__
 _OPERATION_FIELDS = summary.OperationEntry.__struct_fields__
 
 
@@ -71,10 +71,6 @@ def summary_of(
     times, advised = explanation.phase_times, advise(report)
     slowdowns = report.slowdowns if slowdown else None
     even = even_chunks(explanation.chunk_costs)
-    restrictions = [
-        summary.RestrictionEntry(restriction.code, restriction.text)
-        for restriction in report.restrictions
-    ]
     has_timeline = by_rank and len(report.operations) <= MAX_SAVED_OPERATIONS
     return summary.RunSummary(
         schema=summary.SCHEMA,
@@ -89,9 +85,12 @@ def summary_of(
         first=[_step(advised, step) for step in advised.first],
         then=[advised.listed.index(advice) for advice in advised.further],
         advice=[_advice(advice) for advice in write_all_advice(report)],
-        restriction=restrictions[0].text if restrictions else None,
-        restrictions=restrictions,
+        restrictions=[
+            summary.RestrictionEntry(restriction.code, restriction.text)
+            for restriction in report.restrictions
+        ],
         typical_iteration=None if typical is None else typical.index,
+        iterations_overlap=explanation.period_ns is not None,
         iterations=[
             _iteration(report, iteration, by_rank=by_rank) for iteration in report.iterations
         ],
@@ -99,15 +98,15 @@ def summary_of(
         schedule=_schedule(report.schedule),
         plan=_schedule(report.plan),
         phase_times=[_phase_time(kind) for kind in times.kinds],
-        chunk_costs=list(explanation.chunk_costs),
-        even_chunks=None if even is None else summary.EvenChunks(*even),
+        chunk_costs=[_chunk_cost(cost) for cost in explanation.chunk_costs],
+        even_chunks=None if even is None else summary.EvenChunks(_number(even[0]), *even[1:]),
         transfer_ns=times.transfer_ns,
         microbatch_lengths=_microbatch_lengths(report),
         imbalance=dict(times.imbalance),
         stragglers=_stragglers(report),
         critical_path=_critical_path(report),
-        what_if=[summary.Change(**asdict(change)) for change in explanation.changes],
-        alternatives=_what_if(report.what_if),
+        changes=_changes(explanation.changes),
+        what_if=_what_if(report.what_if),
         memory=report.memory,
         longest_bubbles=_longest_bubbles(report),
         slowdown=None if slowdowns is None else _slowdown(slowdowns),
@@ -195,65 +194,62 @@ def _iteration(report: Report, iteration: Iteration, *, by_rank: bool) -> summar
             for name in ratios
             if has_account(iteration.ranks, name)
         },
-        ranks=rank_entries(report, iteration.index, iteration.ranks) if by_rank else [],
+        ranks=_rank_columns(report, iteration) if by_rank else None,
     )
 
 
-def rank_entries(
-    report: Report, iteration: int, ranks: RankIterations
-) -> list[summary.RankIterationEntry]:
-    """Return the entries of the ranks of an iteration.
+def _rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
+    """Return the columns of the ranks of an iteration.
 
     ``unattributed_ns`` and ``overlap_ns`` are those of the window of ``schedule``.
-
-    Args:
-        report: The report.
-        iteration: Index of the iteration.
-        ranks: The ranks in it.
     """
-    causes, communication = report.explanation.causes, report.explanation.communication
-    names = [name for name in ranks.columns.accounts if has_account(ranks, name)]
-    windows = {name: _window_rows(ranks, name) for name in names}
-    idle_ns = {name: causes.of_ranks(name, iteration, ranks.rank) for name in names}
-    ratios = {name: own_ratios(ranks, name) for name in ranks.columns.accounts}
-    bounds = {name: own_intervals(ranks, name) for name in names}
-    columns = zip(
-        indices_of(ranks),
-        rank_column(ranks, "phase_ns").tolist(),
-        _rows(_TIME_FIELDS, partial(rank_column, ranks)),
-        _rows(
-            _COMMUNICATION_FIELDS, lambda name: getattr(communication, name)[iteration][ranks.rank]
-        ),
-        lacking(ranks),
-        strict=True,
-    )
-    entries = []
-    for row, (rank, phase_ns, times, communicated, missing) in enumerate(columns):
-        window_of = {name: of_ranks[row] for name, of_ranks in windows.items()}
-        schedule = window_of.get("schedule")
-        entries.append(
-            summary.RankIterationEntry(
-                rank=rank,
-                busy_ns=dict(zip(PHASES, phase_ns, strict=True)),
-                **dict(zip(_TIME_FIELDS, times, strict=True)),
-                unattributed_ns=None if schedule is None else schedule.unattributed_ns,
-                overlap_ns=None if schedule is None else schedule.overlap_ns,
-                bubble_ns={name: window.bubble_ns for name, window in window_of.items()},
-                bubble_ratio={name: of_ranks[row] for name, of_ranks in ratios.items()},
-                bubble_interval=_intervals({n: of_ranks[row] for n, of_ranks in bounds.items()}),
-                missing=missing,
-                windows=window_of,
-                cause_ns={name: of_ranks[row] for name, of_ranks in idle_ns.items()},
-                communication=summary.RankCommunication(*communicated),
+    ranks, communication = iteration.ranks, report.explanation.communication
+    accounts = list(ranks.columns.accounts)
+    names = [name for name in accounts if has_account(ranks, name)]
+    windows = {name: _window_columns(ranks, name) for name in names}
+    schedule = windows.get("schedule")
+    times = {name: rank_column(ranks, name).tolist() for name in _TIME_FIELDS}
+    phase_ns = rank_column(ranks, "phase_ns").T.tolist()
+    return summary.RankColumns(
+        rank=list(indices_of(ranks)),
+        busy_ns=dict(zip(PHASES, phase_ns, strict=True)),
+        **times,
+        unattributed_ns=None if schedule is None else schedule.unattributed_ns,
+        overlap_ns=None if schedule is None else schedule.overlap_ns,
+        bubble_ns={name: window.bubble_ns for name, window in windows.items()},
+        bubble_ratio={name: own_ratios(ranks, name) for name in accounts},
+        bubble_interval=_rank_intervals(ranks, names),
+        missing=lacking(ranks),
+        windows=windows,
+        cause_ns={
+            name: report.explanation.causes.columns(name, iteration.index, ranks.rank)
+            for name in names
+        },
+        communication=summary.CommunicationColumns(
+            *(
+                getattr(communication, name)[iteration.index][ranks.rank].tolist()
+                for name in summary.CommunicationColumns.__struct_fields__
             )
-        )
-    return entries
+        ),
+    )
 
 
-def _window_rows(ranks: RankIterations, ratio: str) -> list[summary.RankWindow]:
-    """Return the window of a ratio on each rank of an iteration."""
-    rows = _rows(_WINDOW_FIELDS, partial(account_column, ranks, ratio))
-    return [summary.RankWindow(*row) for row in rows]
+def _window_columns(ranks: RankIterations, ratio: str) -> summary.WindowColumns:
+    """Return the windows of a ratio on the ranks of an iteration."""
+    columns = (account_column(ranks, ratio, name) for name in _WINDOW_FIELDS)
+    return summary.WindowColumns(*(column.tolist() for column in columns))
+
+
+def _rank_intervals(
+    ranks: RankIterations, names: Sequence[str]
+) -> dict[str, list[tuple[float, float] | None] | None]:
+    """Return the clock bounds of the ranks' ratios, with None if none of them is known."""
+    columns: dict[str, list[tuple[float, float] | None] | None] = {}
+    for ratio in ratio_definitions():
+        if ratio.common_clock:
+            bounds = own_intervals(ranks, ratio.name) if ratio.name in names else []
+            columns[ratio.name] = bounds if any(bounds) else None
+    return columns
 
 
 def _rows(names: Sequence[str], column: Callable[[str], Ints]) -> Iterable[tuple[int, ...]]:
@@ -345,6 +341,11 @@ def _phase_time(kind: PhaseTime) -> summary.PhaseTimeEntry:
     return summary.PhaseTimeEntry(**{**asdict(kind), "phase": kind.phase.label, **numbers})
 
 
+def _chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
+    numbers = {"stage": _number(cost.stage), "virtual_stage": _number(cost.virtual_stage)}
+    return summary.ChunkCostEntry(**{**asdict(cost), **numbers})
+
+
 def _microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
     """Return the lengths of the microbatches of averaged iterations, relative to their mean."""
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
@@ -409,11 +410,23 @@ def _critical_path(report: Report) -> summary.CriticalPathEntry | None:
     )
 
 
-def _what_if(what_if: WhatIf | None) -> summary.AlternativesEntry | None:
+def _changes(changes: Sequence[Change]) -> summary.Changes | None:
+    """Return the replayed iteration, which comes first among the changes, and the others."""
+    if not changes:
+        return None
+    measured, *others = changes
+    return summary.Changes(
+        makespan_ns=measured.makespan_ns,
+        bubble_ratio=measured.bubble_ratio,
+        rows=[summary.Change(**asdict(change)) for change in others],
+    )
+
+
+def _what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
     if what_if is None:
         return None
     measured = what_if.measured
-    return summary.AlternativesEntry(
+    return summary.WhatIfEntry(
         reason=what_if.reason,
         window=what_if.window,
         times=None if measured is None else _simulated_times(measured),
@@ -422,8 +435,8 @@ def _what_if(what_if: WhatIf | None) -> summary.AlternativesEntry | None:
     )
 
 
-def _choice(choice: Choice) -> summary.AlternativeEntry:
-    return summary.AlternativeEntry(
+def _choice(choice: Choice) -> summary.ChoiceEntry:
+    return summary.ChoiceEntry(
         name=choice.schedule,
         makespan_ms=choice.makespan_ms,
         cost_ms=choice.cost_ms,
@@ -468,11 +481,30 @@ def _longest_bubbles(report: Report) -> list[summary.LongBubble]:
 
 
 def _slowdown(slowdowns: Slowdowns) -> summary.SlowdownEntry:
-    values = {field.name: getattr(slowdowns, field.name) for field in fields(slowdowns)}
-    values["by_link"] = {
-        f"{source}-{target}": times for (source, target), times in slowdowns.by_link.items()
-    }
-    return summary.SlowdownEntry(**values)
+    links = list(slowdowns.by_link)
+    return summary.SlowdownEntry(
+        total=slowdowns.total,
+        by_phase=dict(slowdowns.by_phase),
+        by_stage=_slowdown_columns(slowdowns.by_stage),
+        by_replica=_slowdown_columns(slowdowns.by_replica),
+        by_rank=_slowdown_columns(slowdowns.by_rank),
+        by_microbatch=_slowdown_columns(slowdowns.by_microbatch),
+        by_link=summary.LinkSlowdowns(
+            source=[source for source, _ in links],
+            target=[target for _, target in links],
+            slowdown=list(slowdowns.by_link.values()),
+        ),
+        by_iteration=_slowdown_columns(slowdowns.by_iteration),
+        worker_share=slowdowns.worker_share,
+        last_stage_share=slowdowns.last_stage_share,
+        original_ns=slowdowns.original_ns,
+        ideal_ns=slowdowns.ideal_ns,
+        replay_error=slowdowns.replay_error,
+    )
+
+
+def _slowdown_columns(slowdowns: Mapping[int, float]) -> summary.SlowdownColumns:
+    return summary.SlowdownColumns(number=list(slowdowns), slowdown=list(slowdowns.values()))
 
 
 def _saved_timeline(timeline: Timeline) -> summary.SavedTimeline:
@@ -480,7 +512,7 @@ def _saved_timeline(timeline: Timeline) -> summary.SavedTimeline:
         base_ns=timeline.base_ns,
         names=timeline.names,
         tables={
-            table: {name: column.tolist() for name, column in columns.items()}
+            table: {name: saved_column(table, name, column) for name, column in columns.items()}
             for table, columns in timeline.tables.items()
         },
     )

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
@@ -18,7 +17,7 @@ from bubbleviz.model.operations import ProfileSummary, RankCoverage, Unattribute
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
 
 #: Name and version of this model, and of reports on idle time, which share some of its keys.
-SCHEMA, IDLE_SCHEMA = "bubbleviz.report/1", "bubbleviz.idle/1"
+SCHEMA, IDLE_SCHEMA = "bubbleviz.report/2", "bubbleviz.idle/1"
 #: Lower and upper bound of a ratio, given the uncertainty of the clocks.
 Interval = tuple[Finite, Finite]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -148,8 +147,8 @@ class RestrictionEntry(Struct, frozen=True):
     text: str = ""
 
 
-class RankWindow(Struct, frozen=True):
-    """The window of one ratio on one rank, and what it is spent on.
+class WindowColumns(Struct, frozen=True):
+    """The windows of one ratio, and what they are spent on, by rank.
 
     Attributes:
         start_ns: Start of the window.
@@ -162,18 +161,18 @@ class RankWindow(Struct, frozen=True):
         window_ns: Length of the window.
     """
 
-    start_ns: int
-    end_ns: int
-    compute_ns: int
-    optimizer_ns: int
-    overlap_ns: int
-    unattributed_ns: int
-    bubble_ns: int
-    window_ns: int
+    start_ns: list[int]
+    end_ns: list[int]
+    compute_ns: list[int]
+    optimizer_ns: list[int]
+    overlap_ns: list[int]
+    unattributed_ns: list[int]
+    bubble_ns: list[int]
+    window_ns: list[int]
 
 
-class RankCommunication(Struct, frozen=True):
-    """How long a rank communicated in an iteration; see :class:`.phase_times.CommunicationTimes`.
+class CommunicationColumns(Struct, frozen=True):
+    """Times of communication by rank; see :class:`.phase_times.CommunicationTimes`.
 
     Attributes:
         wait_ns: Waiting for inputs and for other members of collectives.
@@ -183,15 +182,15 @@ class RankCommunication(Struct, frozen=True):
         overlapped_ns: The part of them during which compute kernels ran.
     """
 
-    wait_ns: int
-    transfer_ns: int
-    exposed_ns: int
-    communication_ns: int
-    overlapped_ns: int
+    wait_ns: list[int]
+    transfer_ns: list[int]
+    exposed_ns: list[int]
+    communication_ns: list[int]
+    overlapped_ns: list[int]
 
 
-class RankIterationEntry(Struct, frozen=True):
-    """One rank in one iteration. Keys are names of ratios, phases or causes.
+class RankColumns(Struct, frozen=True):
+    """The ranks of an iteration, as columns. Keys are names of ratios, phases or causes.
 
     Attributes:
         rank: Index of the rank.
@@ -200,33 +199,33 @@ class RankIterationEntry(Struct, frozen=True):
         active_ns: Union of their compute kernels.
         kernel_ns: Union of all kernels and copies.
         gap_ns: Time in operations during which no kernel ran.
-        unattributed_ns: Compute outside operations, or None without a window.
-        overlap_ns: Time of other iterations' operations, or None without a window.
+        unattributed_ns: Compute outside operations, or None without windows.
+        overlap_ns: Time of other iterations' operations, or None without windows.
         bubble_ns: Bubble by ratio.
         bubble_ratio: Value of each ratio, or None if it is unknown.
         bubble_interval: Bounds of each ratio that needs a common clock, or None if they are
-            unknown.
+            unknown for all ranks.
         missing: What the rank lacks for a ratio, or None if it lacks nothing.
         windows: Window of each ratio.
         cause_ns: Idle time by ratio and cause.
         communication: Times of communication.
     """
 
-    rank: int
-    busy_ns: dict[str, int]
-    compute_ns: int
-    active_ns: int
-    kernel_ns: int
-    gap_ns: int
-    unattributed_ns: int | None
-    overlap_ns: int | None
-    bubble_ns: dict[str, int]
-    bubble_ratio: dict[str, Finite | None]
-    bubble_interval: dict[str, Interval | None]
-    missing: str | None
-    windows: dict[str, RankWindow]
-    cause_ns: dict[str, dict[str, int]]
-    communication: RankCommunication
+    rank: list[int]
+    busy_ns: dict[str, list[int]]
+    compute_ns: list[int]
+    active_ns: list[int]
+    kernel_ns: list[int]
+    gap_ns: list[int]
+    unattributed_ns: list[int] | None
+    overlap_ns: list[int] | None
+    bubble_ns: dict[str, list[int]]
+    bubble_ratio: dict[str, list[Finite | None]]
+    bubble_interval: dict[str, list[Interval | None] | None]
+    missing: list[str | None]
+    windows: dict[str, WindowColumns]
+    cause_ns: dict[str, dict[str, list[int]]]
+    communication: CommunicationColumns
 
 
 class IterationEntry(Struct, frozen=True):
@@ -251,7 +250,7 @@ class IterationEntry(Struct, frozen=True):
         clocks_contradict: Whether clocks that a ratio needs contradict each other.
         clock_set: Whether a clock was set in it.
         cause_ns: Idle time by ratio and cause, summed over the ranks.
-        ranks: Its ranks; empty in reports without them.
+        ranks: Its ranks, or None in reports without them.
     """
 
     index: int
@@ -271,7 +270,7 @@ class IterationEntry(Struct, frozen=True):
     clocks_contradict: bool
     clock_set: bool
     cause_ns: dict[str, dict[str, int]]
-    ranks: list[RankIterationEntry]
+    ranks: RankColumns | None
 
 
 class TimePart(Struct, frozen=True):
@@ -445,17 +444,48 @@ class PhaseTimeEntry(Struct, frozen=True):
     last_ns: Positive | None
 
 
+class ChunkCostEntry(Struct, frozen=True):
+    """What chunks of prompts cost on a virtual stage; see :class:`.chunk_costs.ChunkCost`.
+
+    Attributes:
+        stage: Stage of the ranks, or None if it is unknown.
+        virtual_stage: Position of the chunk of the model, or None if it is unknown.
+        n: Number of chunks.
+        least_tokens: Tokens of the shortest chunk.
+        most_tokens: Tokens of the longest chunk.
+        fixed_ns: Time of a chunk without tokens, or the mean if all chunks are equally long.
+        token_ns: Time per token, or None if all chunks are equally long.
+        token_squared_ns: Time per token and token before it, or None if all chunks are equally
+            long.
+        residual_ns: Standard deviation of what is left, or None if it is unknown.
+        explained: Share of the variance that the length explains, or None if there is none.
+        prompt_tokens: Tokens of the longest prompt, or 0 if no chunk reads a prefix.
+    """
+
+    stage: int | None
+    virtual_stage: int | None
+    n: int
+    least_tokens: int
+    most_tokens: int
+    fixed_ns: float
+    token_ns: float | None
+    token_squared_ns: float | None
+    residual_ns: float | None
+    explained: float | None
+    prompt_tokens: int
+
+
 class EvenChunks(Struct, frozen=True):
     """Chunks of a prompt that take equally long; see :func:`.report.even_chunks`.
 
     Attributes:
-        virtual_stage: The slowest virtual stage.
+        virtual_stage: The slowest virtual stage, or None if it is unknown.
         tokens: Tokens of each chunk.
         equal_ns: Time of the prompt in chunks of equal length.
         even_ns: Time of the prompt in these chunks.
     """
 
-    virtual_stage: int
+    virtual_stage: int | None
     tokens: tuple[int, ...]
     equal_ns: float
     even_ns: float
@@ -539,6 +569,20 @@ class Change(Struct, frozen=True):
     bubble_ratio: float | None
 
 
+class Changes(Struct, frozen=True):
+    """The replayed typical iteration, and the same iteration under single changes.
+
+    Attributes:
+        makespan_ns: Length of the iteration as measured.
+        bubble_ratio: Its ``schedule`` ratio, or None for an iteration without length.
+        rows: The changes.
+    """
+
+    makespan_ns: Count
+    bubble_ratio: float | None
+    rows: list[Change]
+
+
 class StageTimesEntry(Struct, frozen=True):
     """Times of the stages for one microbatch, in ms; see :class:`.measured_times.StageTimes`.
 
@@ -575,7 +619,7 @@ class SimulatedTimes(Struct, frozen=True):
     split: bool
 
 
-class AlternativeEntry(Struct, frozen=True):
+class ChoiceEntry(Struct, frozen=True):
     """The iteration under one schedule; see :class:`.choices.Choice`.
 
     Attributes:
@@ -605,7 +649,7 @@ class AlternativeEntry(Struct, frozen=True):
     peak_bytes: float | None
 
 
-class AlternativesEntry(Struct, frozen=True):
+class WhatIfEntry(Struct, frozen=True):
     """Other schedules at the times of the run; see :class:`.what_if.WhatIf`.
 
     Attributes:
@@ -619,7 +663,7 @@ class AlternativesEntry(Struct, frozen=True):
     reason: str
     window: str
     times: SimulatedTimes | None
-    rows: list[AlternativeEntry]
+    rows: list[ChoiceEntry]
     reordered: tuple[tuple[int, ...], float] | None
 
 
@@ -643,6 +687,32 @@ class LongBubble(Struct, frozen=True):
     sentence: str
 
 
+class SlowdownColumns(Struct, frozen=True):
+    """Slowdowns of numbered things, as columns.
+
+    Attributes:
+        number: Number or index of each thing.
+        slowdown: Its slowdown.
+    """
+
+    number: list[int]
+    slowdown: list[Positive]
+
+
+class LinkSlowdowns(Struct, frozen=True):
+    """Slowdowns of transfers between stages, as columns.
+
+    Attributes:
+        source: Stage that sends.
+        target: Stage that receives.
+        slowdown: Slowdown of the transfers.
+    """
+
+    source: list[int]
+    target: list[int]
+    slowdown: list[Positive]
+
+
 class SlowdownEntry(Struct, frozen=True):
     """What stragglers cost; see :class:`.slowdowns.Slowdowns`. A value of 1 is no slowdown.
 
@@ -653,7 +723,7 @@ class SlowdownEntry(Struct, frozen=True):
         by_replica: Slowdown by replica of the pipeline.
         by_rank: Slowdown by index of the rank.
         by_microbatch: Slowdown by microbatch.
-        by_link: Slowdown by transfers from one stage to another, such as ``0-1``.
+        by_link: Slowdown by the stages of transfers.
         by_iteration: Slowdown by index of the iteration.
         worker_share: Share of the slowdown that the slowest 3 % of workers cause, or None.
         last_stage_share: Share of the slowdown that the last stage causes, or None.
@@ -664,12 +734,12 @@ class SlowdownEntry(Struct, frozen=True):
 
     total: Positive
     by_phase: dict[str, Positive]
-    by_stage: dict[int, Positive]
-    by_replica: dict[int, Positive]
-    by_rank: dict[int, Positive]
-    by_microbatch: dict[int, Positive]
-    by_link: dict[str, Positive]
-    by_iteration: dict[int, Positive]
+    by_stage: SlowdownColumns
+    by_replica: SlowdownColumns
+    by_rank: SlowdownColumns
+    by_microbatch: SlowdownColumns
+    by_link: LinkSlowdowns
+    by_iteration: SlowdownColumns
     worker_share: float | None
     last_stage_share: float | None
     original_ns: Positive
@@ -697,12 +767,12 @@ class SavedTimeline(Struct, frozen=True):
     Attributes:
         base_ns: Time to which all times of the tables are relative.
         names: Texts to which name columns refer by index.
-        tables: Columns by table and name; -1 means none.
+        tables: Columns by table and name. A number is None if there is none.
     """
 
     base_ns: int
     names: tuple[str, ...]
-    tables: dict[str, dict[str, list[Int64]]]
+    tables: dict[str, dict[str, list[Int64 | None]]]
 
 
 class RunSummary(Struct, frozen=True):
@@ -721,9 +791,10 @@ class RunSummary(Struct, frozen=True):
         first: The same as data, a step for each sentence; empty if nothing is advised.
         then: What to do next, as indices of ``advice``.
         advice: What would shorten iterations, the largest saving first.
-        restriction: The first of ``restrictions`` in words, or None.
         restrictions: Why the ratios are not those of a whole pipeline, the most severe first.
         typical_iteration: Index of the typical iteration, or None.
+        iterations_overlap: Whether consecutive iterations overlap, so that ``period`` is the
+            primary ratio.
         iterations: All iterations.
         summary: Statistics over averaged iterations.
         schedule: The schedule that ran, or None if it was not looked for.
@@ -737,8 +808,8 @@ class RunSummary(Struct, frozen=True):
         imbalance: How much longer the slowest stage takes than the mean, by phase.
         stragglers: The slowest operations.
         critical_path: Critical path of the typical iteration, or None.
-        what_if: Lengths of the typical iteration under single changes.
-        alternatives: Other schedules at the same times, or None if they were not simulated.
+        changes: The typical iteration under single changes, or None if it was not replayed.
+        what_if: Other schedules at the same times, or None if they were not simulated.
         memory: Memory of ranks and operations, or None if it was not recorded.
         longest_bubbles: The longest bubbles.
         slowdown: What stragglers cost, or None if it is unknown.
@@ -761,23 +832,23 @@ class RunSummary(Struct, frozen=True):
     first: list[StepEntry]
     then: list[Count]
     advice: list[AdviceEntry]
-    restriction: str | None
     restrictions: list[RestrictionEntry]
     typical_iteration: int | None
+    iterations_overlap: bool
     iterations: list[IterationEntry]
     summary: Numbers
     schedule: ScheduleEntry | None
     plan: ScheduleEntry | None
     phase_times: list[PhaseTimeEntry]
-    chunk_costs: list[ChunkCost]
+    chunk_costs: list[ChunkCostEntry]
     even_chunks: EvenChunks | None
     transfer_ns: Positive | None
     microbatch_lengths: tuple[tuple[Positive, ...], ...]
     imbalance: dict[str, float]
     stragglers: list[Straggler]
     critical_path: CriticalPathEntry | None
-    what_if: list[Change]
-    alternatives: AlternativesEntry | None
+    changes: Changes | None
+    what_if: WhatIfEntry | None
     memory: RunMemory | None
     longest_bubbles: list[LongBubble]
     slowdown: SlowdownEntry | None
@@ -806,7 +877,7 @@ class RunSummary(Struct, frozen=True):
     @property
     def makespan_ns(self) -> int | None:
         """Length of the typical iteration, or None if it is unknown."""
-        return next((c.makespan_ns for c in self.what_if if c.name == "measured"), None)
+        return None if self.changes is None else self.changes.makespan_ns
 
 
 class IdleNumbers(Struct, frozen=True):

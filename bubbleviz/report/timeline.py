@@ -5,7 +5,7 @@ The HTML report holds it, and a small report's JSON, so that ``bubbleviz view`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -166,8 +166,37 @@ _ROWS_OF = {
     "around": "names",
     "ratio": "ratios",
 }
+#: Columns other than those in _ROWS_OF in which -1 means none.
+_MAY_BE_NONE = frozenset(
+    ("microbatch", "second_microbatch", "chunk", "second_chunk", "virtual_stage", "cause")
+)
 #: Columns of codes, and the number of codes.
 _CODES = {"phase": len(Phase), "cause": len(Cause)}
+
+
+def saved_column(table: str, name: str, column: Ints) -> list[int | None]:
+    """Return a column of a timeline for a saved report, with None for none.
+
+    Args:
+        table: Name of the table.
+        name: Name of the column.
+        column: The column, with -1 for none.
+    """
+    is_time_of_operation = table == "operations" and name in ("start_ns", "length_ns")
+    if not (name in _ROWS_OF or name in _MAY_BE_NONE or is_time_of_operation):
+        times: list[int | None] = column.tolist()
+        return times
+    values = column.astype(object)
+    values[column == NONE] = None
+    numbers: list[int | None] = values.tolist()
+    return numbers
+
+
+def _restored_column(saved: Sequence[int | None]) -> Ints:
+    """Return a column of a timeline, with -1 for none."""
+    values = np.array(saved, object)
+    is_none = values == np.array(None, object)
+    return np.where(is_none, NONE, values).astype(np.int64)
 
 
 def restored(path: str, summary: RunSummary) -> Timeline:
@@ -198,7 +227,7 @@ def restored(path: str, summary: RunSummary) -> Timeline:
         lengths = {len(saved_columns[name]) for name in names if name in saved_columns}
         if set(names) - set(saved_columns) or len(lengths) > 1:
             raise _no_timeline(path, f"lacks columns of {table}")
-        tables[table] = {name: np.array(saved_columns[name], np.int64) for name in names}
+        tables[table] = {name: _restored_column(saved_columns[name]) for name in names}
         for name, column in tables[table].items():
             limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
             least = 0 if name == "phase" else NONE

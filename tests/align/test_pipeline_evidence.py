@@ -110,7 +110,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
     for output in (latex.render(report, View()), picture(report, View())):
         assert UNKNOWN in output
         assert "1f1b" not in output
-    assert document(report)["restriction"] == f"no pipeline was measured: {UNKNOWN}"
+    assert document(report)["restrictions"][0]["text"] == f"no pipeline was measured: {UNKNOWN}"
     assert saved_of(report).no_pipeline == UNKNOWN
     # The first advice is how to make the stages known; it never stands empty.
     first = "Set the sizes of the run with --parallel tp=,pp=,dp="

@@ -71,7 +71,9 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert "count as 2 machines" in reason
     assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
     assert "one host name stands for several machines" in text_of(report)
-    assert document(report)["restriction"] == "one host name stands for several machines"
+    assert (
+        document(report)["restrictions"][0]["text"] == "one host name stands for several machines"
+    )
     # Machines have names of their own, so that they can be told apart.
     assert {rank.host for rank in report.ranks} == {"worker", "worker (machine 2)"}
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)

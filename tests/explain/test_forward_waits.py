@@ -23,8 +23,9 @@ def report_of(folder: Path, run: Serving) -> Report:
 def causes_of(report: Report) -> list[dict[str, int]]:
     """Return the idle time of each rank by cause, without those that did not occur."""
     times = report.explanation.causes
-    by_rank = times.of_ranks("schedule", 0, report.iteration(0).ranks.rank)
-    return [{name: ns for name, ns in own.items() if ns} for own in by_rank]
+    ranks = report.iteration(0).ranks.rank
+    columns = times.columns("schedule", 0, ranks)
+    return [{c: ns[row] for c, ns in columns.items() if ns[row]} for row in range(len(ranks))]
 
 
 def test_one_chunk_waits_for_nothing_but_the_others(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_every_command_promises_the_same_of_a_schedule(
     job = Job(schedule=ran, rank={5: 1.4}, iterations=4)
     table, saved = simulated(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
     assert main(["analyze", str(table), "--what-if", "--json", saved]) == 0
-    rows = {row["name"]: row for row in json.loads(Path(saved).read_text())["alternatives"]["rows"]}
+    rows = {row["name"]: row for row in json.loads(Path(saved).read_text())["what_if"]["rows"]}
     found = cli.json("plan", saved, "--memory-limit", "none", "--json", "-")
     planned = {row["schedule"]: row["makespan_ns"] for row in found["candidates"]}
     layers = ("--layers-per-stage", "2", "--schedule", name)
@@ -250,7 +250,7 @@ def test_simulate_marks_times_of_an_incomplete_run(tmp_path: Path, cli: CommandL
         assert main(["analyze", *profiles, "--json", report]) == 0
         command = ["simulate", "--from", report, "--schedule", "zb-h1"]
         assert f"! measured times: {restriction}" in cli.printed(*command)
-        assert cli.json(*command, "--json", "-")["restriction"] == restriction
+        assert cli.json(*command, "--json", "-")["restrictions"][0]["text"] == restriction
 
 
 OVERLAPPING = replace(SPLIT, schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=20_000)

@@ -14,6 +14,7 @@ from bubbleviz.analyses.idle import idle as measured
 from bubbleviz.analyses.idle.page import render as idle_page
 from bubbleviz.api import analyze
 from bubbleviz.cli.serving import serving
+from bubbleviz.count.statistics import Spread
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.json_document import document
@@ -111,7 +112,8 @@ def test_the_lower_bound_stands_beside_the_ratio_where_the_text_has_it(
 ) -> None:
     """The ratio is 27.27 %, and one percentage point is noticeable."""
     summary = SMALL.summary
-    spread = replace(summary.bubble_low[SMALL.headline], mean=low)
+    known = replace(summary.bubble_low[SMALL.headline], mean=low)
+    spread = known if low is not None else Spread(None, None, None, None, None, 0)
     bounds = {**summary.bubble_low, SMALL.headline: spread}
     report = replace(SMALL, summary=replace(summary, bubble_low=bounds))
 

@@ -155,31 +155,28 @@ def assert_bubbles(report: Report, found: Loaded, base_ns: int) -> None:
         seen[own.process - 1, own.arguments["iteration"], own.name] += own.end_ns - own.start_ns
     windows = {(w.process - 1, w.arguments["iteration"]): w for w in found.of("iteration")}
     told = [
-        (iteration["index"], rank)
+        (iteration["index"], rank, row, iteration["ranks"])
         for iteration in document(report)["iterations"]
-        for rank in iteration["ranks"]
-        if ratio in rank["bubble_ns"]
+        if ratio in iteration["ranks"]["bubble_ns"]
+        for row, rank in enumerate(iteration["ranks"]["rank"])
     ]
-    assert windows.keys() == {(rank["rank"], index) for index, rank in told}
-    for index, rank in told:
-        window = windows[rank["rank"], index]
+    assert windows.keys() == {(rank, index) for index, rank, *_ in told}
+    for index, rank, row, columns in told:
+        window = windows[rank, index]
         account = next(
-            own.accounts[ratio]
-            for own in report.iterations[index].ranks
-            if own.rank == rank["rank"]
+            own.accounts[ratio] for own in report.iterations[index].ranks if own.rank == rank
         )
         assert (window.start_ns, window.end_ns) == (
             account.start_ns - base_ns,
             account.end_ns - base_ns,
         )
-        assert window.arguments["bubble_ns"] == rank["bubble_ns"][ratio]
+        assert window.arguments["bubble_ns"] == columns["bubble_ns"][ratio][row]
         assert window.arguments["window_ns"] == window.end_ns - window.start_ns
-        assert window.arguments.get("bubble_ratio") == rank["bubble_ratio"][ratio]
-        causes = {
-            cause: seen.pop((rank["rank"], index, cause), 0) for cause in rank["cause_ns"][ratio]
-        }
-        assert causes == rank["cause_ns"][ratio]
-        assert sum(causes.values()) == rank["bubble_ns"][ratio]
+        assert window.arguments.get("bubble_ratio") == columns["bubble_ratio"][ratio][row]
+        cause_ns = {cause: ns[row] for cause, ns in columns["cause_ns"][ratio].items()}
+        causes = {cause: seen.pop((rank, index, cause), 0) for cause in cause_ns}
+        assert causes == cause_ns
+        assert sum(causes.values()) == columns["bubble_ns"][ratio][row]
     assert not seen
 
 

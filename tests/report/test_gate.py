@@ -229,7 +229,7 @@ def test_limits_of_times_and_baselines_of_another_form_are_refused(
     options: tuple[str, ...], said: str, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     idle = tmp_path / "idle.json"
-    text = saved.read_text().replace("bubbleviz.report/", "bubbleviz.idle/", 1)
+    text = saved.read_text().replace("bubbleviz.report/2", "bubbleviz.idle/1", 1)
     document = json.loads(text.replace('"schedule": ', '"idle": '))
     idle.write_text(json.dumps({**document, "headline": "idle", "ranks": [], "kernels": []}))
     given = [word.format(saved=saved, idle=idle) for word in options]
@@ -345,7 +345,8 @@ def test_one_stage_is_no_pipeline_to_check(
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("schema",), "bubbleviz.report/2", "its schema is 'bubbleviz.report/2', not"),
+        (("schema",), "bubbleviz.report/1", "analyze the profiles again with this version"),
+        (("schema",), "bubbleviz.report/9", "its schema is 'bubbleviz.report/9', not"),
         (("schema",), "x" * 10_000, "its schema is 'xxxx"),
         (("schema",), None, "Expected `str`"),
         (("headline",), "nothing", "lacks its headline among its ratios"),
@@ -414,10 +415,10 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
     ("path", "value", "said"),
     [
         (("timeline", "tables", "operations", "virtual_stage"), [], "lacks columns of operations"),
-        (("timeline", "tables", "operations", "rank"), [[]], "Expected `int`, got `array`"),
+        (("timeline", "tables", "operations", "rank"), [[]], "Expected `int | null`, got `array`"),
         (("timeline", "tables"), {"operations": {}}, "lacks columns of operations"),
         (("timeline",), [1], "is not a bubbleviz report"),
-        (("what_if",), [{"name": "measured", "makespan_ns": "1"}], "is not a bubbleviz report"),
+        (("changes", "makespan_ns"), "1", "is not a bubbleviz report"),
         (("phase_times", 0, "phase"), "Q", "'Q' is not a phase"),
         (("phase_times",), [{"phase": "F"}], "is not a bubbleviz report"),
         (("memory",), {"ranks": [], "operations": [{**OPERATION, "phase": "Q"}]}, "is not a phase"),

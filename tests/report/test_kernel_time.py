@@ -138,7 +138,7 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     assert "Record again" not in (describe_first_steps(report) or "")
     document = json.loads(json_document.render(report, View()))
     assert document["summary"]["kernel_time"]["unattributed_ns"] == 178
-    assert document["iterations"][0]["ranks"][0]["kernel_ns"] == 198
+    assert document["iterations"][0]["ranks"]["kernel_ns"] == [198]
 
 
 def _shortened(folder: Path, source: str, which: str = "1") -> Report:

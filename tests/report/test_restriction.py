@@ -64,7 +64,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
     assert INCOMPLETE in picture(report, View())
     made = document(report)
-    assert made["restriction"] == INCOMPLETE
+    assert made["restrictions"][0]["text"] == INCOMPLETE
     assert all(own["incomplete"] for own in made["iterations"])
     assert not re.search(
         "almost no|No single delay|The schedule itself", describe_first_steps(report) or ""
@@ -87,7 +87,7 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
     report = bubbleviz.analyze(FIXTURES / name)
 
     assert (report.incomplete, first_of(report)) == (False, None)
-    assert document(report)["restriction"] is None
+    assert document(report)["restrictions"] == []
     for text in (text_of(report), latex.render(report, View()), picture(report, View())):
         assert "ncomplete:" not in text
     assert "incomplete" not in methods(report)
@@ -156,7 +156,7 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
     report = bubbleviz.analyze(_traces(tmp_path, world))
 
     assert (report.single_stage, report.incomplete) == (True, world > 1)
-    assert document(report)["restriction"] == NO_PIPELINE
+    assert document(report)["restrictions"][0]["text"] == NO_PIPELINE
     assert NO_PIPELINE in picture(report, View())
     assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
     assert (INCOMPLETE in text_of(report)) == (world > 1)

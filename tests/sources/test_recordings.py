@@ -318,7 +318,7 @@ def test_operations_whose_names_are_damaged_restrict_the_ratio(
     assert [restriction.code for restriction in report.restrictions][:1] == ["recorded-names-lost"]
     assert f"! {mark}" in screen(report)
     assert mark in " ".join(picture.itertext())
-    assert document(report)["restriction"] == mark
+    assert document(report)["restrictions"][0]["text"] == mark
     assert (report.what_to_do_first or "").startswith("Copy the recordings again")
 
 

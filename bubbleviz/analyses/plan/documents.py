@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.analyses.plan.planned_run import PlannedRun
-from bubbleviz.model import limitations, memory_sizes
+from bubbleviz.model import memory_sizes
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -30,7 +30,7 @@ def as_json(planned: PlannedRun) -> str:
     return document_text(
         SCHEMA,
         {
-            **limitations.written(run.restrictions),
+            "restrictions": [restriction.entry for restriction in run.restrictions],
             "workload": _workload(planned),
             "run": {
                 "schedule": run.schedule,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.count.summary import OVERLAP_SHARE
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.json_document import pipeline_of
 from bubbleviz.report.saved import SavedReport, of_pipeline, read_summary, saved_run
-from bubbleviz.report.summary import IterationEntry
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules.communication.deadlocks import makespan_of
@@ -32,8 +29,6 @@ from bubbleviz.schedules.workload import Workload
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
-#: The ratio that is quoted where iterations overlap.
-OVERLAPPING = "period"
 _COLUMNS = ("rank", "iteration", "phase", "microbatch", "virtual_stage", "start_ns")
 
 
@@ -79,7 +74,7 @@ def of_saved(path: str) -> MeasuredRun:
         of_pipeline(path, saved_run(summary)),
         columns,
         summary.typical_iteration,
-        overlaps=summary.headline == OVERLAPPING and _overlapping(summary.iterations),
+        overlaps=summary.iterations_overlap,
         on_gpus=any(profile.kernels for profile in summary.profiles),
     )
 
@@ -133,24 +128,6 @@ def _measured(
         on_gpus,
         overlaps=overlaps,
     )
-
-
-def _overlapping(iterations: Sequence[IterationEntry]) -> bool:
-    """Return what :func:`.count.training_overlaps` does, for the iterations of a saved report.
-
-    Iterations may overlap if the report does not list their ranks.
-    """
-    shares = []
-    for index, iteration in enumerate(iterations):
-        beside = iterations[max(index - 1, 0) : index + 2]
-        if iteration.averaged and all(other.kind == TRAINING for other in beside):
-            windows = [rank.windows for rank in iteration.ranks]
-            has_schedule = all("schedule" in window_of for window_of in windows)
-            is_trusted = has_schedule and not iteration.clocks_contradict
-            name = "schedule" if is_trusted else "stage"
-            known = [window_of[name] for window_of in windows if name in window_of]
-            shares += [w.overlap_ns / w.window_ns for w in known if w.window_ns]
-    return max(shares, default=1.0) > OVERLAP_SHARE
 
 
 def order_that_ran(

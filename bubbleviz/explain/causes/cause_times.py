@@ -44,9 +44,9 @@ class CauseTimes:
 
     idle_ns: Mapping[str, Ints]
 
-    def of_ranks(self, ratio: str, iteration: int, rank: Ints) -> list[dict[str, int]]:
-        """Return nanoseconds by cause of some ranks in an iteration's window."""
-        return list(map(_by_label, self.idle_ns[ratio][iteration][rank].tolist()))
+    def columns(self, ratio: str, iteration: int, rank: Ints) -> dict[str, list[int]]:
+        """Return nanoseconds of some ranks in an iteration's window, as a column for each cause."""
+        return dict(zip(_LABELS, self.idle_ns[ratio][iteration][rank].T.tolist(), strict=True))
 
     def of_iteration(self, ratio: str, iteration: int) -> dict[str, int]:
         """Return nanoseconds by cause, summed over the ranks."""

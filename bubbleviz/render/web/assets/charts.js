@@ -26,10 +26,11 @@ function idleOfEntries(run, byStage) {
   const { headline, iterations } = run.report;
   const rows = new Map();
   for (const iteration of iterations.filter((own) => own.averaged && own.bubble_ratio[headline] !== null)) {
-    for (const own of iteration.ranks) {
-      const row = barOf(rows, run, own.rank, byStage);
-      for (const [cause, ns] of Object.entries(own.cause_ns[headline] ?? {})) row.sums[cause] = (row.sums[cause] ?? 0) + ns;
-    }
+    const { rank: ranks, cause_ns: idle } = iteration.ranks ?? { rank: [] };
+    ranks.forEach((rank, at) => {
+      const row = barOf(rows, run, rank, byStage);
+      for (const [cause, column] of Object.entries(idle[headline] ?? {})) row.sums[cause] = (row.sums[cause] ?? 0) + column[at];
+    });
   }
   return rows;
 }

@@ -3,7 +3,7 @@
 // Points of a fitted line.
 const LINE_POINTS = 33;
 
-const chunkStage = (cost) => (cost.virtual_stage < 0 ? "unknown" : cost.virtual_stage);
+const chunkStage = (cost) => (cost.virtual_stage ?? "unknown");
 
 function chunkTimeNs(cost, tokens, prefix) {
   return cost.fixed_ns + (cost.token_ns ?? 0) * tokens + (cost.token_squared_ns ?? 0) * tokens * (tokens + 2 * prefix);
@@ -40,7 +40,7 @@ function chunkCostsTable(costs) {
 function chunksSpec(run, place) {
   const cost = run.report.chunk_costs[place];
   if (!cost) return null;
-  const measured = run.data.unsaved.chunk_times.find((own) => own.virtual_stage === cost.virtual_stage);
+  const measured = run.data.unsaved.chunk_times.find((own) => own.virtual_stage === (cost.virtual_stage ?? -1));
   const dots = (measured?.tokens ?? []).map((tokens, at) => ({ tokens, ms: measured.busy_ns[at] / 1e6 }));
   const longest = Math.max(Math.floor(cost.prompt_tokens / Math.max(cost.most_tokens, 1)) - 1, 0) * cost.most_tokens;
   const lines = [...new Set([0, longest])].flatMap((prefix) => Array.from({ length: LINE_POINTS }, (_, at) => {

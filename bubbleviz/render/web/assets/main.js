@@ -154,8 +154,8 @@ function fillPanels(run, timeline) {
   byId("parts-panel").append(...parts.length ? [partsBar(parts), ...explained("causes", partsTable(parts))] : [quiet(run.report.summary.bubble_parts ? "No averaged iteration has a bubble." : "An older version wrote this report, without the parts.")]);
   fill("ratios", ...explained("bubble ratios", ratiosTable(run)), definitions(run));
   fill("bubbles", bubblesList(run, timeline));
-  const changes = whatIfTable(run);
-  fill("what-if", ...(changes ? explained("what if", changes) : [quiet("Unknown for this run.")]), ...alternatives(run));
+  const changes = changesTable(run);
+  fill("what-if", ...(changes ? explained("what if", changes) : [quiet("Unknown for this run.")]), ...otherSchedules(run));
   fill("times", ...explained("phase times by stage", phaseTimesTable(run)));
   fill("slowdown", ...slowdownPanel(run));
   fillIf(run.report.chunk_costs?.length, "chunks", () => chunksPanel(run));

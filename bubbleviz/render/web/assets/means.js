@@ -5,15 +5,16 @@ const TIMES_OF_COMMUNICATION = ["wait", "transfer", "exposed", "communication", 
 const UNKNOWN = -2000000000;
 
 function meanOf(own, of) {
-  const values = own.map(of).filter((value) => value !== null && value !== undefined);
+  const values = own.map(({ ranks, at }) => of(ranks, at)).filter((value) => value !== null && value !== undefined);
   return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
-// What the averaged iterations say of each rank.
+// The rows of each rank in the averaged iterations: columns of an iteration, and the place in them.
 function entriesByRank(run) {
   const entries = run.report.ranks.map(() => []);
   for (const iteration of run.report.iterations) {
-    if (iteration.averaged) for (const entry of iteration.ranks) entries[entry.rank].push(entry);
+    const { ranks } = iteration;
+    if (iteration.averaged && ranks) ranks.rank.forEach((rank, at) => entries[rank].push({ ranks, at }));
   }
   return entries;
 }
@@ -27,13 +28,13 @@ function meansOfEntries(run) {
   const entries = entriesByRank(run);
   const each = (of) => entries.map((own) => meanOf(own, of));
   const labels = run.data.compute_phases.map((code) => run.data.phases[code]);
-  const phases = labels.filter((phase) => entries.some((all) => all.some((own) => own.busy_ns[phase])));
+  const phases = labels.filter((phase) => entries.some((all) => all.some(({ ranks, at }) => ranks.busy_ns[phase][at])));
   return {
-    ratio: each((own) => own.bubble_ratio[headline]),
-    bubble: each((own) => own.bubble_ns[headline]),
-    busy: Object.fromEntries(phases.map((phase) => [phase, each((own) => own.busy_ns[phase] ?? 0)])),
-    gap: each((own) => own.compute_ns ? (own.compute_ns - own.active_ns) / own.compute_ns : null),
-    communication: Object.fromEntries(TIMES_OF_COMMUNICATION.map((name) => [name, each((own) => own.communication?.[`${name}_ns`])])),
+    ratio: each((ranks, at) => ranks.bubble_ratio[headline]?.[at]),
+    bubble: each((ranks, at) => ranks.bubble_ns[headline]?.[at]),
+    busy: Object.fromEntries(phases.map((phase) => [phase, each((ranks, at) => ranks.busy_ns[phase][at])])),
+    gap: each((ranks, at) => ranks.compute_ns[at] ? (ranks.compute_ns[at] - ranks.active_ns[at]) / ranks.compute_ns[at] : null),
+    communication: Object.fromEntries(TIMES_OF_COMMUNICATION.map((name) => [name, each((ranks, at) => ranks.communication[`${name}_ns`][at])])),
   };
 }
 

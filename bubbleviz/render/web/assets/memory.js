@@ -25,7 +25,7 @@ function memoryPanel(run) {
 
 // Schedules with a ratio and a memory, as dots: those at one place share a dot and its label.
 function schedulePoints(run) {
-  const { alternatives: others, schedule } = run.report;
+  const { what_if: others, schedule } = run.report;
   const rows = (others?.rows ?? []).filter((own) => own.name !== "no-delay");
   const inBytes = rows.some((own) => own.peak_bytes !== null && own.peak_bytes !== undefined);
   const points = new Map();

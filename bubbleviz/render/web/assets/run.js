@@ -216,13 +216,13 @@ class Run {
 
   // Whether the page has the ratios of each rank in an iteration: pages of many ranks have means alone.
   hasRankRatios(index) {
-    return (this.report.iterations[index]?.ranks.length ?? 0) > 0;
+    return (this.report.iterations[index]?.ranks?.rank.length ?? 0) > 0;
   }
 
   // The bubble ratio of a rank in an iteration, or its mean over the averaged iterations if the index is -1; null if unknown.
   rankRatio(rank, index) {
     if (index < 0) return this.means.ratio[rank];
-    this.rankRatios ??= this.report.iterations.map((own) => new Map(own.ranks.map((entry) => [entry.rank, entry.bubble_ratio[this.report.headline]])));
+    this.rankRatios ??= this.report.iterations.map(({ ranks }) => new Map((ranks?.rank ?? []).map((own, at) => [own, ranks.bubble_ratio[this.report.headline]?.[at]])));
     return this.rankRatios[index].get(rank) ?? null;
   }
 

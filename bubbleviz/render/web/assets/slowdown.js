@@ -20,8 +20,10 @@ function slowdownPanel(run) {
 // The slowdown of each replica's stages, by replica and then by stage: that of the slowest rank.
 function slowdownsByReplica(run) {
   const replicas = new Map();
+  const { number, slowdown } = run.report.slowdown.by_rank;
+  const slowdownOf = new Map(number.map((rank, at) => [rank, slowdown[at]]));
   for (const { index, pipeline, stage } of run.report.ranks) {
-    const value = run.report.slowdown.by_rank[index];
+    const value = slowdownOf.get(index);
     if (value === undefined || stage === null) continue;
     const stages = replicas.get(pipeline) ?? replicas.set(pipeline, new Map()).get(pipeline);
     stages.set(stage, Math.max(stages.get(stage) ?? 0, value));
@@ -53,7 +55,7 @@ function slowdownTable(run) {
 function slowdownSpec(run) {
   const { slowdown, iterations } = run.report;
   if (!slowdown) return null;
-  const values = Object.entries(slowdown.by_iteration).map(([index, value]) => ({ index: Number(index), iteration: clean(iterations[index].name, 40), slowdown: value }));
+  const values = slowdown.by_iteration.number.map((index, at) => ({ index, iteration: clean(iterations[index].name, 40), slowdown: slowdown.by_iteration.slowdown[at] }));
   return values.length === 0 ? null : {
     description: "Line: the slowdown of each iteration, in times of an ideal iteration.",
     data: { values },

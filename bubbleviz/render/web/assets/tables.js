@@ -28,8 +28,7 @@ function marksOf(report, name, least = 0) {
   const notes = [];
   if (interval && interval[1] - interval[0] > least) notes.push(`clock bounds ${between(interval)} %`);
   if (report.iterations.some((own) => own.clock_set || (needs && own.clocks_contradict))) notes.push("! clocks contradict each other");
-  // A report without codes has the words of one alone.
-  const texts = report.restrictions?.map((own) => own.text || own.code) ?? [report.restriction];
+  const texts = report.restrictions.map((own) => own.text || own.code);
   notes.push(...texts.filter(Boolean).map((text) => clean(text, 200)));
   return notes.join("; ");
 }
@@ -105,8 +104,8 @@ function outside(run) {
 }
 
 // Other schedules at the measured times, where the report has them.
-function alternatives(run) {
-  const { alternatives: others } = run.report;
+function otherSchedules(run) {
+  const { what_if: others } = run.report;
   if (!others) return [];
   const heading = element("h3", {}, "Other schedules at these times");
   if (!others.rows.length) return [heading, quiet(clean(others.reason ?? "", 300))];
@@ -190,8 +189,11 @@ function provenance(run) {
   ];
 }
 
-function whatIfTable(run) {
-  const unit = commonUnit(run.report.what_if.map((own) => own.makespan_ns));
-  const rows = run.report.what_if.map((own) => [clean(own.name, 60), time(own.makespan_ns, unit), share(own.bubble_ratio), clean(own.change, 200)]);
-  return rows.length ? table(null, ["change", `iteration, ${unit[1]}`, "schedule ratio", "meaning"], rows, { lastText: true }) : null;
+function changesTable(run) {
+  const { changes } = run.report;
+  if (!changes) return null;
+  const all = [{ ...changes, name: "measured", change: "as measured" }, ...changes.rows];
+  const unit = commonUnit(all.map((own) => own.makespan_ns));
+  const rows = all.map((own) => [clean(own.name, 60), time(own.makespan_ns, unit), share(own.bubble_ratio), clean(own.change, 200)]);
+  return table(null, ["change", `iteration, ${unit[1]}`, "schedule ratio", "meaning"], rows, { lastText: true });
 }
