@@ -14,10 +14,13 @@ from bubbleviz.align.run import Run, merge
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
+from bubbleviz.count.draft_trial import is_drafted
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared
+from bubbleviz.explain.what_if import ask_what_if
 from bubbleviz.explain.windowed import windowed
+from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording, hosts_in_errors, hosts_of
@@ -27,9 +30,15 @@ from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
+from bubbleviz.render.json_document import pipeline_of, saved_of
 from bubbleviz.render.notebook import Report
 from bubbleviz.report import report as measured
+from bubbleviz.report.compared import comparison
+from bubbleviz.report.memory_limits import add_peak_bytes, memory_of
 from bubbleviz.report.report import assemble, schedule_ran, with_schedule
+from bubbleviz.report.saved import looks_saved, read_pipeline, read_saved, sizes_and_times
+from bubbleviz.schedules.communication.torch_csv import read_file
+from bubbleviz.schedules.ideal import theory
 from bubbleviz.sources.paths import InputFile, missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
@@ -110,8 +119,6 @@ def analyze(
     work = None if flops is None else _flops(flops)
     planned = None
     if plan is not None:
-        from bubbleviz.schedules.communication.torch_csv import read_file
-
         planned = read_file(str(plan)).plan
     watched = progress or Unwatched()
     with _fleet(jobs, dask, dask_timeout) as fleet:
@@ -141,20 +148,14 @@ def analyze(
     report = assemble(Report, recordings, run, counts, explanation, unread)
     report = replace(with_schedule(report, schedule, comparison), flops=work)
     if memory:
-        from bubbleviz.report.memory_limits import memory_of
-
         report = replace(report, memory=memory_of(recordings, run))
     if not what_if and not ideal:
         return report
     with step("simulate schedules"):
-        from bubbleviz.explain.what_if import ask_what_if
-
         others = ask_what_if(
             run.ranks, run.operations, counts, explanation, schedule, planned, others=what_if
         )
         if report.memory is not None:
-            from bubbleviz.report.memory_limits import add_peak_bytes
-
             others = add_peak_bytes(others, report.memory, report, limit)
         if limit is not None and others.limit_bytes is None:
             what = f"memory limit {memory_limit} plays no part"
@@ -225,8 +226,6 @@ def load(path: str | Path) -> SavedReport:
     Raises:
         InputError: it cannot be read, or is not such a report.
     """
-    from bubbleviz.report.saved import read_saved
-
     return read_saved(str(path))
 
 
@@ -242,8 +241,6 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
     """
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
-    from bubbleviz.report.compared import comparison
-    from bubbleviz.report.saved import looks_saved
 
     compared = []
     for number, given in enumerate(runs, 1):
@@ -251,8 +248,6 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
         if isinstance(run, (str, Path)):
             title, run = str(run), load(run) if looks_saved(str(run)) else analyze(run)
         if isinstance(run, measured.Report):
-            from bubbleviz.render.json_document import saved_of
-
             compared.append(comparison.ComparedRun(title, title, saved_of(run), run))
         else:
             compared.append(comparison.ComparedRun(title, title, run))
@@ -290,13 +285,8 @@ def simulate(
         UsageError: there is no such schedule, it does not allow these sizes, or one is not known.
         InputError: the report cannot be read, or is of no whole pipeline.
     """
-    from bubbleviz.report.saved import read_pipeline, sizes_and_times
-    from bubbleviz.schedules.ideal import theory
-
     run = None
     if isinstance(report, measured.Report):
-        from bubbleviz.render.json_document import pipeline_of
-
         run = pipeline_of(report)
     elif report is not None:
         run = read_pipeline(str(report))
@@ -312,7 +302,6 @@ def simulate(
 def _is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
     """Tell whether a draft works; see :func:`~bubbleviz.count.draft_trial.is_drafted`."""
     # Most profiles have names that a convention knows.
-    from bubbleviz.count.draft_trial import is_drafted
 
     return is_drafted(file, names)
 
@@ -334,7 +323,6 @@ def _fleet(
         raise UsageError(f"--dask-timeout {dask_timeout:g}: give seconds, more than 0")
     if dask is None:
         return nullcontext(Fleet(jobs))
-    from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
 
     return dask_fleet(dask, MAX_WAIT_S if dask_timeout is None else dask_timeout)
 

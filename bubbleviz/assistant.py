@@ -20,6 +20,11 @@ import numpy as np
 from bubbleviz import api
 from bubbleviz._version import __version__
 from bubbleviz.analyses import inspection
+from bubbleviz.analyses.idle import idle
+from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.analyses.idle.report import DEFINITIONS
+from bubbleviz.analyses.plan.documents import as_json
+from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import BubblevizError, InputError, OutputError, UsageError
 from bubbleviz.explain.causes.cause import Cause
@@ -360,18 +365,12 @@ def analyze(path: str) -> Answer:
 def _headline(name: str, mean: float | None) -> Answer:
     told = {own.name: own.definition for own in ratio_definitions()}
     if name.startswith("idle"):
-        from bubbleviz.analyses.idle.report import DEFINITIONS
-
         told = {name: DEFINITIONS["idle"]}
     return {"ratio": name, "bubble_ratio": mean, "definition": told.get(name, ""), "units": _UNITS}
 
 
 def _idle(path: str, reason: str) -> Answer:
     """Return how idle the devices of a profile were whose ranges name no operations."""
-    from bubbleviz.analyses.idle import idle
-    from bubbleviz.analyses.idle.advice import advice
-    from bubbleviz.analyses.idle.report import DEFINITIONS
-
     report = idle(path)
     return {
         "no_pipeline": reason,
@@ -551,9 +550,6 @@ def plan(path: str, memory_limit: str | None = None) -> Answer:
         memory_limit: of a device, as 80GB where memory was measured, else in microbatches; what
             the run took if not given.
     """
-    from bubbleviz.analyses.plan.documents import as_json
-    from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
-
     run = of_saved(path) if looks_saved(path) else of_report(_report(path), path)
     whole = json.loads(as_json(plan_run(run, memory_limit=memory_limit)))
     for own in (whole["best"], *whole["candidates"]):

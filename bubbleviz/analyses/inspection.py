@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bubbleviz.conventions import convention_file, kinds, name_words, range_names
 from bubbleviz.conventions.convention import globs_of
+from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
@@ -16,6 +17,8 @@ from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.phases import unnamed
 from bubbleviz.model.texts import shell_word
 from bubbleviz.progress import Progress, Unwatched
+from bubbleviz.render.text.first_screen import headline_lines
+from bubbleviz.report.report import report_on
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.files import bytes_of, is_report
@@ -69,7 +72,6 @@ def inspect(
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             # Most profiles need no draft.
-            from bubbleviz.count.draft_trial import best_draft
 
             additions = tuple(each for each in given if not each.patterns)
             best = best_draft(opened, drafted, additions)
@@ -85,9 +87,6 @@ def _tried(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
     """Return the inspection with the best draft and what an analysis says of it."""
-    from bubbleviz.render.text.first_screen import headline_lines
-    from bubbleviz.report.report import report_on
-
     value, bounds, *_ = headline_lines(report_on(read))
     trial = replace(trial, headline=value + bounds)
     return replace(inspection, analysable=False, suggestion=draft, trial=trial)

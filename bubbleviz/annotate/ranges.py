@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bubbleviz.annotate.distributed import numbers_in_torch
+from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -368,7 +369,6 @@ def record(
     if running is not None and running.active and running.folder == Path(folder):
         return running
     # Most scripts record nothing.
-    from bubbleviz.annotate.recorder import Recorder
 
     place = None if rank is None else (rank, -1 if world_size is None else world_size)
     recorder = Recorder(

@@ -38,6 +38,7 @@ from bubbleviz.explain.slowdown.slowdowns import (
     slowdowns_of,
 )
 from bubbleviz.explain.slowdown.start_up import without_start_up
+from bubbleviz.explain.stage_layers import layout_question
 from bubbleviz.explain.stretch_explanation import StretchExplanation, explain_stretch
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phase_masks import among
@@ -223,7 +224,6 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     layout: LayoutQuestion | None = None
     if run.layers and shown is not None:
         # Most profiles have no ranges of layers.
-        from bubbleviz.explain.stage_layers import layout_question
 
         layout = layout_question(run.layers, times, shown.microbatches)
     overlapping = counts.headline == "period" and training_overlaps(counts.iterations)

@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
+from arro3.core import Array, ChunkedArray, DataType, Table
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
@@ -134,8 +135,6 @@ def attributes(kinds: Mapping[str, Kind], given: Sequence[object]) -> dict[str, 
 
 def table_of(columns: Mapping[str, Column]) -> Columns:
     """Return columns as a table that Arrow's libraries take."""
-    from arro3.core import Table
-
     return Table.from_pydict(dict(columns))
 
 
@@ -154,8 +153,6 @@ def column_of(name: str, column: Ints | CodedTexts) -> Column:
 
     Numbers are not copied where all are known.
     """
-    from arro3.core import Array, ChunkedArray, DataType
-
     if isinstance(column, CodedTexts):
         return coded(column.code, column.texts)
     array, known = Array.from_numpy(np.ascontiguousarray(column)), known_in(name, column)
@@ -175,8 +172,6 @@ def coded(codes: Ints, labels: Sequence[str]) -> Column:
         codes: places in ``labels``.
         labels: any texts, however long: each is held once.
     """
-    from arro3.core import Array, DataType
-
     occurs = np.bincount(codes[codes != NONE])
     used = np.flatnonzero(occurs)
     place = np.full(len(occurs) + 1, len(used), np.int64)
@@ -189,8 +184,6 @@ def coded(codes: Ints, labels: Sequence[str]) -> Column:
 
 def values(given: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
     """Return a few values as an Arrow column, None as null."""
-    from arro3.core import Array, DataType
-
     types = {
         "int64": DataType.int64,
         "float64": DataType.float64,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import difflib
+import io
 import itertools
+import json
 import os
 import re
 import shlex
@@ -90,8 +94,6 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
     Dashes in front, which all options share, count for nothing.
     """
-    import difflib
-
     bare = {name.lstrip("-").lower(): name for name in known}
     near = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_NEAR)
     return bare[near[0]] if near else None
@@ -123,6 +125,23 @@ def some_of(words: Sequence[str], most: int) -> str:
 def percent(share: float | None) -> str:
     """Return a ratio as percent, or a dash."""
     return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def percent_bounds(
+    bounds: tuple[float, float], min_digits: int, max_digits: int
+) -> tuple[str, str]:
+    """Return two ratios in percent without the sign, with enough digits to tell them apart.
+
+    Args:
+        bounds: The ratios, as fractions of 1.
+        min_digits: Minimum number of decimals.
+        max_digits: Maximum number of decimals, used also if the ratios are equal.
+    """
+    for digits in range(min_digits, max_digits + 1):
+        low, high = (f"{100 * bound:.{digits}f}" for bound in bounds)
+        if low != high:
+            break
+    return low, high
 
 
 def rank_name(number: int | None, index: int, label: str) -> str:
@@ -183,8 +202,6 @@ def json_text(document: Mapping[str, object]) -> str:
     Raises:
         ValueError: a number is not finite, which JSON does not know.
     """
-    import json
-
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
@@ -198,9 +215,6 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
     Texts are written as they are: those that come from a profile must be :func:`inert`.
     """
-    import csv
-    import io
-
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

@@ -13,12 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from bubbleviz.errors import InputError, UsageError
-
-if TYPE_CHECKING:  # what is refused is refused before numpy is loaded
-    from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints
 
 _ITERATIONS = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
 _TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
@@ -54,8 +53,6 @@ class Window:
         Raises:
             InputError: none is inside.
         """
-        import numpy as np
-
         if self.iterations is not None:
             first, last = self.iterations
             number = [int(name) if name.isdecimal() else -1 for name in names]
@@ -69,8 +66,6 @@ class Window:
 
     def touches(self, start_ns: Ints, end_ns: Ints) -> Bools:
         """Tell which iterations share time with a window of time; none with one of iterations."""
-        import numpy as np
-
         if self.times_ns is None:
             return np.zeros(len(start_ns), bool)
         since_ns, until_ns = self.times_ns

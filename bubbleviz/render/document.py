@@ -34,6 +34,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple, TypeAlias
 from unicodedata import combining, east_asian_width
 
@@ -164,9 +165,8 @@ def between(interval: tuple[float, float] | None) -> str:
     """Return the ends of an interval in percent; nothing where it is exact or unknown."""
     if interval is None or interval[0] == interval[1]:
         return ""
-    from bubbleviz.report.report import distinct_percents
 
-    return " to ".join(distinct_percents(interval, 2, 4))
+    return " to ".join(texts.percent_bounds(interval, 2, 4))
 
 
 def round_step(least: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
@@ -294,6 +294,4 @@ def _elements(block: Block) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
     """Return a text escaped, on one line, and without invisible characters."""
-    from html import escape
-
     return escape(texts.one_line(text, _LONGEST))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -25,6 +26,7 @@ from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
+from bubbleviz.render.trackers import log
 from bubbleviz.report import report as measured
 from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import with_source
@@ -192,8 +194,6 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
             UsageError: it is none of these.
             OutputError: the folder cannot be written, or TensorBoard is not installed.
         """
-        from bubbleviz.render.trackers import log
-
         log(self, run, step)
 
     def _repr_html_(self) -> str:
@@ -225,8 +225,6 @@ def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int
 
 def fragment(report: measured.Report) -> str:
     """Return a report as a fragment of HTML that is well-formed XML, too."""
-    from hashlib import sha256
-
     ratio = next(ratio for ratio in ratio_definitions() if ratio.name == report.headline)
     defined = Sentence(f"{report.headline} = {with_source(ratio.definition)}")
     above = html([*summary(report), defined])

@@ -11,8 +11,8 @@ from bubbleviz.count.statistics import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted, percent
-from bubbleviz.report.report import Report, distinct_percents
+from bubbleviz.model.texts import counted, percent, percent_bounds
+from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 
 #: Profilers, by the format of their files, where they are to be named.
@@ -108,7 +108,7 @@ def _caveats(report: Report) -> Iterator[str]:
     """Yield the caveats of the result."""
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
-        ends = " and ".join(distinct_percents(interval, 2, 4))
+        ends = " and ".join(percent_bounds(interval, 2, 4))
         yield f"; clock uncertainty leaves it between {ends} %"
     yield from (f"; {own.caveat}" for own in report.restrictions if own.caveat)
     if report.contradicted(report.headline):

@@ -395,21 +395,6 @@ class Report:
         return typical(tuple(self.iterations), self.headline)
 
 
-def distinct_percents(interval: tuple[float, float], fewest: int, most: int) -> tuple[str, str]:
-    """Return both ends in percent, with enough digits to distinguish them.
-
-    Args:
-        interval: fractions of 1.
-        fewest: digits at least.
-        most: digits at most.
-    """
-    for digits in range(fewest, most + 1):
-        low, high = (f"{100 * end:.{digits}f}" for end in interval)
-        if low != high:
-            break
-    return low, high
-
-
 # Costs of chunks in words.
 
 

@@ -35,6 +35,13 @@ from bubbleviz.report.summary import (
     RunSummary,
     SlowdownEntry,
 )
+from bubbleviz.schedules.known import SCHEDULES
+from bubbleviz.schedules.measured_times import (
+    StageTimes,
+    measured_times,
+    measured_workload,
+    of_stages,
+)
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 
 if TYPE_CHECKING:
@@ -198,9 +205,6 @@ class SavedReport:
         Raises:
             MismatchError: the time of a virtual stage is lacking.
         """
-        from bubbleviz.schedules.known import SCHEDULES
-        from bubbleviz.schedules.measured_times import measured_times
-
         ratio, name = self.ratio("schedule"), self.schedule or ""
         whole = None if ratio is None else ratio.window_ns
         # Of a single pipeline all iterations tell more than the typical one does.
@@ -224,8 +228,6 @@ class SavedReport:
         Raises:
             MismatchError: the time of one is lacking.
         """
-        from bubbleviz.schedules.measured_times import measured_workload
-
         return measured_workload(self.kinds, self.transfer_ns, self.microbatches)
 
     def ratio(self, name: str) -> SavedRatio | None:
@@ -349,8 +351,6 @@ def sizes_and_times(
     Raises:
         MismatchError: the run lacks the time of a virtual stage.
     """
-    from bubbleviz.schedules.measured_times import StageTimes, of_stages
-
     times = StageTimes((1.0,), (1.0,), (1.0,))
     if run is not None:
         known = run.measured

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median, median_low
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE
@@ -166,8 +167,6 @@ def measured_times(
 
 def _spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
     """Return the spread of operations by phase: the median of their kinds."""
-    from statistics import median
-
     shares: dict[Phase, list[float]] = {}
     for kind in kinds:
         if kind.mean_ns:
@@ -203,8 +202,6 @@ def measured_workload(
     Raises:
         MismatchError: they lack a time of a virtual stage.
     """
-    from statistics import median_low
-
     if microbatches is None:
         raise _lacks("its microbatches are unknown; name them in ranges")
     if any(kind.phase is Phase.FB for kind in kinds):

@@ -19,8 +19,13 @@ from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
+from bubbleviz.sources.in_memory import DecodedFile
+from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
+from bubbleviz.sources.operations.csv import header_in
 from bubbleviz.sources.operations.jsonl import refuse_binary
+from bubbleviz.sources.operations.schema import list_missing
+from bubbleviz.sources.sqlite.database import relations_in
 from bubbleviz.sources.sqlite.queries import SQLITE
 from bubbleviz.sources.xla import FOLDER
 
@@ -173,7 +178,6 @@ def decoded_by(place: str) -> Opener:
     """
 
     def open_file(path: str, _jobs: int, watch: Watch) -> Opened:
-        from bubbleviz.sources.in_memory import DecodedFile
 
         return nullcontext(DecodedFile(partial(_function(place), path, watch)))
 
@@ -217,7 +221,6 @@ def _columns(head: bytes) -> list[str]:
     line = head.split(b"\n", 1)[0]
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []
-    from bubbleviz.sources.operations.csv import header_in
 
     return header_in(head)
 
@@ -226,7 +229,6 @@ def _names_operations(head: bytes) -> bool:
     """Tell whether the first line names the columns that operations need."""
     if not (columns := _columns(head)):
         return False
-    from bubbleviz.sources.operations.schema import list_missing
 
     return not list_missing(columns)
 
@@ -354,7 +356,6 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
     recognised = next((reader for reader in READERS if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
-    from bubbleviz.sources.nccl.formats import format_of
 
     if format_of(head):
         raise ProfileError(
@@ -442,7 +443,6 @@ def is_of(reader: Reader, path: str) -> bool:
         return False
     if reader.holds is None:
         return True
-    from bubbleviz.sources.sqlite.database import relations_in
 
     return reader.holds(relations_in(path))
 
@@ -461,7 +461,6 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     if len(at_once) == 1:
         return at_once[0]
     # The tables are described elsewhere in the file, or texts in it look like their descriptions.
-    from bubbleviz.sources.sqlite.database import relations_in
 
     relations = relations_in(path)
     by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))

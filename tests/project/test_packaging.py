@@ -85,7 +85,8 @@ def test_the_queries_lie_beside_the_package_which_is_typed() -> None:
     assert (CHECKOUT / "bubbleviz" / "py.typed").is_file()
 
 
-HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
+#: Modules that are imported by the functions that need them; see test_imports.py.
+HEAVY = ("drawsvg", "intervaltree", "scipy", "sqlalchemy")
 
 #: Commands by the code they exit with.
 WITHOUT_WORK = {
@@ -122,13 +123,11 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
 LEFT_OUT = {
     ("analyze", "fixtures/1f1b"): (
-        *("asyncio", "drawsvg", "email", "hashlib", "html", "intervaltree", "msgspec"),
-        *("multiprocessing", "rich.table", "scipy", "sqlalchemy"),
-        *("bubbleviz.analyses", "bubbleviz.conventions.name_words", "bubbleviz.render.picture"),
-        *("bubbleviz.render.web", "bubbleviz.sources.kineto", "bubbleviz.sources.nccl"),
+        *("drawsvg", "intervaltree", "rich.table", "scipy", "sqlalchemy"),
+        *("bubbleviz.analyses", "bubbleviz.render.picture", "bubbleviz.render.web"),
     ),
-    ("idle", "fixtures/1f1b"): ("multiprocessing", "scipy", "sqlalchemy"),
-    ("inspect", "fixtures/1f1b"): ("drawsvg", "multiprocessing", "scipy"),
+    ("idle", "fixtures/1f1b"): ("scipy", "sqlalchemy"),
+    ("inspect", "fixtures/1f1b"): ("drawsvg", "scipy"),
     (
         "simulate",
         *["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"],

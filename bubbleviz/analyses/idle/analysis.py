@@ -12,6 +12,7 @@ from bubbleviz.align.waiting_kernels import waiting_names
 from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.evidence import IdleOptions
+from bubbleviz.analyses.idle.page import written
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
 from bubbleviz.analyses.idle.report import ActivityIdle, RankIdle
 from bubbleviz.analyses.idle.text import notebook
@@ -53,8 +54,6 @@ class IdleReport(measured.IdleReport):  # noqa: D101 - help() shows that of its 
             UsageError: it has another suffix.
             OutputError: it cannot be written.
         """
-        from bubbleviz.analyses.idle.page import written
-
         name = suffixed(str(path), ("svg", "html", "json", "csv"))
         write_outputs({str(path): written(self, name, _LONGEST)}, force=True)
 

@@ -16,8 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
+from google.protobuf.text_format import MessageToString, Parse, ParseError
+
 from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
+from bubbleviz.sources.xla.xspace import message_types
 
 #: No file of costs is larger: a million instructions take a tenth of it.
 _MOST_BYTES = 1 << 30
@@ -26,7 +30,6 @@ _MOST_BYTES = 1 << 30
 @cache
 def _message() -> Any:
     # Refusals load neither protobuf nor numpy.
-    from bubbleviz.sources.xla.xspace import message_types
 
     messages = {"Costs": "1 costs Cost*", "Cost": "1 name bytes, 2 cost_us double"}
     return message_types("pgle", **messages)["Costs"]
@@ -34,14 +37,11 @@ def _message() -> Any:
 
 def _as_text(message: Any) -> bytes:
     """Return one line an instruction, as JAX's ``pgo_nsys_converter.py`` writes them."""
-    from google.protobuf.text_format import MessageToString
-
     lines = (f"costs {{ {MessageToString(c, as_one_line=True)} }}\n" for c in message.costs)
     return "".join(lines).encode("ascii")
 
 
 def _of_text(content: bytes) -> Any:
-    from google.protobuf.text_format import Parse
 
     return Parse(content, _message()(), allow_unknown_field=True)
 
@@ -72,8 +72,6 @@ def read_costs(path: str) -> Mapping[str, float]:
     content = read_bounded(
         path, _MOST_BYTES, "instruction costs", "name a file that bubbleviz pgle wrote"
     )
-    from google.protobuf.message import DecodeError
-    from google.protobuf.text_format import ParseError
 
     try:
         message = FORMATS.get(Path(path).suffix[1:].lower(), FORMATS["pbtxt"])[1](content)

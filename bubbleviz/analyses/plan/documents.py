@@ -10,6 +10,7 @@ from bubbleviz.model import memory_sizes
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
+from bubbleviz.report.ideal_run import report_of_plan
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.simulation import Outcome
@@ -123,7 +124,6 @@ def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
 def as_svg(planned: PlannedRun, view: View) -> str:
     """Return the picture of the best order, in the style of a view."""
     from bubbleviz.render.picture.picture import picture
-    from bubbleviz.report.ideal_run import report_of_plan
 
     outcome = planned.best.best
     return picture(report_of_plan(outcome.plan, outcome.simulation), view)

@@ -20,6 +20,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import shell_word
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.render.document import Line, Span
+from bubbleviz.render.trackers import scalar_writer
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
@@ -125,8 +126,6 @@ def _scalars(directory: str) -> Iterator[Take]:
     Raises:
         OutputError: they cannot be written, or TensorBoard is not installed.
     """
-    from bubbleviz.render.trackers import scalar_writer
-
     with scalar_writer(directory) as write:
 
         def take(sight: Sight) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from bubbleviz.explain.diagnosis.effects import Effects, group_medians, quantile_of
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, plays
 from bubbleviz.explain.slowness import median_of_others
+from bubbleviz.explain.stage_layers import best_layout, moves_of, stage_shares
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_sum
@@ -238,7 +239,6 @@ def _whole_layers(seen: Evidence, fault: Fault) -> Fault | None:
     Where no layout is better, nothing moves.
     """
     # Most runs are without layers.
-    from bubbleviz.explain.stage_layers import best_layout, moves_of, stage_shares
 
     question, work = seen.layout, seen.work
     best = None if question is None else best_layout(question, seen.schedule)

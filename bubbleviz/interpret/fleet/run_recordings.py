@@ -5,6 +5,7 @@ Only a profile's recording, its operations and small statistics, travels and is 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from bubbleviz.errors import MismatchError, ProfileError
+from bubbleviz.interpret.fleet.process_pool import in_processes
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, gathered
 from bubbleviz.model.limitations import Limitation
@@ -92,7 +94,6 @@ def digest(path: str) -> bytes:
         ProfileError: the file cannot be opened.
     """
     # It takes as long to import as the rest of a glance; runs of one file need none.
-    import hashlib
 
     content = hashlib.sha256()
     for block in _blocks(path, 1 << 20):
@@ -172,7 +173,6 @@ class Fleet:
                 watch(1.0)
             return
         # Processes take a hundredth of a second to import.
-        from bubbleviz.interpret.fleet.process_pool import in_processes
 
         sizes = [of_file(size_of, path) for path in paths]
         large = [-size if isinstance(size, int) else 0 for size in sizes]

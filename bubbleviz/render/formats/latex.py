@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.texts import capitalised, counted
+from bubbleviz.model.texts import capitalised, counted, percent_bounds
 from bubbleviz.render.rows import select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.methods import methods, with_source
 from bubbleviz.report.rank_means import is_idle_elsewhere
-from bubbleviz.report.report import Report, distinct_percents
+from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 #: Of a text in a comment, characters; and profiles that comments name.
@@ -154,7 +154,7 @@ def _note(report: Report, ordered: list[str]) -> str:
         note += f" {escaped(capitalised(restriction.text))}."
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
-        low, high = distinct_percents(interval, 2, 4)
+        low, high = percent_bounds(interval, 2, 4)
         note += rf" Clock bounds of \emph{{{escaped(report.headline)}}}: {low} to {high}\,\%."
     if any(report.contradicted(name) for name in report.summary.bubble_ratio):
         note += " A ratio marked ! depends on clocks that contradict each other."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bubbleviz.model.texts import percent_bounds
 from bubbleviz.render.picture.brackets import MOST_BRACKETS
 from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
 from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK, shortened
-from bubbleviz.report.report import Report, distinct_percents
+from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_advice
 from bubbleviz.report.view import View
 
@@ -23,7 +24,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     spanless = sum(map(len, rows.spanless.values()))
     ratio = drawn[0].ratios.get(headline) if len(drawn) == 1 else None
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
-    ends = distinct_percents((low, high), 1, 3) if low < high else ()
+    ends = percent_bounds((low, high), 1, 3) if low < high else ()
     bounds = [f"{end}\u00a0%" for end in ends]
     # The title of the picture has the mean of all iterations, which may lie outside.
     of_one = f" of iteration {shortened(drawn[0].name)}" if report.summary.iterations > 1 else ""

@@ -7,6 +7,7 @@ there are none. It is imported when used, for it is an extra: ``pip install 'bub
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Literal
 
 from bubbleviz.errors import OutputError
@@ -58,7 +59,6 @@ def as_png(svg: str) -> bytes:
 
 def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
     check_installed("typst")
-    from html import unescape
 
     import typst
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import floor, log10
+from statistics import median
 from typing import TypeAlias
 
 import numpy as np
@@ -188,7 +189,6 @@ def _grouped(
     ratios = [ratio for ratio, _ in row_ratios(report, selection)]
     if size == 1:
         return list(zip(rows, labels, ratios, strict=True))
-    from statistics import median
 
     known = [ratio for ratio in ratios if ratio is not None]
     middle = median(known) if known else 0.0

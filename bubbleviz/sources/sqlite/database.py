@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
+from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
@@ -283,7 +284,6 @@ class Database:
     ) -> list[RecordBatch] | None:
         """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
         import adbc_driver_manager as adbc
-        from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
         # Where memory runs out the driver may end the process; numpy says so. Other threads take
         # memory too, so that this helps nearly always.
@@ -326,8 +326,6 @@ def integers_of(columns: Sequence[Array]) -> Ints:
     Raises:
         ValueError: they hold something else.
     """
-    from arro3.core import DataType
-
     for column in columns:
         if column.type != DataType.int64() or column.null_count:
             raise ValueError(NO_NUMBER)
@@ -336,8 +334,6 @@ def integers_of(columns: Sequence[Array]) -> Ints:
 
 def texts_of(column: Array) -> list[object]:
     """Return the values of a column of texts; one blob among texts makes all of them blobs."""
-    from arro3.core import DataType
-
     if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
     raw: list[Any] = list(column.cast(DataType.binary()).to_pylist())

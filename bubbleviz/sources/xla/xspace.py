@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -96,8 +98,6 @@ def message_types(package: str, **messages: str) -> Mapping[str, Any]:
         package: a name of their own.
         messages: number, name and kind of each field; see ``_MESSAGES``.
     """
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
     proto = descriptor_pb2.FieldDescriptorProto
     for message, fields in messages.items():
@@ -123,8 +123,6 @@ def parsed(kind: Any, content: bytes) -> Any:
     Raises:
         MalformedError: they are none.
     """
-    from google.protobuf.message import DecodeError
-
     try:
         return kind.FromString(content)
     except DecodeError as error:

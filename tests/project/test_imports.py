@@ -1,0 +1,65 @@
+"""Imports inside functions: which ones there may be, and what small commands import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import CHECKOUT
+
+PACKAGE = CHECKOUT / "bubbleviz"
+#: Packages that take long to import or are optional extras; functions that need one import it.
+HEAVY = {
+    *("adbc_driver_manager", "adbc_driver_sqlite", "drawsvg", "intervaltree", "scipy"),
+    *("sqlalchemy", "dask", "distributed", "duckdb", "mcp", "mcp_types", "mlflow"),
+    *("prometheus_client", "pyarrow", "pydantic", "tensorboard", "torch", "typst"),
+    *("vl_convert", "wandb"),
+}
+#: Modules that import drawsvg.
+DRAWING = ("bubbleviz.render.picture", ".picture")
+#: The command line answers ``--help`` and refuses wrong options before it imports the library.
+COMMAND_LINE = ("cli", "__main__.py", "__init__.py")
+
+
+def list_imports_in_functions(source: str) -> Iterator[str]:
+    """Yield the modules that functions of a source file import, outside ``try`` statements."""
+    pending: list[tuple[ast.AST, bool]] = [(ast.parse(source), False)]
+    while pending:
+        node, is_inside = pending.pop()
+        if isinstance(node, ast.Try) and is_inside:
+            continue
+        if is_inside and isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if is_inside and isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        pending += [(child, is_inside or is_function) for child in ast.iter_child_nodes(node)]
+
+
+def test_imports_in_functions_are_found() -> None:
+    assert list(list_imports_in_functions("")) == []
+    assert list(list_imports_in_functions("import a\ndef f():\n  pass")) == []
+    source = "def f():\n  import a.b\n  if x:\n    from c import d\n"
+    assert sorted(list_imports_in_functions(source)) == ["a.b", "c"]
+
+
+def library_modules() -> list[Path]:
+    return [
+        path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] not in COMMAND_LINE
+    ]
+
+
+@pytest.mark.parametrize("path", library_modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_functions_of_the_library_import_only_what_is_heavy(path: Path) -> None:
+    imported = list_imports_in_functions(path.read_text("utf-8"))
+
+    assert [
+        name
+        for name in imported
+        if name.split(".")[0] not in HEAVY and not any(part in name for part in DRAWING)
+    ] == []
