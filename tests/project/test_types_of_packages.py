@@ -1,0 +1,78 @@
+"""The guide for contributors lists every class that one package imports from another."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.support.places import CHECKOUT
+
+PACKAGE = CHECKOUT / "bubbleviz"
+GUIDE = PACKAGE / "guides/contributing.md"
+#: A row of a table of types: name and module.
+ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` \| \S", re.MULTILINE)
+#: A file of the package, relative to it, in the tables of paths.
+FILE = re.compile(r"`((?:\w+/)+\w+\.(?:py|c|js|csv|toml|json|sql)|api\.py)`")
+
+
+@cache
+def read_modules() -> dict[str, ast.Module]:
+    """Return the syntax trees of all modules, keyed by their name within the package."""
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        trees[name] = ast.parse(path.read_text("utf-8"))
+    return trees
+
+
+def list_crossing_types(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Yield name and module of each class that another package imports."""
+    classes = {
+        (node.name, module)
+        for module, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            source = node.module.removeprefix("bubbleviz.")
+            is_other_package = source.split(".")[0] != module.split(".")[0]
+            for alias in node.names:
+                if is_other_package and (alias.name, source) in classes:
+                    yield alias.name, source
+
+
+def test_crossing_types_are_found() -> None:
+    assert list(list_crossing_types({})) == []
+    trees = {
+        "a.b": ast.parse("class C: ...\ndef f(): ..."),
+        "a.d": ast.parse("from bubbleviz.a.b import C"),
+        "e": ast.parse("from bubbleviz.a.b import C, f"),
+    }
+    assert list(list_crossing_types(trees)) == [("C", "a.b")]
+
+
+def test_every_type_that_crosses_packages_has_one_line() -> None:
+    listed = ROW.findall(GUIDE.read_text("utf-8"))
+
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(list_crossing_types(read_modules()))
+
+
+def test_the_files_on_the_paths_exist() -> None:
+    section = GUIDE.read_text("utf-8").partition("## Three paths")[2].partition("\n## ")[0]
+    files = set(FILE.findall(section))
+
+    assert len(files) > 20
+    assert [file for file in sorted(files) if not find_file(file)] == []
+
+
+def find_file(file: str) -> list[Path]:
+    folder = CHECKOUT if file.startswith("sql/") else PACKAGE
+    return list(folder.glob(file))
