@@ -123,11 +123,11 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
 LEFT_OUT = {
     ("analyze", "fixtures/1f1b"): (
-        *("drawsvg", "intervaltree", "rich.table", "scipy", "sqlalchemy"),
+        *("drawsvg", "duckdb", "intervaltree", "numpy.ma", "rich.table", "scipy", "sqlalchemy"),
         *("bubbleviz.analyses", "bubbleviz.render.picture", "bubbleviz.render.web"),
     ),
-    ("idle", "fixtures/1f1b"): ("scipy", "sqlalchemy"),
-    ("inspect", "fixtures/1f1b"): ("drawsvg", "scipy"),
+    ("idle", "fixtures/1f1b"): ("duckdb", "scipy", "sqlalchemy"),
+    ("inspect", "fixtures/1f1b"): ("drawsvg", "duckdb", "scipy"),
     (
         "simulate",
         *["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"],

@@ -19,7 +19,6 @@ from bubbleviz.sources.in_memory import no_calls, no_ranges, without_valid_times
 from bubbleviz.sources.nsys import gpu_work, target
 from bubbleviz.sources.nsys import ranges as nvtx
 from bubbleviz.sources.nsys.calls import ExportedCalls
-from bubbleviz.sources.nsys.columnar_export import opened_directory
 from bubbleviz.sources.nsys.copies import read_copies
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, KINDS, NVTX, RUNTIME, Export
 from bubbleviz.sources.nsys.memory import read_memory
@@ -342,6 +341,8 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     """
     what = "an export of Parquet or Arrow tables"
     check_installed(path, what, "duckdb", otherwise="export it as SQLite")
+    # It imports duckdb, which is an optional extra and takes 100 ms to load.
+    from bubbleviz.sources.nsys.columnar_export import opened_directory
 
     with opened_directory(path, jobs, watch) as export, _read(export) as file:
         yield file
