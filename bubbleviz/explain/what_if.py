@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -79,6 +79,17 @@ class WhatIf:
     def without_delays(self) -> Choice | None:
         """The order that ran without delays, or None if it is unknown or iterations overlap."""
         return next((row for row in self.rows if row.schedule == NO_DELAY), None)
+
+    @property
+    def base_ms(self) -> float | None:
+        """Makespan without delays of the order that ran, in ms, or None if it is unknown.
+
+        Other schedules are simulated at mean times, so the order that ran is simulated at these
+        times, too. Only an order that cannot be simulated is replayed, at its varying times.
+        """
+        if self.same is not None:
+            return self.same.makespan_ms
+        return None if self.without_delays is None else self.without_delays.makespan_ms
 
     @property
     def schedules(self) -> tuple[Choice, ...]:
@@ -173,13 +184,22 @@ def _compare_with_run(
     )
 
 
+def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | None:
+    """Return the fastest schedule that fits and is not the one that ran, or None if none fits.
+
+    Args:
+        choices: Schedules, the fastest first.
+        name: Name of the schedule that ran, or None if it is unknown.
+    """
+    return next((choice for choice in choices if choice.fits and choice.schedule != name), None)
+
+
 def _find_best(compared: list[tuple[Choice, Ideal | None]], name: str | None) -> Ideal | None:
-    """Return the first schedule with another name that fits and saves time, or None."""
-    for choice, simulated in compared:
-        saves = choice.fits and (choice.speedup or 0.0) > _MIN_SPEEDUP
-        if saves and choice.schedule != name:
-            return simulated
-    return None
+    """Return the fastest other schedule if it saves time, or None."""
+    fastest = find_fastest_other((choice for choice, _ in compared), name)
+    if fastest is None or (fastest.speedup or 0.0) <= _MIN_SPEEDUP:
+        return None
+    return next(simulated for choice, simulated in compared if choice is fastest)
 
 
 def _has_uneven_microbatches(explanation: Explanation) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.explain.changes import replay_planned_order
 from bubbleviz.explain.diagnosis.findings import mean_saving
+from bubbleviz.explain.what_if import find_fastest_other
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.report.restrictions import (
@@ -476,11 +477,11 @@ def _withhold_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
 
 
 def _advise_on_schedule(report: Report) -> Advice | None:
-    """Return the advice to run the fastest schedule that fits in the same memory.
+    """Return the advice to run the fastest other schedule that fits in the memory.
 
-    Other schedules are simulated without any delay, so they are compared with the same order
-    without any delay. If microbatches were counted, and no schedule runs as many in this order,
-    they may be chunks; nothing is advised then.
+    Other schedules are simulated at mean times without any delay, so they are compared with the
+    order that ran, simulated in the same way. If microbatches were counted, and no schedule runs as
+    many in this order, they may be chunks; nothing is advised then.
 
     Returns:
         The advice, or None if no schedule is known to be comparable.
@@ -489,15 +490,14 @@ def _advise_on_schedule(report: Report) -> Advice | None:
     is_unrecognised = ran is not None and ran.inferred and ran.name is None
     if others is None or others.window != "schedule" or is_unrecognised:
         return None
-    measured, same_order = others.as_measured, others.without_delays
-    if measured is None or same_order is None:
+    measured, base_ms = others.as_measured, others.base_ms
+    if measured is None or not measured.makespan_ms or base_ms is None:
         return None
-    fitting = [row for row in others.schedules if row.fits and row.makespan_ms is not None]
-    best = min(fitting, key=lambda row: row.makespan_ms or 0.0, default=None)
-    length_ms, same_ms = measured.makespan_ms, same_order.makespan_ms
-    if best is None or best.makespan_ms is None or not length_ms or same_ms is None:
+    best = find_fastest_other(others.schedules, None if ran is None else ran.name)
+    if best is None or best.makespan_ms is None:
         return None
-    saving_ms = same_ms - best.makespan_ms
+    length_ms = measured.makespan_ms
+    saving_ms = base_ms - best.makespan_ms
     return Advice(
         kind="schedule",
         place=best.schedule,

@@ -384,13 +384,13 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
 
 def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     """Return the advice to run a faster schedule."""
-    same_order = None if report.what_if is None else report.what_if.without_delays
-    same_ms = 0.0 if same_order is None else same_order.makespan_ms or 0.0
+    others = report.what_if
+    base_ms = 0.0 if others is None else others.base_ms or 0.0
     makespan_ms = choice.makespan_ms or 0.0
     return (
         f"Run the schedule {choice.schedule}, which fits in the same memory",
         f": at the measured times without delays, {makespan_ms:,.3f} ms instead of "
-        f"{same_ms:,.3f} ms (-{percent((same_ms - makespan_ms) / same_ms)}) from first F "
+        f"{base_ms:,.3f} ms (-{percent((base_ms - makespan_ms) / base_ms)}) from first F "
         "to last backward",
         "",
     )

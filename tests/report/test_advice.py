@@ -18,6 +18,7 @@ from bubbleviz.report.long_bubbles import latest_host
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.report.sentences import (
+    WrittenAdvice,
     describe_first_steps,
     describe_further_steps,
     write_all_advice,
@@ -72,10 +73,43 @@ def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: b
     assert report.what_if is not None
     same = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*same, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
-    others = replace(report.what_if, rows=rows)
+    others = replace(report.what_if, rows=rows, same=None)
     found = write_all_advice(replace(report, what_if=others))
 
     assert ("schedule" in {advice.kind for advice in found}) is advised
+
+
+def advice_on_schedule(report: Report) -> WrittenAdvice | None:
+    return next((each for each in write_all_advice(report) if each.kind == "schedule"), None)
+
+
+def test_the_schedule_that_ran_is_not_advised() -> None:
+    report = analysed(Planting(), what_if=True)
+    assert report.what_if is not None
+    replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
+    rows = (*replayed, Choice("1f1b", 4, 8, 1, makespan_ns=90e6, fits=True))
+    for same in (report.what_if.same, None):
+        others = replace(report.what_if, rows=rows, same=same)
+
+        assert advice_on_schedule(replace(report, what_if=others)) is None
+
+
+def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> None:
+    report = analysed(Planting(), what_if=True)
+    assert report.what_if is not None
+    assert report.what_if.same is not None
+    same_ns = 1e6 * report.what_if.same.makespan_ms
+    # The replay is longer, since operation times vary.
+    replayed = (Choice(name, 4, 8, 1, makespan_ns=2 * same_ns) for name in (MEASURED, NO_DELAY))
+    rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=0.9 * same_ns, fits=True))
+    others = replace(report.what_if, rows=rows)
+    advised = advice_on_schedule(replace(report, what_if=others))
+
+    assert advised is not None
+    assert advised.saving_ns == pytest.approx(0.1 * same_ns, rel=1e-6)
+    assert advised.saving_ratio == pytest.approx(0.05)
+    same_ms = f"{same_ns / 1e6:,.3f}"
+    assert f"instead of {same_ms} ms (-10.00 %) from first F" in advised.text
 
 
 @pytest.mark.parametrize(
