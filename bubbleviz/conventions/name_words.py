@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import Convention
@@ -15,32 +16,51 @@ from bubbleviz.conventions.range_names import bare_name, match_of, understand
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, phase_of_label
 from bubbleviz.model.texts import counted
 
-_FILE = toml_files.load(toml_files.built_in("name_words.toml"))
-
-
-def _compiled(text: str) -> re.Pattern[str]:
-    """Return a regex of the file, in which words that several share are put in."""
-    for name, shared in _FILE["shared"].items():
-        text = text.replace(f"<{name}>", shared)
-    return re.compile(text)
-
-
-#: Words for what a range does, the most specific first; None for what is around operations.
-_PHASES = [
-    (_compiled(row["match"]), phase_of_label(row.get("phase", ""))) for row in _FILE["phase"]
-]
-#: Words in front of a number for what it counts, and others, by what they tell.
-_NUMBERS = {group: _compiled(text) for group, text in _FILE["numbers"].items()}
-_REGEXES = {name: _compiled(text) for name, text in _FILE["regexes"].items()}
 _DIGITS = re.compile(r"[0-9]+")
 #: A number of a microbatch is smaller.
 _MICROBATCHES = 10_000
 
 
+@cache
+def _file() -> dict[str, Any]:
+    """Return the file of words; it is read on first use, as most runs need none of them."""
+    return toml_files.load(toml_files.built_in("name_words.toml"))
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    """Return a regex of the file, in which words that several share are put in."""
+    for name, shared in _file()["shared"].items():
+        text = text.replace(f"<{name}>", shared)
+    return re.compile(text)
+
+
+@cache
+def _phases() -> list[tuple[re.Pattern[str], Phase | None]]:
+    """Return words for what a range does, the most specific first.
+
+    The phase is None for words of ranges around operations.
+    """
+    return [
+        (_compiled(row["match"]), phase_of_label(row.get("phase", ""))) for row in _file()["phase"]
+    ]
+
+
+@cache
+def _numbers() -> dict[str, re.Pattern[str]]:
+    """Return words in front of a number, by what the number counts."""
+    return {group: _compiled(text) for group, text in _file()["numbers"].items()}
+
+
+@cache
+def _regex(name: str) -> re.Pattern[str]:
+    """Return a regex of the file by its name."""
+    return _compiled(_file()["regexes"][name])
+
+
 def phase_in(name: str) -> Phase | None:
     """Return the phase that a word of a name implies; None where none does."""
     text = name.lower()
-    return next((phase for words, phase in _PHASES if words.search(text)), None)
+    return next((phase for words, phase in _phases() if words.search(text)), None)
 
 
 @dataclass(frozen=True)
@@ -74,23 +94,23 @@ class NameShape:
     def part(self) -> bool:
         """Whether the names are those of parts of an operation, such as layers."""
         numbered = any(map(self.counts_parts, range(len(self.pieces) - 1)))
-        return numbered or bool(_REGEXES["part"].search("".join(self.pieces).lower()))
+        return numbered or bool(_regex("part").search("".join(self.pieces).lower()))
 
     @cached_property
     def batch(self) -> int | None:
         """Which number counts batches."""
         words = [
-            bool(_REGEXES["batch"].search(self._before(at))) for at in range(len(self.pieces) - 1)
+            bool(_regex("batch").search(self._before(at))) for at in range(len(self.pieces) - 1)
         ]
         return words.index(True) if True in words else None
 
     def counts_parts(self, at: int) -> bool:
         """Whether a number counts parts of a stage, such as layers, and so no microbatches."""
-        if _REGEXES["numbered_part"].search(self._before(at)):
+        if _regex("numbered_part").search(self._before(at)):
             return True
         behind = self.pieces[at + 1].lower()
-        of_next = at + 2 < len(self.pieces) and _REGEXES["numbered_part"].search(behind)
-        return not of_next and _REGEXES["part_behind"].match(behind) is not None
+        of_next = at + 2 < len(self.pieces) and _regex("numbered_part").search(behind)
+        return not of_next and _regex("part_behind").match(behind) is not None
 
     def groups(self, *, batch: str) -> list[str]:
         """Return what each number counts, empty for unknown.
@@ -119,8 +139,8 @@ class NameShape:
             return ""
         if at == self.batch and self.distinct[at] > 1:
             return batch
-        group = next((group for group, words in _NUMBERS.items() if words.search(piece)), "")
-        if group == "iteration" and _REGEXES["pass"].search(piece):
+        group = next((group for group, words in _numbers().items() if words.search(piece)), "")
+        if group == "iteration" and _regex("pass").search(piece):
             return ""
         return "" if group == "microbatch" and self.largest[at] >= _MICROBATCHES else group
 
@@ -129,7 +149,7 @@ class NameShape:
         if self.counts_parts(at):
             return False
         alone = not self.pieces[at + 1][:1].isalpha() and self.largest[at] < _MICROBATCHES
-        return alone and not self.measures[at] and bool(_REGEXES["pass"].search(self._before(at)))
+        return alone and not self.measures[at] and bool(_regex("pass").search(self._before(at)))
 
 
 def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
@@ -143,7 +163,7 @@ def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
     tailed: set[tuple[str, ...]] = set()
     for text, count in counts.items():
         name = bare_name(text)
-        if 0 < len(name) <= 100 and "\0" not in name and not _REGEXES["no_operation"].search(name):
+        if 0 < len(name) <= 100 and "\0" not in name and not _regex("no_operation").search(name):
             pieces = tuple(_DIGITS.split(name))
             total[pieces] += count
             names.setdefault(pieces, []).append(name)
@@ -158,14 +178,14 @@ def _shape(pieces: tuple[str, ...], names: Sequence[str], count: int, *, tailed:
     last = len(pieces) - 2
     # Numbers that stand in front of a unit, and those that are decimals.
     units = [
-        _REGEXES["unit"].match(pieces[at + 1]) is not None
-        and (at == last or _REGEXES["label"].match(pieces[at + 1]) is None)
+        _regex("unit").match(pieces[at + 1]) is not None
+        and (at == last or _regex("label").match(pieces[at + 1]) is None)
         for at in range(last + 1)
     ]
 
     def is_fraction(at: int) -> bool:
         places = (([m.start() for m in _DIGITS.finditer(name)][at - 1], name) for name in names)
-        return units[at] or all(_REGEXES["decimal"].match(name, start) for start, name in places)
+        return units[at] or all(_regex("decimal").match(name, start) for start, name in places)
 
     fractions = [pieces[at] == "." and at > 0 and is_fraction(at) for at in range(last + 1)]
     return NameShape(
@@ -242,7 +262,7 @@ def _meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     for shape in shapes:
         phase, groups = _known(shape) or (shape.phase, shape.groups(batch=batch))
         text = "".join(shape.pieces).lower()
-        if phase is None and without_forward and _REGEXES["trainer_forward"].search(text):
+        if phase is None and without_forward and _regex("trainer_forward").search(text):
             phase = Phase.F
         if phase is Phase.BW and split:
             phase = Phase.B
