@@ -59,7 +59,7 @@ class Table:
     def none(cls: type[TableT]) -> TableT:
         """Return an empty table with int64 columns and empty shared fields."""
         columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
-        return cls(**{part.name: columns.get(part.name, ()) for part in fields(cls)})
+        return cls(**{name: columns.get(name, ()) for name in _field_names(cls)})
 
     def changed(self: TableT, **columns: npt.NDArray[Any]) -> TableT:
         """Return the table with the given columns replaced."""
@@ -107,7 +107,8 @@ class Table:
 
 def _values_of(table: Table) -> dict[str, Any]:
     """Return the declared fields of a table by name, without its cached properties."""
-    return {part.name: vars(table)[part.name] for part in fields(table)}
+    values = vars(table)
+    return {name: values[name] for name in _field_names(type(table))}
 
 
 def constant(value: int, count: int) -> Ints:
@@ -175,11 +176,17 @@ def _taken(
     return column.take(rows, axis=0)
 
 
-def _names_of(table: type[Table]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(table) if not f.metadata.get("shared"))
+def _list_columns(table: type[Table]) -> tuple[str, ...]:
+    return tuple(part.name for part in fields(table) if not part.metadata.get("shared"))
 
 
-_column_names: Callable[[Any], tuple[str, ...]] = cache(_names_of)
+def _list_fields(table: type[Table]) -> tuple[str, ...]:
+    return tuple(part.name for part in fields(table))
+
+
+# A table is asked for these thousands of times where there are many ranks.
+_column_names: Callable[[Any], tuple[str, ...]] = cache(_list_columns)
+_field_names: Callable[[Any], tuple[str, ...]] = cache(_list_fields)
 
 
 def widened(column: Codes, most: int) -> Codes:

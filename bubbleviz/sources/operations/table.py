@@ -189,6 +189,8 @@ def _value_of_ranks(
 ) -> list[int]:
     """Return the value of each rank, or -1 if none of its rows has one."""
     rows = np.flatnonzero(values != NONE)
+    if len(rows) == 0:
+        return [NONE] * count
     _refuse_two(cells, name, rank_index[rows], rows, values[rows], format_value)
     of_rank: list[int] = scattered(count, rank_index[rows], values[rows]).tolist()
     return of_rank
