@@ -93,8 +93,6 @@ def digest(path: str) -> bytes:
     Raises:
         ProfileError: the file cannot be opened.
     """
-    # It takes as long to import as the rest of a glance; runs of one file need none.
-
     content = hashlib.sha256()
     for block in _blocks(path, 1 << 20):
         content.update(block)
