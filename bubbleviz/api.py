@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf
@@ -40,7 +40,6 @@ from bubbleviz.report.saved import looks_saved, read_pipeline, read_saved, sizes
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.schedules.ideal import theory
 from bubbleviz.sources.paths import InputFile, missing_files
-from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
 if TYPE_CHECKING:  # no command needs both
@@ -130,7 +129,7 @@ def analyze(
             find_conventions(convention),
             cross_thread,
             keep_export,
-            drafted=_is_drafted,
+            drafted=is_drafted,
             memory=memory,
             given=" ".join(map(shell_word, given)),
         )
@@ -297,13 +296,6 @@ def simulate(
         raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")
     found = theory(named, p, m, times, chunks)
     return replace(found, restrictions=() if run is None else run.restrictions)
-
-
-def _is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
-    """Tell whether a draft works; see :func:`~bubbleviz.count.draft_trial.is_drafted`."""
-    # Most profiles have names that a convention knows.
-
-    return is_drafted(file, names)
 
 
 def _fleet(

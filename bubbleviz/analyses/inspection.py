@@ -71,8 +71,6 @@ def inspect(
             )
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
-            # Most profiles need no draft.
-
             additions = tuple(each for each in given if not each.patterns)
             best = best_draft(opened, drafted, additions)
             inspection = replace(inspection, suggestion=None, trial=None)

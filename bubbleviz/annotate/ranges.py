@@ -368,8 +368,6 @@ def record(
     running = _recorders.recorder
     if running is not None and running.active and running.folder == Path(folder):
         return running
-    # Most scripts record nothing.
-
     place = None if rank is None else (rank, -1 if world_size is None else world_size)
     recorder = Recorder(
         Path(folder), every=every, iterations=iterations, limit_bytes=limit_bytes, place=place

@@ -223,8 +223,6 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         times = replace(times, kinds=kinds)
     layout: LayoutQuestion | None = None
     if run.layers and shown is not None:
-        # Most profiles have no ranges of layers.
-
         layout = layout_question(run.layers, times, shown.microbatches)
     overlapping = counts.headline == "period" and training_overlaps(counts.iterations)
     return Explanation(

@@ -6,6 +6,7 @@ ratios and shares are fractions of 1. :func:`.summarizing.summary_of` makes a su
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
@@ -147,7 +148,28 @@ class RestrictionEntry(Struct, frozen=True):
     text: str = ""
 
 
-class WindowColumns(Struct, frozen=True):
+class Columns(Struct, frozen=True):
+    """Base of tables that are stored as columns, one value per row."""
+
+    def __post_init__(self) -> None:
+        """Refuse columns of different lengths."""
+        values = [getattr(self, name) for name in self.__struct_fields__]
+        if len(set(_list_lengths(values))) > 1:
+            raise ValueError("columns of one table have different lengths")
+
+
+def _list_lengths(values: Iterable[object]) -> Iterator[int]:
+    """Yield the lengths of columns, including those in dictionaries of columns."""
+    for value in values:
+        if isinstance(value, list):
+            yield len(value)
+        elif isinstance(value, dict):
+            yield from _list_lengths(value.values())
+        elif isinstance(value, Columns):
+            yield from _list_lengths([getattr(value, value.__struct_fields__[0])])
+
+
+class WindowColumns(Columns, frozen=True):
     """The windows of one ratio, and what they are spent on, by rank.
 
     Attributes:
@@ -171,7 +193,7 @@ class WindowColumns(Struct, frozen=True):
     window_ns: list[int]
 
 
-class CommunicationColumns(Struct, frozen=True):
+class CommunicationColumns(Columns, frozen=True):
     """Times of communication by rank; see :class:`.phase_times.CommunicationTimes`.
 
     Attributes:
@@ -189,7 +211,7 @@ class CommunicationColumns(Struct, frozen=True):
     overlapped_ns: list[int]
 
 
-class RankColumns(Struct, frozen=True):
+class RankColumns(Columns, frozen=True):
     """The ranks of an iteration, as columns. Keys are names of ratios, phases or causes.
 
     Attributes:
@@ -687,7 +709,7 @@ class LongBubble(Struct, frozen=True):
     sentence: str
 
 
-class SlowdownColumns(Struct, frozen=True):
+class SlowdownColumns(Columns, frozen=True):
     """Slowdowns of numbered things, as columns.
 
     Attributes:
@@ -699,7 +721,7 @@ class SlowdownColumns(Struct, frozen=True):
     slowdown: list[Positive]
 
 
-class LinkSlowdowns(Struct, frozen=True):
+class LinkSlowdowns(Columns, frozen=True):
     """Slowdowns of transfers between stages, as columns.
 
     Attributes:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import started
 from tests.support.places import CHECKOUT
 
 PACKAGE = CHECKOUT / "bubbleviz"
@@ -63,3 +64,40 @@ def test_functions_of_the_library_import_only_what_is_heavy(path: Path) -> None:
         for name in imported
         if name.split(".")[0] not in HEAVY and not any(part in name for part in IMPORTING_HEAVY)
     ] == []
+
+
+#: Packages of optional extras, without which everything else works.
+EXTRAS = (
+    *("dask", "distributed", "duckdb", "mcp", "mlflow", "prometheus_client", "pyarrow"),
+    *("pydantic", "tensorboard", "torch", "typst", "vl_convert", "wandb"),
+)
+#: Hides the extras from a process, which then runs a command.
+WITHOUT_EXTRAS = f"""
+import sys
+from importlib.abc import MetaPathFinder
+
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {EXTRAS}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from bubbleviz.cli.app import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("analyze", "fixtures/1f1b", "--svg", "-", "--json", "/dev/null", "--force"),
+        ("inspect", "fixtures/1f1b"),
+        ("idle", "fixtures/1f1b"),
+        ("schedules",),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_commands_run_without_optional_extras(arguments: tuple[str, ...]) -> None:
+    done = started(["-c", WITHOUT_EXTRAS, *arguments])
+
+    assert done.returncode == 0, done.stderr

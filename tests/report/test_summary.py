@@ -58,3 +58,31 @@ def test_json_fits_the_json_schema(name: str) -> None:
     wrong = {**values, "ranks": 4}
     (error,) = Draft202012Validator(schema).iter_errors(wrong)
     assert list(error.absolute_path) == ["ranks"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("slowdown", "by_rank", "number"),
+        ("slowdown", "by_link", "target"),
+        ("iterations", 0, "ranks", "rank"),
+        ("iterations", 0, "ranks", "busy_ns", "F"),
+        ("iterations", 0, "ranks", "windows", "schedule", "start_ns"),
+    ],
+    ids=lambda path: ".".join(map(str, path)),
+)
+def test_columns_of_different_lengths_are_refused(
+    path: tuple[str | int, ...], tmp_path: Path
+) -> None:
+    summary = summary_of(bubbleviz.analyze(str(FIXTURES / "1f1b")))
+    document = json.loads(written(values_of(summary)))
+    *parents, last = path
+    table = document
+    for key in parents:
+        table = table[key]
+    table[last] = [1] * (len(table[last]) + 1)
+    changed = tmp_path / "changed.json"
+    changed.write_text(json.dumps(document), encoding="utf-8")
+
+    with pytest.raises(bubbleviz.BubblevizError, match="columns of one table have different"):
+        bubbleviz.load(changed)

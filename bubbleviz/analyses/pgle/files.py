@@ -29,8 +29,6 @@ _MOST_BYTES = 1 << 30
 
 @cache
 def _message() -> Any:
-    # Refusals load neither protobuf nor numpy.
-
     messages = {"Costs": "1 costs Cost*", "Cost": "1 name bytes, 2 cost_us double"}
     return message_types("pgle", **messages)["Costs"]
 

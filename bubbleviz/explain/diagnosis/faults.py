@@ -238,8 +238,6 @@ def _whole_layers(seen: Evidence, fault: Fault) -> Fault | None:
 
     Where no layout is better, nothing moves.
     """
-    # Most runs are without layers.
-
     question, work = seen.layout, seen.work
     best = None if question is None else best_layout(question, seen.schedule)
     if question is None or best is None:

@@ -170,8 +170,6 @@ class Fleet:
                 yield files_read([number], [outcome_of(path, each, watch)])
                 watch(1.0)
             return
-        # Processes take a hundredth of a second to import.
-
         sizes = [of_file(size_of, path) for path in paths]
         large = [-size if isinstance(size, int) else 0 for size in sizes]
         order = sorted(range(len(paths)), key=lambda number: (large[number], number))

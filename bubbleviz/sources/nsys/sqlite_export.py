@@ -126,7 +126,7 @@ class DirectReader:
             return f"compiled reader, then SQLite ({reason})"
         if not self._tables:
             return "SQLite (no large table of the file can be read directly)"
-        tables = ", ".join(self._left_to_sqlite)
+        tables = ", ".join(dict.fromkeys(self._left_to_sqlite))
         left = f", and SQLite ({tables})" if tables else ""
         return f"compiled reader{left}"
 
