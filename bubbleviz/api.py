@@ -151,17 +151,17 @@ def analyze(
     if not what_if and not ideal:
         return report
     with step("simulate schedules"):
-        others = ask_what_if(
+        simulated = ask_what_if(
             run.ranks, run.operations, counts, explanation, schedule, planned, others=what_if
         )
         if report.memory is not None:
-            others = add_peak_bytes(others, report.memory, report, limit)
-        if limit is not None and others.limit_bytes is None:
+            simulated = add_peak_bytes(simulated, report.memory, report, limit)
+        if limit is not None and simulated.limit_bytes is None:
             what = f"memory limit {memory_limit} plays no part"
             reason = "profiles do not tell what all stages hold in bytes (bubbleviz guide memory)"
             note = Limitation(what, reason, kind=LimitationKind.LIMIT_UNUSED)
             report = replace(report, limitations=(*report.limitations, note))
-    return replace(report, what_if=others)
+    return replace(report, what_if=simulated if what_if else None, theory=simulated)
 
 
 def _read_run(

@@ -176,6 +176,8 @@ class Report:
         schedule: which schedule ran, by the order of operations; None if not analysed.
         plan: how the order differs from the given plan; None without one.
         what_if: Other schedules at the same times, or None if they were not simulated.
+        theory: The schedule that ran, simulated at the same times, or None if it was not. Where
+            other schedules were simulated, too, it is the same as ``what_if``.
         command: the command line; empty where there was none.
         exposed: when only collectives ran on a rank.
         overheads: when the profiler held a rank up.
@@ -205,6 +207,7 @@ class Report:
     schedule: Recognition | None = None
     plan: Recognition | None = None
     what_if: WhatIf | None = None
+    theory: WhatIf | None = None
     command: str = ""
     exposed: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     overheads: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)

@@ -153,8 +153,9 @@ def titles(svg: str) -> list[str]:
 
 def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
     report = analysed(replace(SPLIT, schedule="1f1b", slow_stage=2, slow_factor=1.5), ideal=True)
-    others = report.what_if
+    others = report.theory
 
+    assert report.what_if is None
     assert others is not None
     assert {row.schedule for row in others.rows} == {"measured", "no-delay", "1f1b"}
     assert others.best is None
@@ -168,6 +169,21 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
     ]
 
 
+def test_panels_change_no_other_output(tmp_path: Path) -> None:
+    plant(replace(SPLIT, schedule="1f1b"), tmp_path / "run")
+    profiles = str(tmp_path / "run")
+    texts = []
+    for name, outputs in (("alone", ()), ("beside", ("-o", str(tmp_path / "x.panels.svg")))):
+        saved, text = tmp_path / f"{name}.json", tmp_path / f"{name}.txt"
+        assert main(["analyze", profiles, "-o", str(saved), "-o", str(text), *outputs]) == 0
+        assert json.loads(saved.read_text())["what_if"] is None
+        texts.append(text.read_text())
+
+    assert (tmp_path / "x.panels.svg").exists()
+    assert "--what-if compares other schedules" in texts[0]
+    assert texts[0].replace("alone", "beside") == texts[1].replace("alone", "beside")
+
+
 def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
     report, others = planted(replace(SPLIT, schedule="1f1b"))
     shown = titles(theory(report, View()))
@@ -177,7 +193,7 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
 
     # An ideal 1F1B stands for an unknown schedule.
     unknown = replace(others, same=None, best=None)
-    shown = titles(theory(replace(report, what_if=unknown), View()))
+    shown = titles(theory(replace(report, theory=unknown), View()))
     assert len(shown) == 2
     assert shown[0].endswith("ideal: equal stages, free transfers")
 

@@ -133,7 +133,7 @@ def theory(report: Report, view: View) -> str:
 
     Without times of stages it is the measurement alone.
     """
-    others = report.what_if
+    others = report.theory
     same = None if others is None else others.same
     if others is None or (same is None and others.ideal is None):
         why = others.reason if others is not None and others.reason else "no schedule recognised"
