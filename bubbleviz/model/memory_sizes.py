@@ -64,6 +64,16 @@ def memory_text(amount: float, *, in_bytes: bool = True) -> str:
     return f"{amount:,.0f} B"
 
 
+def describe_fit(limit_bytes: float | None) -> str:
+    """Return what a schedule fits in: ``fits in 80.00 GB``, or the memory that the run took.
+
+    Args:
+        limit_bytes: Memory of a device, or None if schedules are compared with the run.
+    """
+    memory = "the same memory" if limit_bytes is None else memory_text(limit_bytes)
+    return f"fits in {memory}"
+
+
 def parse_bytes(text: str, option: str) -> float:
     """Return an amount of memory in bytes.
 

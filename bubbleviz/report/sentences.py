@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.memory_sizes import describe_fit
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.advice import (
     Advice,
@@ -386,9 +387,10 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     """Return the advice to run a faster schedule."""
     others = report.what_if
     base_ms = 0.0 if others is None else others.base_ms or 0.0
+    limit_bytes = None if others is None else others.limit_bytes
     makespan_ms = choice.makespan_ms or 0.0
     return (
-        f"Run the schedule {choice.schedule}, which fits in the same memory",
+        f"Run the schedule {choice.schedule}, which {describe_fit(limit_bytes)}",
         f": at the measured times without delays, {makespan_ms:,.3f} ms instead of "
         f"{base_ms:,.3f} ms (-{percent((base_ms - makespan_ms) / base_ms)}) from first F "
         "to last backward",

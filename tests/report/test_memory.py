@@ -18,6 +18,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.memory import PhaseMemory
 from bubbleviz.report.saved import read_pipeline
+from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan_memory import with_memory
 from tests.planting import Planting, plant
@@ -121,6 +122,18 @@ def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
     assert roomy.what_if is not None
     fits = {row.schedule: row.fits for row in roomy.what_if.rows}
     assert (fits["1f1b"], fits["gpipe"], fits["dualpipe"]) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"), [(None, "which fits in the same memory"), ("2GB", "which fits in 2.00 GB")]
+)
+def test_advice_names_the_memory_that_a_schedule_fits_in(
+    tmp_path: Path, limit: str | None, told: str
+) -> None:
+    report = bubbleviz.analyze(planted(BASE, tmp_path), what_if=True, memory_limit=limit)
+    advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
+
+    assert advised.action.endswith(told)
 
 
 def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.memory_sizes import describe_fit, memory_text
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import numbered_rank
@@ -128,8 +128,6 @@ def _removed(share: float) -> str:
     return f"{doc.in_percent(share)} %{why}"
 
 
-#: Title of the column of schedules that need no more memory.
-_MEMORY = "fits in the same memory"
 #: Minimum saving of another order of microbatches.
 _REORDERED = 0.01
 #: Maximum number of microbatches that are listed.
@@ -210,8 +208,7 @@ def what_if(report: Report) -> Iterator[doc.Block]:
 
 def _schedule_table(report: Report, others: WhatIf) -> doc.Table:
     """Return the table of schedules at the measured times."""
-    limit = others.limit_bytes
-    fits = _MEMORY if limit is None else f"fits in {memory_text(limit)}"
+    fits = describe_fit(others.limit_bytes)
     ran = None if report.schedule is None else report.schedule.name
     rows = []
     for row in others.rows:
