@@ -26,6 +26,7 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.choices import MEASURED, NO_DELAY
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
         ranks: Number of ranks in the iteration.
     """
     scenarios = [
-        _Scenario("measured", "as measured", graph.duration_ns, graph.delay_ns),
+        _Scenario(MEASURED, "as measured", graph.duration_ns, graph.delay_ns),
         *_without_causes(graph),
         *_with_even_times(graph, operations),
         _without_delays(graph),
@@ -147,7 +148,7 @@ def _without_delays(graph: Graph) -> _Scenario:
     early_ns = np.where(graph.follows, np.minimum(graph.delay_ns, kept_ns), graph.delay_ns)
     instant_ns = _instant_durations(graph)
     compute_ns = np.where(graph.work.communicates, instant_ns, graph.duration_ns)
-    return _Scenario("no-delay", "the same order without any delay", compute_ns, early_ns)
+    return _Scenario(NO_DELAY, "the same order without any delay", compute_ns, early_ns)
 
 
 def _with_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:

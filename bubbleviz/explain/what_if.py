@@ -220,7 +220,7 @@ def _measured_choices(
         peak: Maximum number of microbatches that a rank held.
     """
     changes = {change.name: change for change in explanation.changes}
-    whole, without = changes["measured"], changes["no-delay"]
+    whole, without = changes[MEASURED], changes[NO_DELAY]
     stage, overlaps = shown.ratios["stage"], explanation.period_ns is not None
     as_measured = Choice(
         MEASURED,

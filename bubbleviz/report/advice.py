@@ -29,6 +29,7 @@ from bubbleviz.report.restrictions import (
     UNPROVEN,
     count_incomplete_pipelines,
 )
+from bubbleviz.schedules.choices import MEASURED, NO_DELAY
 
 if TYPE_CHECKING:
     from bubbleviz.explain.changes import Change
@@ -359,7 +360,7 @@ def find_replay(report: Report, name: str) -> Change | None:
 
 def _replayed_iteration(report: Report) -> Change | None:
     """Return the replay without a change, or None if it has no bubble ratio."""
-    measured = find_replay(report, "measured")
+    measured = find_replay(report, MEASURED)
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
         return None
     return measured
@@ -377,7 +378,7 @@ def _find_min_saving(report: Report, measured: Change) -> float:
 
 def _find_step_without_advice(report: Report) -> StepCode | None:
     """Return why no advice comes first, or None if that is unknown."""
-    measured, without_delay = _replayed_iteration(report), find_replay(report, "no-delay")
+    measured, without_delay = _replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
         return _find_unknown_step(report)
     saving_ratio = 1 - without_delay.makespan_ns / measured.makespan_ns

@@ -41,7 +41,7 @@ from bubbleviz.report.promise import (
 )
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
-from bubbleviz.schedules.choices import Choice
+from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 
 if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.faults import Fault
@@ -264,7 +264,7 @@ def _no_single_delay(report: Report) -> str:
     typical_one = report.typical_iteration()
     if report.summary.iterations > 1 and typical_one is not None:
         measure += f" of iteration {shortened(typical_one.name)}"
-    without_delay = find_replay(report, "no-delay")
+    without_delay = find_replay(report, NO_DELAY)
     remaining = None if without_delay is None else without_delay.bubble_ratio
     return (
         f"No single delay stands out; without any delay the {measure} would be "
@@ -318,7 +318,7 @@ def _point_to_schedules(report: Report) -> str:
 
 def _replayed_ratio(report: Report) -> float:
     """Return the bubble ratio of the replay of the typical iteration."""
-    measured = find_replay(report, "measured")
+    measured = find_replay(report, MEASURED)
     return 0.0 if measured is None else measured.bubble_ratio or 0.0
 
 
