@@ -750,10 +750,10 @@ def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limita
             f"no rank has a window of {counts.headline}, so they are those of {ratio}",
         )
     if explanation.no_path_reason:
-        yield Limitation("critical path, slack and what-if", explanation.no_path_reason)
+        yield Limitation("critical path, slack and effects of changes", explanation.no_path_reason)
     elif part := explanation.replayed_ranks:
         yield Limitation(
-            "critical path, slack, what-if and advice",
+            "critical path, slack, effects of changes and advice",
             f"{counted(part.pipelines, 'pipeline')} of {part.of:,} are replayed: the slowest, "
             "which bound the iterations, and as many of the others",
         )

@@ -308,13 +308,13 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
     document = json.loads(json_report.render(report, View()))
 
     assert [rank.stage for rank in report.ranks] == [None] * 4
-    assert "stages are unknown" in told["critical path, slack and what-if"]
+    assert "stages are unknown" in told["critical path, slack and effects of changes"]
     assert (report.explanation.path, report.explanation.changes) == (None, ())
     assert (document["critical_path"], document["changes"]) == (None, None)
     assert str(describe_first_steps(report)).startswith("Set the order of stages with --order")
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
     assert report.what_if is not None
-    assert report.what_if.reason == told["critical path, slack and what-if"]
+    assert report.what_if.reason == told["critical path, slack and effects of changes"]
 
 
 def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:
@@ -335,7 +335,7 @@ def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Pat
 
     assert report.stages_contradicted
     assert "contradicts the data" in reasons["stages of ranks"]
-    assert "contradicts the data" in reasons["critical path, slack and what-if"]
+    assert "contradicts the data" in reasons["critical path, slack and effects of changes"]
     assert (report.explanation.path, report.explanation.changes) == (None, ())
     assert str(describe_first_steps(report)).startswith(
         "What would shorten iterations is unknown, since "

@@ -12,7 +12,7 @@ from bubbleviz.report.report import Report
 from tests.support.operation_tables import csv_of
 
 _STAGES, _MICROBATCHES, _ITERATIONS = 2, 3, 2
-_REPLAYED = "critical path, slack, what-if and advice"
+_REPLAYED = "critical path, slack, effects of changes and advice"
 
 
 def _run(folder: Path, pipelines: int, slow: int = -1, *, known: bool = True) -> Report:

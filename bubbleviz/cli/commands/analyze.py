@@ -49,7 +49,9 @@ def analyze(
         "Simulate other schedules at the measured times.", "Schedule", "--what-if"
     ),
     memory: bool = flag("Read allocations of PyTorch's traces, too.", "Reading", "--memory"),
-    memory_limit: str | None = option("SIZE", "Of a device, to mark what fits: 80GB.", "Schedule"),
+    memory_limit: str | None = option(
+        "SIZE", "Mark schedules that fit a device of e.g. 80GB.", "Schedule"
+    ),
     flops: str | None = option("FLOPS/PEAK", "Of an iteration, per GPU second: MFU.", "Tables"),
     cross_thread: bool = flag(
         *("Leave kernels of autograd's thread out of B.", "Names", " /--no-cross-thread"),

@@ -137,7 +137,7 @@ _ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any de
 
 
 def changes(report: Report) -> Iterator[doc.Block]:
-    """Yield the length of the typical iteration without each delay."""
+    """Yield the length of the typical iteration after each change."""
     replayed = report.explanation.changes
     if not replayed:
         return
@@ -146,17 +146,17 @@ def changes(report: Report) -> Iterator[doc.Block]:
         saved_ratio = 1 - change.makespan_ns / measured_ns if measured_ns else None
         rows.append(
             {
-                "what if": change.change,
+                "change": change.change,
                 "iteration ms": doc.milliseconds(change.makespan_ns),
                 "time saved %": doc.in_percent(saved_ratio),
                 "schedule %": doc.in_percent(change.bubble_ratio),
             }
         )
     yield doc.Table(
-        "Typical iteration without each delay, all else as measured",
+        "Typical iteration after single changes, all else as measured",
         rows,
-        left=("what if",),
-        wrap=("what if",),
+        left=("change",),
+        wrap=("change",),
         giving_way=("schedule %",),
     )
     if report.headline == "period":

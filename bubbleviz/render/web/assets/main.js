@@ -155,7 +155,8 @@ function fillPanels(run, timeline) {
   fill("ratios", ...explained("bubble ratios", ratiosTable(run)), definitions(run));
   fill("bubbles", bubblesList(run, timeline));
   const changes = changesTable(run);
-  fill("what-if", ...(changes ? explained("what if", changes) : [quiet("Unknown for this run.")]), ...otherSchedules(run));
+  fill("changes", ...(changes ? explained("changes", changes) : [quiet("Unknown for this run.")]));
+  fillIf(run.report.what_if, "what-if", () => otherSchedules(run));
   fill("times", ...explained("phase times by stage", phaseTimesTable(run)));
   fill("slowdown", ...slowdownPanel(run));
   fillIf(run.report.chunk_costs?.length, "chunks", () => chunksPanel(run));

@@ -32,10 +32,9 @@ function schedulePoints(run) {
   for (const own of rows) {
     const memory = inBytes ? own.peak_bytes : own.peak_activations;
     if (memory === null || memory === undefined || own.bubble_ratio === null) continue;
-    const name = own.name === "measured" ? "as measured" : own.name === schedule?.name ? `${own.name} (ran)` : own.name;
     const key = `${memory} ${own.bubble_ratio.toFixed(6)}`;
     const point = points.get(key) ?? points.set(key, { memory, ratio: own.bubble_ratio, names: [], fits: false }).get(key);
-    point.names.push(clean(name, 40));
+    point.names.push(scheduleName(own, schedule));
     point.fits ||= Boolean(own.fits);
   }
   return [inBytes, [...points.values()].sort((a, b) => a.memory - b.memory || a.ratio - b.ratio)];
@@ -50,7 +49,7 @@ function schedulesSpec(run) {
   const values = points.map((own) => ({ memory: own.memory / unit[0], ratio: own.ratio, schedules: own.names.join(", "), fits: own.fits ? "yes" : "no" }));
   // The schedules that no other beats in both.
   const best = values.filter((own, at) => values.slice(0, at).every((other) => other.ratio > own.ratio));
-  const told = values.filter((own) => best.includes(own) || /as measured|\(ran\)/.test(own.schedules));
+  const told = values.filter((own) => best.includes(own) || /as measured|\(this one\)/.test(own.schedules));
   const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, microbatches of a stage";
   const x = { field: "memory", type: "quantitative", title, scale: { domain: [0, most], nice: false } };
   const y = { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } };

@@ -103,12 +103,18 @@ function outside(run) {
   return [element("h3", {}, "Largest unattributed compute"), ...explained("largest unattributed compute", made)];
 }
 
-// Other schedules at the measured times, where the report has them.
+// The name of a compared schedule, in the words of the terminal.
+function scheduleName(choice, ran) {
+  if (choice.name === "measured") return "as measured";
+  if (choice.name === "no-delay") return "the same order, without any delay";
+  const name = clean(choice.name, 60);
+  return choice.name === ran?.name ? `${name} (this one)` : name;
+}
+
+// Other schedules at the measured times.
 function otherSchedules(run) {
-  const { what_if: others } = run.report;
-  if (!others) return [];
-  const heading = element("h3", {}, "Other schedules at these times");
-  if (!others.rows.length) return [heading, quiet(clean(others.reason ?? "", 300))];
+  const { what_if: others, schedule } = run.report;
+  if (!others.rows.length) return [quiet(clean(others.reason ?? "", 300))];
   // Where iterations overlap, the ranks' own windows are compared, not makespans.
   const stage = others.window === "stage";
   const lengthNs = (own) => { const ms = stage ? own.cost_ms : own.makespan_ms; return ms === null ? null : ms * 1e6; };
@@ -116,12 +122,12 @@ function otherSchedules(run) {
   const inBytes = others.rows.some((own) => own.peak_bytes !== null && own.peak_bytes !== undefined);
   const limit = run.data.unsaved.memory_limit_bytes;
   const rows = others.rows.map((own) => [
-    clean(own.name, 60), time(lengthNs(own), unit), share(own.bubble_ratio), share(own.speedup),
+    scheduleName(own, schedule), time(lengthNs(own), unit), share(own.bubble_ratio), share(own.speedup),
     own.peak_activations === null ? "–" : significant(own.peak_activations), ...(inBytes ? [memoryCell(own.peak_bytes)] : []), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
-  const made = table(null, ["schedule", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "time saved", "activations", ...(inBytes ? ["peak memory"] : []), limit === null ? "fits in the same memory" : `fits in ${memorySize(limit)}`], rows, { id: "schedules", lastText: true });
+  const made = table("Schedules at the measured times", ["order", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "time saved", "activations", ...(inBytes ? ["peak memory"] : []), limit === null ? "fits in the same memory" : `fits in ${memorySize(limit)}`], rows, { id: "schedules", lastText: true });
   const chart = schedulePoints(run)[1].length < 2 ? [] : [quiet("Lower left is better. The line joins the schedules that no other beats in both."), element("div", { id: "schedules-chart", class: "chart" })];
-  return [heading, ...explained("other schedules", made), ...chart];
+  return [...explained("other schedules", made), ...chart];
 }
 
 function phaseTimesTable(run) {
@@ -195,5 +201,5 @@ function changesTable(run) {
   const all = [{ ...changes, name: "measured", change: "as measured" }, ...changes.rows];
   const unit = commonUnit(all.map((own) => own.makespan_ns));
   const rows = all.map((own) => [clean(own.name, 60), time(own.makespan_ns, unit), share(own.bubble_ratio), clean(own.change, 200)]);
-  return table(null, ["change", `iteration, ${unit[1]}`, "schedule ratio", "meaning"], rows, { lastText: true });
+  return table("Typical iteration after single changes, all else as measured", ["change", `iteration, ${unit[1]}`, "schedule ratio", "meaning"], rows, { lastText: true });
 }
