@@ -143,7 +143,7 @@ def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
     names = timeline["names"]
     for name, table in timeline["tables"].items():
         columns = {
-            key: [names[n] if n >= 0 else "" for n in column] if key in NAMES else column
+            key: [names[n] if n is not None else "" for n in column] if key in NAMES else column
             for key, column in table.items()
         }
         own[f"timeline of {name}"] = columns
