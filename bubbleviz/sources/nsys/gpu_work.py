@@ -85,6 +85,7 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
     memsets = export.columns("gpu_work/memsets")
     memsets = np.vstack((memsets, np.full(memsets.shape[1], NONE)))
     beside = {"copies": copies, "memsets": memsets}
+    query = "gpu_work/kernels_and_streams" if has_streams else "gpu_work/kernels"
     first, last = export.bounds("gpu_work/kernel_bounds")
     most = last - first + 1 if export.has("gpu_work/kernels") else 0
     room = min(most, export.most_rows()) + graphs.shape[1]
@@ -94,7 +95,7 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
     called = export.names_of_calls_begun(doubtful) if doubtful else None
     try:
         kernels = 0
-        for _, block in export.stream(f"gpu_work/kernels{'_and_streams' * has_streams}"):
+        for _, block in export.stream(query):
             kernels += block.shape[1]
             builder.add_kernels(block)
         # SQLite ends a part of the rows without a word at a page whose row numbers are damaged;
