@@ -30,7 +30,10 @@ def read_modules() -> dict[str, ast.Module]:
 
 
 def list_crossing_types(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
-    """Yield name and module of each class that another package imports."""
+    """Yield name and module of each class that a module of another package names.
+
+    Both spellings count: ``from a.b import C``, and ``from a import b`` with ``b.C``.
+    """
     classes = {
         (node.name, module)
         for module, tree in trees.items()
@@ -38,14 +41,28 @@ def list_crossing_types(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str
         if isinstance(node, ast.ClassDef)
     }
     for module, tree in trees.items():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.ImportFrom) or not node.module:
-                continue
-            source = node.module.removeprefix("bubbleviz.")
+        imported = read_imports(tree)
+        attributes = (
+            (node.attr, ".".join(reversed(imported[node.value.id])))
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in imported
+        )
+        for name, source in (*imported.values(), *attributes):
             is_other_package = source.split(".")[0] != module.split(".")[0]
-            for alias in node.names:
-                if is_other_package and (alias.name, source) in classes:
-                    yield alias.name, source
+            if is_other_package and (name, source) in classes:
+                yield name, source
+
+
+def read_imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """Return the imports of a module: what is imported and from where, keyed by local name."""
+    return {
+        alias.asname or alias.name: (alias.name, node.module.removeprefix("bubbleviz."))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
 
 
 def test_crossing_types_are_found() -> None:
@@ -54,8 +71,9 @@ def test_crossing_types_are_found() -> None:
         "a.b": ast.parse("class C: ...\ndef f(): ..."),
         "a.d": ast.parse("from bubbleviz.a.b import C"),
         "e": ast.parse("from bubbleviz.a.b import C, f"),
+        "g": ast.parse("from bubbleviz.a import b as h\ndef i(c: h.C) -> None: h.f()"),
     }
-    assert list(list_crossing_types(trees)) == [("C", "a.b")]
+    assert list(list_crossing_types(trees)) == [("C", "a.b"), ("C", "a.b")]
 
 
 def test_every_type_that_crosses_packages_has_one_line() -> None:
