@@ -43,7 +43,8 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
     found = arrivals(operations)
     return {
         f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
-            *(int(found.exact_ns[n]), int(found.latest_ns[n])),
+            int(found.exact_ns[n]),
+            int(found.latest_ns[n]),
             bool(found.receives[n]),
         )
         for n, phase in enumerate(operations.phase.tolist())
@@ -56,31 +57,43 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
     [
         (  # the receive of its name tells
             [
-                *(("RECV_FORWARD.0.0.0", (100, 150)), ("F0.0.0", (120, 200))),
-                *(("B0.0.0", (300, 400)), ("Optimizer", (400, 450))),
+                ("RECV_FORWARD.0.0.0", (100, 150)),
+                ("F0.0.0", (120, 200)),
+                ("B0.0.0", (300, 400)),
+                ("Optimizer", (400, 450)),
             ],
             {"F0.0.0 0": (150, 150, True), "B0.0.0 0": (NEVER, NEVER, False)},
         ),
         (  # one that was not recorded is missed
             [
-                *(("RECV_FORWARD.0.0.0", (100, 150)), ("F0.0.0", (150, 200))),
-                *(("RECV_FORWARD.1.0.0", None), ("F1.0.0", (200, 210)), ("B0.0.0", (300, 400))),
+                ("RECV_FORWARD.0.0.0", (100, 150)),
+                ("F0.0.0", (150, 200)),
+                ("RECV_FORWARD.1.0.0", None),
+                ("F1.0.0", (200, 210)),
+                ("B0.0.0", (300, 400)),
             ],
             {"F1.0.0 0": (NEVER, NEVER, True)},
         ),
         (  # it is of its iteration, launched before an Optimizer, or before any F
             [
-                *(("RECV_FORWARD.0.0.0", (90, 100)), ("F0.0.0", (100, 200))),
-                *(("B0.0.0", (300, 400)), ("RECV_FORWARD.0.0.0", (400, 600))),
-                *(("Optimizer", (450, 500)), ("F0.0.0", (510, 700)), ("B0.0.0", (800, 900))),
+                ("RECV_FORWARD.0.0.0", (90, 100)),
+                ("F0.0.0", (100, 200)),
+                ("B0.0.0", (300, 400)),
+                ("RECV_FORWARD.0.0.0", (400, 600)),
+                ("Optimizer", (450, 500)),
+                ("F0.0.0", (510, 700)),
+                ("B0.0.0", (800, 900)),
             ],
             {"F0.0.0 0": (100, 100, True), "F0.0.0 1": (600, 600, True)},
         ),
         (  # those without a name bound by the latest
             [
-                *(("RECV_FORWARD", (0, 100)), ("RECV_FORWARD", (100, 260))),
-                *(("F0.0.0", (100, 200)), ("F1.0.0", (270, 300))),
-                *(("B0.0.0", (300, 400)), ("B1.0.0", (400, 450))),
+                ("RECV_FORWARD", (0, 100)),
+                ("RECV_FORWARD", (100, 260)),
+                ("F0.0.0", (100, 200)),
+                ("F1.0.0", (270, 300)),
+                ("B0.0.0", (300, 400)),
+                ("B1.0.0", (400, 450)),
             ],
             {"F0.0.0 0": (NEVER, 260, True), "F1.0.0 0": (NEVER, 260, True)},
         ),
@@ -99,8 +112,12 @@ def test_of_two_iterations_the_shorter_wait_is_usual(others: int, tmp_path: Path
     # Medians are taken in another way where microbatches are not of as many iterations.
     more: Rows = [("F1.0.0", (10, 20)), ("B1.0.0", (40, 50))]
     rows: Rows = [
-        *(("F0.0.0", (0, 10)), *more[: 2 * others], ("B0.0.0", (70, 80))),
-        *(("Optimizer", (80, 90)), ("F0.0.0", (100, 110)), ("B0.0.0", (140, 150))),
+        ("F0.0.0", (0, 10)),
+        *more[: 2 * others],
+        ("B0.0.0", (70, 80)),
+        ("Optimizer", (80, 90)),
+        ("F0.0.0", (100, 110)),
+        ("B0.0.0", (140, 150)),
     ]
     operations = recorded(rows, tmp_path)
     found = usual_waits(operations, arrivals(operations))

@@ -230,7 +230,9 @@ def test_documents_hold_the_front_of_a_name_of_megabytes(tmp_path: Path, cli: Co
 def test_several_files_are_several_ranks(tmp_path: Path) -> None:
     one, two = (
         profile(
-            *(tmp_path, [k(0, 10, 1), k(at, at + 9, 2)], [c(-9, 0, 1), c(at - 10, at - 9, 2)]),
+            tmp_path,
+            [k(0, 10, 1), k(at, at + 9, 2)],
+            [c(-9, 0, 1), c(at - 10, at - 9, 2)],
             name=f"{name}.sqlite",
         )
         for name, at in (("a", 50), ("b", 90))
@@ -319,9 +321,25 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     told = cli.json("gaps", str(file), "--json", "-", "--top", "1")
     assert told["schema"] == "bubbleviz.idle/1"
     assert set(told) == {
-        *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "summary"),
-        *("what_to_do_first", "kernels", "copies", "headline", "iterations", "restrictions"),
-        *("activities", "meanings", "ranks", "limitations", "window", "proved_idle_ns"),
+        "schema",
+        "version",
+        "definitions",
+        "shortest_ns",
+        "span_ns",
+        "idle_ns",
+        "summary",
+        "what_to_do_first",
+        "kernels",
+        "copies",
+        "headline",
+        "iterations",
+        "restrictions",
+        "activities",
+        "meanings",
+        "ranks",
+        "limitations",
+        "window",
+        "proved_idle_ns",
     }
     (rank,) = told["ranks"]
     assert rank["idle_ns"] == sum(own["idle_ns"] for own in rank["activities"])

@@ -27,8 +27,13 @@ def waits_of(rank: RankIdle) -> list[tuple[str, str, str, str, float, float, flo
     """Return who waited for which work, of which kind, and three times in microseconds."""
     return [
         (
-            *(w.waiting, w.stream, w.work.split("(")[0], w.kind),
-            *(w.blocked_ns / US, w.without_compute_ns / US, w.idle_ns / US),
+            w.waiting,
+            w.stream,
+            w.work.split("(")[0],
+            w.kind,
+            w.blocked_ns / US,
+            w.without_compute_ns / US,
+            w.idle_ns / US,
         )
         for w in rank.waits
     ]
@@ -133,7 +138,10 @@ PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
         {
             "kernels": [LONG, k(500, 550, 8, stream=8)],
             "calls": [
-                *(c(10, 15, 2), c(33, 34, 6, name=WAIT), c(38, 39, 7, name=RECORD), c(44, 45, 8))
+                c(10, 15, 2),
+                c(33, 34, 6, name=WAIT),
+                c(38, 39, 7, name=RECORD),
+                c(44, 45, 8),
             ],
             "records": [RECORDED, Rec(8, 43, 7, pairing=10)],
             "waits": [Wait(33, 8, 42, 6, pairing=9), Wait(41, 7, 43, 4, pairing=10)],

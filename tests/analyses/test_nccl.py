@@ -70,8 +70,11 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
 
     inputs = find_inputs([str(tmp_path)])
     assert [(Path(own.path).name, events != "") for own, events in inputs.items()] == [
-        *(("a.sqlite", False), ("b.nsys-rep", False), ("b.pt.trace.json", True)),
-        *(("host0.trace.json", True), ("host0.xplane.pb", False)),
+        ("a.sqlite", False),
+        ("b.nsys-rep", False),
+        ("b.pt.trace.json", True),
+        ("host0.trace.json", True),
+        ("host0.xplane.pb", False),
     ]
     logs = tmp_path / "logs"
     (logs / "plugins" / "profile" / "run").mkdir(parents=True)
@@ -123,7 +126,12 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
     # The threads of one process share its clock, so that nothing need be placed.
     assert [own.aligned_by.value for own in found.clocks] == ["reference"]
     assert columns(found, "rank", "peer", "waiting_ns") == [
-        *((0, 1, 5_000), (0, 1, 9_000), (1, 0, 0), (1, 7, -1), (1, 0, 0), (1, 7, -1))
+        (0, 1, 5_000),
+        (0, 1, 9_000),
+        (1, 0, 0),
+        (1, 7, -1),
+        (1, 0, 0),
+        (1, 7, -1),
     ]
 
 
@@ -152,7 +160,8 @@ def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
     found = measure_communication(put(tmp_path, "t-1.txt", file.text()))
 
     assert set(columns(found, "rank", "waiting_ns", "duration_ns")) == {
-        *((0, 20_000, 90_000), (1, 0, 70_000))
+        (0, 20_000, 90_000),
+        (1, 0, 70_000),
     }
 
 

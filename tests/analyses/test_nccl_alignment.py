@@ -179,8 +179,10 @@ def test_profiles_share_a_clock_as_they_do_elsewhere(
     paths, steady_ns = [], 1_000_000_000
     for number, (name, times) in enumerate((("a", (steady_ns, steady_ns)), (host, second)), 1):
         path = profile(
-            *(tmp_path, [K(1_000, 2_000, 1, ALLREDUCE, pid=number)], [C(500, 600, 1, pid=number)]),
-            *([R(0, 5, "F0")],),
+            tmp_path,
+            [K(1_000, 2_000, 1, ALLREDUCE, pid=number)],
+            [C(500, 600, 1, pid=number)],
+            [R(0, 5, "F0")],
             hostname=name,
             name=f"{number}.sqlite",
         )

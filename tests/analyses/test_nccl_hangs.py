@@ -63,8 +63,12 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     # Two are last at one time, and share what the others wait.
     ranked = [(1, 1, 4_500_000), (2, 1, 4_500_000), (0, 1, 3_000_000)]
     assert columns(found, "run_rank", "waiting_ns", "awaited_ns") == [
-        *((0, 7_000_000, 0), (0, 0, 3_000_000), (1, 0, 4_500_000)),
-        *((2, 0, 4_500_000), (2, 3_000_000, 0), (3, 2_000_000, 0)),
+        (0, 7_000_000, 0),
+        (0, 0, 3_000_000),
+        (1, 0, 4_500_000),
+        (2, 0, 4_500_000),
+        (2, 3_000_000, 0),
+        (3, 2_000_000, 0),
     ]
     assert hangs.late_ranks(found.operations) == ranked
     assert '"awaited_ns": 4500000' in as_json(found)

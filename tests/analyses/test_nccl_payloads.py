@@ -140,6 +140,7 @@ def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) ->
     found = measure_communication(profile(tmp_path, kernels, calls, ranges))
 
     assert set(columns(found, "pid", "waiting_ns", "moving_ns", "split")) == {
-        *((1, 300, 4_700, Split.ORDER), (2, 0, 4_700, Split.ORDER))
+        (1, 300, 4_700, Split.ORDER),
+        (2, 0, 4_700, Split.ORDER),
     }
     assert "operations paired by their order alone" in notes(found)

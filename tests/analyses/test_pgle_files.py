@@ -70,8 +70,15 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
 @pytest.mark.parametrize(
     "text",
     [
-        *("costs", "costs {", "costs { cost_us: }", "costs { cost_us: -", "other", "other: }"),
-        *("{}", "\x00", '{"schema": "bubbleviz.report/1"}'),
+        "costs",
+        "costs {",
+        "costs { cost_us: }",
+        "costs { cost_us: -",
+        "other",
+        "other: }",
+        "{}",
+        "\x00",
+        '{"schema": "bubbleviz.report/1"}',
         *(f"costs {{ name: {name} cost_us: 1 }}" for name in ("a", '"a')),
         *(f'costs {{ name: "a" cost_us: {us} }}' for us in ('"1"', "nan", "inf", "-1")),
     ],

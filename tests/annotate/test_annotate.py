@@ -198,8 +198,12 @@ def test_the_outermost_iteration_and_optimizer_hold(recorded: Recorder) -> None:
 
     once = ["  Optimizer", "    F"]
     assert recorded.lines == [
-        *("iteration 0", *once, "iteration 1", *once),
-        *("iteration 40", "iteration 41"),
+        "iteration 0",
+        *once,
+        "iteration 1",
+        *once,
+        "iteration 40",
+        "iteration 41",
     ]
 
 
@@ -454,10 +458,17 @@ def test_megatron_one_forward_one_backward(recorded: Recorder, tells: bool) -> N
 
     assert recorded.lines == [
         "iteration 0",
-        *("  RECV_F mb=0 stage=1", "  F mb=0 stage=1", "  SEND_F mb=0 stage=1"),
-        *("  RECV_F mb=1 stage=1", "  F mb=1 stage=1", "  SEND_RECV mb=1 stage=1 mb2=0 stage2=1"),
-        *("  BW mb=0 stage=1", "  SEND_B mb=0 stage=1"),
-        *("  RECV_B mb=1 stage=1", "  BW mb=1 stage=1", "  SEND_B mb=1 stage=1"),
+        "  RECV_F mb=0 stage=1",
+        "  F mb=0 stage=1",
+        "  SEND_F mb=0 stage=1",
+        "  RECV_F mb=1 stage=1",
+        "  F mb=1 stage=1",
+        "  SEND_RECV mb=1 stage=1 mb2=0 stage2=1",
+        "  BW mb=0 stage=1",
+        "  SEND_B mb=0 stage=1",
+        "  RECV_B mb=1 stage=1",
+        "  BW mb=1 stage=1",
+        "  SEND_B mb=1 stage=1",
     ]
 
 
@@ -472,9 +483,15 @@ def test_megatron_counts_again_in_each_batch(recorded: Recorder) -> None:
     optimizer.step()
 
     assert recorded.lines == [
-        *("iteration 0", "  F mb=0 stage=0", "  F mb=1 stage=0"),
-        *("iteration 1", "  F mb=0 stage=0", "  BW mb=0 stage=0"),
-        *("  F mb=1 stage=0", "  BW mb=1 stage=0", "Optimizer"),
+        "iteration 0",
+        "  F mb=0 stage=0",
+        "  F mb=1 stage=0",
+        "iteration 1",
+        "  F mb=0 stage=0",
+        "  BW mb=0 stage=0",
+        "  F mb=1 stage=0",
+        "  BW mb=1 stage=0",
+        "Optimizer",
     ]
 
 
@@ -491,13 +508,19 @@ def test_megatron_interleaved_and_overlapped(recorded: Recorder, tells: bool) ->
     first, second = "chunk=0 stage=1", "chunk=1 stage=3"
     assert recorded.lines == [
         "iteration 0",
-        *(f"  RECV_F mb=0 {first}", f"  F mb=0 {first}"),
-        *(f"  SEND_RECV mb=0 {first} mb2=1 chunk2=0 stage2=1", f"  F mb=1 {first}"),
-        *(f"  SEND_RECV mb=1 {first} mb2=0 chunk2=1 stage2=3", f"  F mb=0 {second}"),
-        *(f"  RECV_F mb=1 {second}", f"  BW mb=0 {second}"),
+        f"  RECV_F mb=0 {first}",
+        f"  F mb=0 {first}",
+        f"  SEND_RECV mb=0 {first} mb2=1 chunk2=0 stage2=1",
+        f"  F mb=1 {first}",
+        f"  SEND_RECV mb=1 {first} mb2=0 chunk2=1 stage2=3",
+        f"  F mb=0 {second}",
+        f"  RECV_F mb=1 {second}",
+        f"  BW mb=0 {second}",
         f"  FB mb=1 {second} mb2=0 chunk2=0 stage2=1",
-        *(f"    RECV_F mb=1 {second}", f"    RECV_B mb=0 {first}"),
-        *(f"  BW mb=1 {first}", f"  BW mb=1 {second}"),
+        f"    RECV_F mb=1 {second}",
+        f"    RECV_B mb=0 {first}",
+        f"  BW mb=1 {first}",
+        f"  BW mb=1 {second}",
     ]
 
 
@@ -631,8 +654,11 @@ print(*recorder.lines, sep="\\n")
 def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
     raised = ["Optimizer", "raised"]
     assert ran("-c", _OPTIMIZERS).splitlines() == [
-        *(*raised, "Optimizer", "Optimizer"),
-        *(*raised, "Optimizer"),
+        *raised,
+        "Optimizer",
+        "Optimizer",
+        *raised,
+        "Optimizer",
     ]
 
 

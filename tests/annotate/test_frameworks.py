@@ -583,13 +583,15 @@ PAIRS = {
         "forward chunk 1 (phase0) backward chunk 0 (phase1)",
         ["forward chunk 0 (phase0)", "forward chunk 0 (phase1)"],
         ["backward chunk 0 (phase0)", "weight chunk"],
-        *("1;0", "0;1"),
+        "1;0",
+        "0;1",
     ),
     "pithtrain, same chunk": (
         "forward chunk 12 (phase1) backward chunk 7 (phase1)",
         ["forward chunk 7 (phase1)"],
         ["backward chunk 12 (phase1)"],
-        *("12;7", "1;1"),
+        "12;7",
+        "1;1",
     ),
 }
 

@@ -248,11 +248,22 @@ def test_the_token_is_in_these_formats_otherwise(tmp_path: Path, cli: CommandLin
 
 #: Commands that read profiles, each with what it is to print, and whether names are in it.
 _COMMANDS = [
-    *(["analyze", "-v", "--timings"], ["idle", "-v"], ["inspect"], ["inspect", "-v"]),
-    *(["idle", "--json", "-"], ["idle", "--csv", "-"], ["idle", "--svg", "-"]),
-    *(["idle", "--page", "-"], ["nccl", "-v"], ["nccl", "--json", "-"], ["nccl", "--csv", "-"]),
-    *(["pgle"], ["plan"], ["layout"], ["gate", "--max-bubble", "12%"]),
-    *(["gate", "--max-bubble", "12%", "--json", "-"],),
+    ["analyze", "-v", "--timings"],
+    ["idle", "-v"],
+    ["inspect"],
+    ["inspect", "-v"],
+    ["idle", "--json", "-"],
+    ["idle", "--csv", "-"],
+    ["idle", "--svg", "-"],
+    ["idle", "--page", "-"],
+    ["nccl", "-v"],
+    ["nccl", "--json", "-"],
+    ["nccl", "--csv", "-"],
+    ["pgle"],
+    ["plan"],
+    ["layout"],
+    ["gate", "--max-bubble", "12%"],
+    ["gate", "--max-bubble", "12%", "--json", "-"],
 ]
 
 

@@ -33,10 +33,18 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "module",
     [
-        *("resource", "bubbleviz.sources.gzip_files", "bubbleviz.cli.app"),
-        *("bubbleviz.cli.terminal", "typer", "bubbleviz.cli.private_names"),
-        *("bubbleviz.cli.commands.analyze", "numpy", "numpy._core._multiarray_umath"),
-        *("numpy.linalg", "bubbleviz.api", "bubbleviz.render.text.report"),
+        "resource",
+        "bubbleviz.sources.gzip_files",
+        "bubbleviz.cli.app",
+        "bubbleviz.cli.terminal",
+        "typer",
+        "bubbleviz.cli.private_names",
+        "bubbleviz.cli.commands.analyze",
+        "numpy",
+        "numpy._core._multiarray_umath",
+        "numpy.linalg",
+        "bubbleviz.api",
+        "bubbleviz.render.text.report",
     ],
 )
 def test_an_interrupt_while_a_module_loads_is_one_line(module: str, tmp_path: Path) -> None:
@@ -72,5 +80,9 @@ def test_nothing_else_loads_before_interrupts_are_taken() -> None:
     )
 
     assert started(["-c", program]).stdout.split() == [
-        *("__future__", "bubbleviz", "bubbleviz.__main__", "bubbleviz._version", "bubbleviz.errors")
+        "__future__",
+        "bubbleviz",
+        "bubbleviz.__main__",
+        "bubbleviz._version",
+        "bubbleviz.errors",
     ]

@@ -11,8 +11,18 @@ from tests.support.places import FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")
 COMMANDS = [
-    *("analyze", "inspect", "idle", "view", "nccl", "pgle", "compare", "gate", "simulate"),
-    *("schedules", "conventions", "guide"),
+    "analyze",
+    "inspect",
+    "idle",
+    "view",
+    "nccl",
+    "pgle",
+    "compare",
+    "gate",
+    "simulate",
+    "schedules",
+    "conventions",
+    "guide",
 ]
 
 

@@ -14,7 +14,7 @@ from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
-SIZES = [*("--schedule", "1f1b", "-p", "2", "-m", "2"), *("--tf=1", "--tb=1", "--tw=1")]
+SIZES = ["--schedule", "1f1b", "-p", "2", "-m", "2", "--tf=1", "--tb=1", "--tw=1"]
 NAMES = [renderer.name for renderer in renderers()]
 
 
@@ -58,8 +58,15 @@ def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *("x.bubbles.parquet", "X.Iterations.PARQUET", "x.pftrace", "x.perfetto-trace"),
-        *("x.chunks.svg", "x.chunks.pdf", "x.Slowdowns.svg", "x.slowdowns.png", "x.memory.svg"),
+        "x.bubbles.parquet",
+        "X.Iterations.PARQUET",
+        "x.pftrace",
+        "x.perfetto-trace",
+        "x.chunks.svg",
+        "x.chunks.pdf",
+        "x.Slowdowns.svg",
+        "x.slowdowns.png",
+        "x.memory.svg",
     ],
 )
 def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -> None:
@@ -132,9 +139,16 @@ def test_a_command_does_not_advise_a_format_that_it_lacks(tmp_path: Path, cli: C
 @pytest.mark.parametrize(
     ("option", "file"),
     [
-        *(("svg", "x"), ("svg", "x.svgz"), ("svg", ".png"), ("svg", "x.png.tmp")),
-        *(("json", "x.trace.json"), ("chrome", "x.json"), ("bubbles", "x.csv")),
-        *(("markdown", "x.txt"), ("panels", "x.svg"), ("html", "X.HTM")),
+        ("svg", "x"),
+        ("svg", "x.svgz"),
+        ("svg", ".png"),
+        ("svg", "x.png.tmp"),
+        ("json", "x.trace.json"),
+        ("chrome", "x.json"),
+        ("bubbles", "x.csv"),
+        ("markdown", "x.txt"),
+        ("panels", "x.svg"),
+        ("html", "X.HTM"),
     ],
 )
 def test_an_option_writes_any_suffix_that_names_no_other_content(

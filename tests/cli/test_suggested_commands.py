@@ -17,8 +17,14 @@ from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_runs import steps
 
 STEMS = (
-    *("a b", "--output=x", "$(touch zq)", "it's zq", "two  blanks\nand a line", "'\"\\"),
-    *("日本 ; rm zq", "~"),
+    "a b",
+    "--output=x",
+    "$(touch zq)",
+    "it's zq",
+    "two  blanks\nand a line",
+    "'\"\\",
+    "日本 ; rm zq",
+    "~",
 )
 
 

@@ -153,9 +153,12 @@ KNOWN = [
     "nvshmemi_transfer_rma_kernel(void *)",
 ]
 LOOKALIKES = [
-    *("void acme::all_reduce_ring<float>(float*)", "mylib::AllGatherKernel"),
-    *("void moe_ep::token_dispatch_kernel<8>(int*)", "reduceScatterKernel"),
-    *("void fabric::send_kernel(void*)", "send_to_expert_permute_kernel"),
+    "void acme::all_reduce_ring<float>(float*)",
+    "mylib::AllGatherKernel",
+    "void moe_ep::token_dispatch_kernel<8>(int*)",
+    "reduceScatterKernel",
+    "void fabric::send_kernel(void*)",
+    "send_to_expert_permute_kernel",
 ]
 COMPUTE = [
     "",

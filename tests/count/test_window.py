@@ -90,7 +90,9 @@ def test_windows_are_written(
         *((t, "of the form") for t in ("5-8", "iteration:", "iteration:a", "iteration:-5")),
         *((t, "of the form") for t in ("iteration:5,7", "time:1-3", "time:1s", "time:1e3s-2s")),
         *((t, "ends before it begins") for t in ("iteration:8-5", "time:3s-1s", "time:1s-1s")),
-        *(("", "''"), ("time:1s--2s", "of the form"), (f"iteration:{'9' * 80}", "…'")),
+        ("", "''"),
+        ("time:1s--2s", "of the form"),
+        (f"iteration:{'9' * 80}", "…'"),
     ],
 )
 def test_no_window_is_refused(text: str, said: str, cli: CommandLine) -> None:

@@ -224,12 +224,20 @@ def gathered_run(folder: Path) -> Report:
     gather = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     stages = (
         (
-            *(("F0.0.0", "gemm", 0, 1), ("gather", gather, 1, 5), ("F1.0.0", "gemm", 5, 6)),
-            *(("B0.0.0", "gemm", 8, 9), ("B1.0.0", "gemm", 12, 13), ("Optimizer", "adam", 13, 14)),
+            ("F0.0.0", "gemm", 0, 1),
+            ("gather", gather, 1, 5),
+            ("F1.0.0", "gemm", 5, 6),
+            ("B0.0.0", "gemm", 8, 9),
+            ("B1.0.0", "gemm", 12, 13),
+            ("Optimizer", "adam", 13, 14),
         ),
         (
-            *(("F0.0.0", "gemm", 1, 4), ("gather", gather, 4, 5), ("B0.0.0", "gemm", 5, 8)),
-            *(("F1.0.0", "gemm", 8, 10), ("B1.0.0", "gemm", 10, 12), ("Optimizer", "adam", 13, 14)),
+            ("F0.0.0", "gemm", 1, 4),
+            ("gather", gather, 4, 5),
+            ("B0.0.0", "gemm", 5, 8),
+            ("F1.0.0", "gemm", 8, 10),
+            ("B1.0.0", "gemm", 10, 12),
+            ("Optimizer", "adam", 13, 14),
         ),
     )
     kernels, calls, ranges = [], [], []

@@ -359,8 +359,15 @@ def cleared(plan: Plan) -> list[list[Op]]:
 @pytest.mark.parametrize(
     ("name", "p", "m"),
     [
-        *(("zb-1p", 4, 9), ("zb-1p", 4, 12), ("zb-2p", 4, 9), ("zb-2p", 4, 12), ("zb-2p", 2, 5)),
-        *(("v-min", 2, 5), ("v-min", 2, 6), ("v-min", 4, 8), ("v-half", 4, 8)),
+        ("zb-1p", 4, 9),
+        ("zb-1p", 4, 12),
+        ("zb-2p", 4, 9),
+        ("zb-2p", 4, 12),
+        ("zb-2p", 2, 5),
+        ("v-min", 2, 5),
+        ("v-min", 2, 6),
+        ("v-min", 4, 8),
+        ("v-half", 4, 8),
     ],
 )
 def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) -> None:

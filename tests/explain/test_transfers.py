@@ -63,10 +63,18 @@ def test_transfers_and_gaps_are_those_of_idle_ranks(tmp_path: Path) -> None:
 def test_a_message_that_is_sent_late_is_no_transfer(tmp_path: Path) -> None:
     """The third forward runs beside a backward of 40 ms, and is sent after it."""
     rows = (
-        *((0, "F", 0, 0, 10), (0, "F", 1, 100, 110), (0, "F", 2, 200, 210)),
-        *((1, "F", 0, 12, 22), (1, "F", 1, 112, 122), (1, "F", 2, 252, 262)),
-        *((1, "BW", 0, 270, 280), (1, "BW", 1, 290, 300), (1, "BW", 2, 310, 320)),
-        *((0, "BW", 0, 281, 291), (0, "BW", 1, 301, 311), (0, "BW", 2, 321, 331)),
+        (0, "F", 0, 0, 10),
+        (0, "F", 1, 100, 110),
+        (0, "F", 2, 200, 210),
+        (1, "F", 0, 12, 22),
+        (1, "F", 1, 112, 122),
+        (1, "F", 2, 252, 262),
+        (1, "BW", 0, 270, 280),
+        (1, "BW", 1, 290, 300),
+        (1, "BW", 2, 310, 320),
+        (0, "BW", 0, 281, 291),
+        (0, "BW", 1, 301, 311),
+        (0, "BW", 2, 321, 331),
     )
     found = measured(analysed(rows, tmp_path))
 

@@ -97,12 +97,20 @@ def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Pa
 
 def with_communicators(folder: Path) -> Recordings:
     own = (
-        *(("gemm", 10, 1_000, 1_100), ("gemm", 30, 1_200, 1_300), ("adam", 90, 2_000, 2_100)),
-        *((REDUCE, 45, 1_300, 1_500), (SCATTER, 65, 1_500, 1_600), (REDUCE, 82, 1_700, 1_800)),
+        ("gemm", 10, 1_000, 1_100),
+        ("gemm", 30, 1_200, 1_300),
+        ("adam", 90, 2_000, 2_100),
+        (REDUCE, 45, 1_300, 1_500),
+        (SCATTER, 65, 1_500, 1_600),
+        (REDUCE, 82, 1_700, 1_800),
     )
     ranges = [
-        *(R(0, 20, "F0.0.0"), R(25, 35, "B0.0.0"), R(85, 95, "Optimizer")),
-        *(R(40, 50, "ncclAllReduce"), R(60, 70, "ncclReduceScatter"), R(2, 3, "ncclCommInitRank")),
+        R(0, 20, "F0.0.0"),
+        R(25, 35, "B0.0.0"),
+        R(85, 95, "Optimizer"),
+        R(40, 50, "ncclAllReduce"),
+        R(60, 70, "ncclReduceScatter"),
+        R(2, 3, "ncclCommInitRank"),
         R(80, 83, "ncclAllReduce"),
     ]
     path = profile(

@@ -68,8 +68,16 @@ def test_of_kernels_that_begin_together_the_first_launched_counts(tmp_path: Path
 
 
 LAYER = (
-    *("combine(B)", "attn(F)", "mlp(B)", "dispatch(F)", "dispatch(B)"),
-    *("mlp(W)", "mlp(F)", "attn(B)", "attn(W)", "combine(F)"),
+    "combine(B)",
+    "attn(F)",
+    "mlp(B)",
+    "dispatch(F)",
+    "dispatch(B)",
+    "mlp(W)",
+    "mlp(F)",
+    "attn(B)",
+    "attn(W)",
+    "combine(F)",
 )
 COMMUNICATES = ("dispatch", "combine")
 

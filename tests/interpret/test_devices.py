@@ -72,7 +72,9 @@ def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
     return {
         (
             *ranks[int(t.rank[i])],
-            *(Phase(int(t.phase[i])).label, int(t.microbatch[i]), int(t.chunk[i])),
+            Phase(int(t.phase[i])).label,
+            int(t.microbatch[i]),
+            int(t.chunk[i]),
             int(t.start_ns[i]) - report.profiles[0].clock_offset_ns,
         )
         for i in range(len(t))

@@ -72,8 +72,12 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("mixed ranges", "unnamed autograd thread", "receive inside F, backward thread"),
-        *("missing calls", "double calls", "cut, split backward"),
+        "mixed ranges",
+        "unnamed autograd thread",
+        "receive inside F, backward thread",
+        "missing calls",
+        "double calls",
+        "cut, split backward",
     ],
 )
 def test_a_file_read_in_stretches_by_several_threads_is_the_same(
@@ -553,7 +557,7 @@ def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> N
 
 @pytest.mark.parametrize(
     "address",
-    [*("garbage", "", "tcp://", "tcp://a..b:8786", "inproc://127.0.0.1/4/1", "tcp://[::1]:9")],
+    ["garbage", "", "tcp://", "tcp://a..b:8786", "inproc://127.0.0.1/4/1", "tcp://[::1]:9"],
 )
 def test_where_no_scheduler_can_be_is_an_error(
     address: str, many: Path, monkeypatch: pytest.MonkeyPatch

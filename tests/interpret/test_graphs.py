@@ -60,8 +60,11 @@ def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
     return [
         (
             Phase(int(t.phase[i])).label,
-            *(int(t.microbatch[i]), int(t.start_ns[i]), int(t.end_ns[i])),
-            *(int(t.kernels[i]), int(t.active_ns[i])),
+            int(t.microbatch[i]),
+            int(t.start_ns[i]),
+            int(t.end_ns[i]),
+            int(t.kernels[i]),
+            int(t.active_ns[i]),
         )
         for i in range(len(t))
         if t.has_span[i]

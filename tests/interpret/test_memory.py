@@ -81,11 +81,15 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> Operations:
 #: Allocations as (start, end, bytes); operations last 90 of 100, and no end is none.
 HELD = [
     # Of F0: freed by its B and by its W.
-    *((50, 250, 1), (60, 350, 16)),
+    (50, 250, 1),
+    (60, 350, 16),
     # Between operations, never freed, and freed before the backward: held by no forward.
-    *((95, 250, 200), (110, None, 400), (120, 150, 1000)),
+    (95, 250, 200),
+    (110, None, 400),
+    (120, 150, 1000),
     # Of F1, whose B and W come last.
-    *((130, 450, 32), (140, 550, 8)),
+    (130, 450, 32),
+    (140, 550, 8),
 ]
 
 

@@ -236,7 +236,10 @@ def test_a_queue_that_may_be_serial_is_marked() -> None:
 @given(
     st.lists(
         st.tuples(
-            *(st.integers(0, 60), st.integers(0, 40), st.integers(0, 2), st.integers(0, 2)),
+            st.integers(0, 60),
+            st.integers(0, 40),
+            st.integers(0, 2),
+            st.integers(0, 2),
             st.integers(0, 1),
         ),
         max_size=9,

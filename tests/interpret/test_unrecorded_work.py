@@ -458,8 +458,14 @@ def test_unknown_times_agree_with_a_slow_reference(
     end = [s + length for s, (_, _, length) in zip(start, rows, strict=True)]
     none = np.zeros(len(rows), np.int64)
     activities = Activities(
-        *(np.array(start), np.array(end), none, none.astype(np.uint32), none),
-        *(len(rows), ("kernel",), np.zeros((1, 2), np.int64)),
+        np.array(start),
+        np.array(end),
+        none,
+        none.astype(np.uint32),
+        none,
+        len(rows),
+        ("kernel",),
+        np.zeros((1, 2), np.int64),
     )
     expected = []
     for launch in lost:

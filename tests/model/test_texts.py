@@ -63,10 +63,19 @@ def test_a_table_reads_back() -> None:
 @pytest.mark.parametrize(
     "formula",
     [
-        *("=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)"),
+        "=cmd|' /C calc'!A0",
+        "+1",
+        "-1",
+        "@SUM(A1)",
         # Full-width and small forms of the same characters.
-        *("\uff1dcmd", "\uff0b1", "\uff0d1", "\uff20SUM(A1)"),
-        *("\ufe66cmd", "\ufe621", "\ufe631", "\ufe6bSUM(A1)"),
+        "\uff1dcmd",
+        "\uff0b1",
+        "\uff0d1",
+        "\uff20SUM(A1)",
+        "\ufe66cmd",
+        "\ufe621",
+        "\ufe631",
+        "\ufe6bSUM(A1)",
     ],
 )
 @pytest.mark.parametrize("before", ["", ";", "name;", 'name; "', "a;b; "])
@@ -79,7 +88,15 @@ def test_no_part_of_a_cell_is_a_formula(formula: str, before: str) -> None:
 
 
 NAMES = [
-    *("a b", "$(touch y)", "it's", "--rcfile=x", "a\n\nb", " a  b ", "-", "a\tb\x1b[2J", "日 本"),
+    "a b",
+    "$(touch y)",
+    "it's",
+    "--rcfile=x",
+    "a\n\nb",
+    " a  b ",
+    "-",
+    "a\tb\x1b[2J",
+    "日 本",
     "`x`;",
 ]
 

@@ -27,8 +27,12 @@ from tests.planting.recorder import (
 #: What the hosts' monotonic clocks show at global time 0, and how far they are apart.
 _BOOT_NS, _BOOT_GAP_NS = 5_000_000_000_000, 777_000_000_000
 _CALL_NAMES = (
-    *("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020"),
-    *("cudaMemsetAsync_v3020", "cuLaunchKernel", "cudaEventQuery_v3020"),
+    "cudaLaunchKernel_v7000",
+    "cuLaunchKernelEx",
+    "cudaMemcpyAsync_v3020",
+    "cudaMemsetAsync_v3020",
+    "cuLaunchKernel",
+    "cudaEventQuery_v3020",
 )
 _DOUBLE, _QUERY = 4, 5
 _PUSH_POP, _START_END = 59, 60

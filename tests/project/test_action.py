@@ -101,8 +101,14 @@ def test_a_run_without_a_pipeline_is_held_to_limits_of_idle_time(job: Job) -> No
 @pytest.mark.parametrize(
     ("run", "code"),
     [
-        *(("", 2), ("nowhere", 1), ("--help", 1), ("other.json", 1), ("bad.json", 1)),
-        *(("bef'ore", 2), ("zero.json", 1), ("nothing", 1)),
+        ("", 2),
+        ("nowhere", 1),
+        ("--help", 1),
+        ("other.json", 1),
+        ("bad.json", 1),
+        ("bef'ore", 2),
+        ("zero.json", 1),
+        ("nothing", 1),
     ],
 )
 def test_what_cannot_be_measured_is_said(run: str, code: int, job: Job) -> None:

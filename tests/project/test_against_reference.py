@@ -65,9 +65,17 @@ def of_reference(found: reference.Analysis) -> Counter[tuple[object, ...]]:
     """Return the reference's operations as a bag of tuples."""
     return Counter(
         (
-            *(o.rank, o.phase, o.named.microbatches[0] if o.named.microbatches else NONE),
-            *(o.occurrence, o.span, length(o.busy), o.active),
-            *(o.ranges[0].start, any(r.cut for r in o.ranges), o.ranges[0].name, len(o.kernels)),
+            o.rank,
+            o.phase,
+            o.named.microbatches[0] if o.named.microbatches else NONE,
+            o.occurrence,
+            o.span,
+            length(o.busy),
+            o.active,
+            o.ranges[0].start,
+            any(r.cut for r in o.ranges),
+            o.ranges[0].name,
+            len(o.kernels),
         )
         for o in found.operations
     )
@@ -78,11 +86,17 @@ def of_report(report: Report) -> Counter[tuple[object, ...]]:
     ranks = [(rank.pid, rank.device_id) for rank in report.ranks]
     return Counter(
         (
-            *(ranks[t.rank[i]], Phase(int(t.phase[i])).label, int(t.microbatch[i])),
+            ranks[t.rank[i]],
+            Phase(int(t.phase[i])).label,
+            int(t.microbatch[i]),
             int(t.occurrence[i]),
             (int(t.start_ns[i]), int(t.end_ns[i])) if t.has_span[i] else None,
-            *(int(t.busy_ns[i]), int(t.active_ns[i]), int(t.host_start_ns[i])),
-            *(int(t.cut[i]) == 1, t.names[t.name_id[i]], int(t.kernels[i])),
+            int(t.busy_ns[i]),
+            int(t.active_ns[i]),
+            int(t.host_start_ns[i]),
+            int(t.cut[i]) == 1,
+            t.names[t.name_id[i]],
+            int(t.kernels[i]),
         )
         for i in range(len(t))
     )
@@ -94,9 +108,14 @@ def check(rows: Rows, folder: Path) -> reference.Analysis:
     if report is not None:
         profile = report.profiles[0]
         assert reference.coverage(found) == (
-            *(profile.kernels, profile.linked_kernels, profile.attributed_kernels),
-            *(profile.cross_thread_kernels, profile.gpu_ns, profile.attributed_gpu_ns),
-            *(profile.comm_ns, profile.copy_ns),
+            profile.kernels,
+            profile.linked_kernels,
+            profile.attributed_kernels,
+            profile.cross_thread_kernels,
+            profile.gpu_ns,
+            profile.attributed_gpu_ns,
+            profile.comm_ns,
+            profile.copy_ns,
         )
         assert of_report(report) == of_reference(found)
     return found
@@ -113,60 +132,86 @@ ATTRIBUTIONS = {
     "empty": ((), (), (), (), ""),
     # The driver call (4..5) lies in W, but the runtime call (1..6) started first: it is in F only.
     "two calls": (
-        *([K(10, 12, 7)], (C(4, 5, 7), C(1, 6, 7)), (R(0, 8, "F0.0.0"), R(3, 6, "W0.0.0")), ()),
+        [K(10, 12, 7)],
+        (C(4, 5, 7), C(1, 6, 7)),
+        (R(0, 8, "F0.0.0"), R(3, 6, "W0.0.0")),
+        (),
         "range F0.0.0",
     ),
     # The second process has the same correlation id; its kernel has no call there.
     "one call for many": (
         [K(10, 12, 7), K(12, 13, 7), K(10, 11, 7, pid=2), K(1, 2, None), K(1, 2, 99)],
-        *((C(1, 2, 7), C(1, 2, 8, pid=2)), (R(0, 8, "F0.0.0"),), ()),
+        (C(1, 2, 7), C(1, 2, 8, pid=2)),
+        (R(0, 8, "F0.0.0"),),
+        (),
         "range F0.0.0, range F0.0.0, unlinked, unlinked, unlinked",
     ),
     "identical: the later row": (
-        *([K(10, 12, 7)], (C(1, 2, 7),)),
+        [K(10, 12, 7)],
+        (C(1, 2, 7),),
         (R(0, 8, "F0.0.0"), R(0, 8, "F1.0.0"), R(1, 3, "aten::mm")),
-        *((), "range F1.0.0"),
+        (),
+        "range F1.0.0",
     ),
     "equally short: the later start": (
-        *([K(10, 12, 7)], (C(3, 4, 7),), (R(2, 10, "F0.0.0"), R(0, 8, "F1.0.0")), ()),
+        [K(10, 12, 7)],
+        (C(3, 4, 7),),
+        (R(2, 10, "F0.0.0"), R(0, 8, "F1.0.0")),
+        (),
         "range F0.0.0",
     ),
     # The call [5, 5] is in both; they are equally long, B starts later. [4, 6] is in neither.
     "touching": (
         [K(10 + n, 11 + n, n) for n in (1, 2, 3, 4)],
         (C(5, 5, 1), C(4, 6, 2), C(0, 5, 3), C(10, 10, 4)),
-        *((R(0, 5, "F0.0.0"), R(5, 10, "B0.0.0")), ()),
+        (R(0, 5, "F0.0.0"), R(5, 10, "B0.0.0")),
+        (),
         "range B0.0.0, none, range F0.0.0, range B0.0.0",
     ),
     "no length": (
-        *([K(10, 12, 7)], (C(5, 5, 7),), (R(0, 9, "F0.0.0"), R(5, 5, "W0.0.0")), ()),
+        [K(10, 12, 7)],
+        (C(5, 5, 7),),
+        (R(0, 9, "F0.0.0"), R(5, 5, "W0.0.0")),
+        (),
         "range W0.0.0",
     ),
     "library ranges and nested receives": (
-        *([K(10, 12, 1), K(13, 14, 2, RECEIVE)], (C(1, 2, 1), C(6, 7, 2))),
+        [K(10, 12, 1), K(13, 14, 2, RECEIVE)],
+        (C(1, 2, 1), C(6, 7, 2)),
         (R(0, 9, "F0.0.0"), R(1, 3, "aten::mm"), R(5, 8, "RECV_FORWARD.0.0.0")),
-        *((), "range F0.0.0, range RECV_FORWARD.0.0.0"),
+        (),
+        "range F0.0.0, range RECV_FORWARD.0.0.0",
     ),
     # F1 ends on thread 2: it covers both threads. F2 ends where it starts: thread 1 only. On
     # thread 1 the push/pop range F0 comes before both although it is the longest.
     "start/end and push/pop": (
         [K(10, 11, 1), K(11, 12, 2), K(12, 13, 3, pid=2)],
-        *(_WIDE_CALLS, (R(0, 20, "F0.0.0"), *_WIDE), ()),
+        _WIDE_CALLS,
+        (R(0, 20, "F0.0.0"), *_WIDE),
+        (),
         "range F0.0.0, range F1.0.0, none",
     ),
     "start/end": (
-        *([K(10, 11, 1), K(11, 12, 2), K(12, 13, 3, pid=2)], _WIDE_CALLS, _WIDE, ()),
+        [K(10, 11, 1), K(11, 12, 2), K(12, 13, 3, pid=2)],
+        _WIDE_CALLS,
+        _WIDE,
+        (),
         "range F2.0.0, range F1.0.0, none",
     ),
     "registered names": (
-        *([K(10, 12, 1)], (C(1, 2, 1),)),
+        [K(10, 12, 1)],
+        (C(1, 2, 1),),
         (R(0, 9, "F0.0.0", registered=True), R(0, 9, None)),
-        *((), "range F0.0.0"),
+        (),
+        "range F0.0.0",
     ),
     # Thread 2 launches at 4, while thread 1 has B0 open and in it W0; the innermost takes it.
     "one candidate": (
-        *([K(10, 12, 1)], (C(4, 20, 1, tid=2),), (R(0, 9, "B0.0.0"), R(3, 6, "W0.0.0"))),
-        *((), "cross W0.0.0"),
+        [K(10, 12, 1)],
+        (C(4, 20, 1, tid=2),),
+        (R(0, 9, "B0.0.0"), R(3, 6, "W0.0.0")),
+        (),
+        "cross W0.0.0",
     ),
     **{
         f"{name} is no backward": ([K(10, 12, 1)], _ONE_CALL, (R(0, 9, name),), (), "none")
@@ -177,16 +222,22 @@ ATTRIBUTIONS = {
         [K(10, 12, n) for n in (2, 3, 4, 5)],
         tuple(C(4, 5, n, tid=n) for n in (2, 3, 4, 5)),
         (R(0, 9, "B0.0.0"), R(20, 21, "F0.0.0", tid=2), R(20, 21, "Optimizer", tid=3)),
-        *((T(4, "pt_data_worker"),), "none, none, none, cross B0.0.0"),
+        (T(4, "pt_data_worker"),),
+        "none, none, none, cross B0.0.0",
     ),
     # Threads 1 and 2 both have a B open at 4. Thread 1 launches for device 0, thread 2 for 1.
     "two candidates": (
         [K(10, 12, 1), K(10, 12, 2, device=1), K(12, 13, 3, device=1), K(12, 13, 4, device=2)],
-        *(_TWO_OPENERS, _TWO_OPEN, ()),
+        _TWO_OPENERS,
+        _TWO_OPEN,
+        (),
         "range B0.0.0, range B1.0.0, cross B1.0.0, ambiguous",
     ),
     "nothing tells them apart": (
-        *([K(10, 12, 1), K(10, 12, 2), K(12, 13, 3)], _TWO_OPENERS, _TWO_OPEN, ()),
+        [K(10, 12, 1), K(10, 12, 2), K(12, 13, 3)],
+        _TWO_OPENERS,
+        _TWO_OPEN,
+        (),
         "range B0.0.0, range B1.0.0, ambiguous",
     ),
 }
@@ -218,8 +269,11 @@ def test_ranks_that_do_not_pair(folder: Path) -> None:
 #: An all-reduce, a receive launched elsewhere and a send leave no hole in a forward.
 _OTHER_HOLES = Rows(
     (
-        *(K(10, 12, 1), K(30, 40, 1), K(12, 30, 2, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")),
-        *(K(12, 30, 3, RECEIVE), K(12, 30, 4, RECEIVE)),
+        K(10, 12, 1),
+        K(30, 40, 1),
+        K(12, 30, 2, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        K(12, 30, 3, RECEIVE),
+        K(12, 30, 4, RECEIVE),
     ),
     (C(1, 2, 1), C(2, 3, 2), C(12, 13, 3), C(5, 6, 4)),
     (R(0, 9, "F0.0.0"), R(4, 7, "SEND_FORWARD.0.0.0")),
@@ -257,11 +311,18 @@ def accounts_of_report(report: Report) -> list[Accounts]:
     return [
         {
             (report.ranks[r.rank].pid, report.ranks[r.rank].device_id): (
-                *(r.first_ns, r.last_ns, r.compute_ns, r.active_ns),
+                r.first_ns,
+                r.last_ns,
+                r.compute_ns,
+                r.active_ns,
                 {
                     name: (
-                        *((a.start_ns, a.end_ns), a.compute_ns, a.optimizer_ns),
-                        *(a.overlap_ns, a.unattributed_ns, a.bubble_ns),
+                        (a.start_ns, a.end_ns),
+                        a.compute_ns,
+                        a.optimizer_ns,
+                        a.overlap_ns,
+                        a.unattributed_ns,
+                        a.bubble_ns,
                     )
                     for name, a in r.accounts.items()
                 },

@@ -93,8 +93,17 @@ def test_files_of_the_package_in_text_exist(page: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        *("framework", "statistic", "output format", "input format", "option", "SQL query"),
-        *("schedule", "cause", "limitation", "command", "ratio"),
+        "framework",
+        "statistic",
+        "output format",
+        "input format",
+        "option",
+        "SQL query",
+        "schedule",
+        "cause",
+        "limitation",
+        "command",
+        "ratio",
     ],
 )
 def test_the_place_of_every_common_change_is_named(change: str) -> None:
@@ -237,6 +246,10 @@ def test_options_in_text_exist(page: Path) -> None:
         "--profile-ranks",
         "--use-pytorch-profiler",
         "--tensorboard-dir",
-        *("--pipeline-model-parallel-layout", "--cuda-memory-usage"),
-        *("--runtime-trace", "--hip-trace", "--rccl-trace", "--selected-regions"),
+        "--pipeline-model-parallel-layout",
+        "--cuda-memory-usage",
+        "--runtime-trace",
+        "--hip-trace",
+        "--rccl-trace",
+        "--selected-regions",
     } <= known | {"--profile", "--cuda-graph-trace"}

@@ -14,10 +14,26 @@ from tests.support.places import CHECKOUT
 PACKAGE = CHECKOUT / "bubbleviz"
 #: Packages that take long to import or are optional extras; functions that need one import it.
 HEAVY = {
-    *("adbc_driver_manager", "adbc_driver_sqlite", "drawsvg", "intervaltree", "scipy"),
-    *("sqlalchemy", "dask", "distributed", "duckdb", "mcp", "mcp_types", "mlflow"),
-    *("prometheus_client", "pyarrow", "pydantic", "tensorboard", "torch", "typst"),
-    *("vl_convert", "wandb"),
+    "adbc_driver_manager",
+    "adbc_driver_sqlite",
+    "drawsvg",
+    "intervaltree",
+    "scipy",
+    "sqlalchemy",
+    "dask",
+    "distributed",
+    "duckdb",
+    "mcp",
+    "mcp_types",
+    "mlflow",
+    "prometheus_client",
+    "pyarrow",
+    "pydantic",
+    "tensorboard",
+    "torch",
+    "typst",
+    "vl_convert",
+    "wandb",
 }
 #: Modules that import drawsvg or duckdb at their beginning.
 IMPORTING_HEAVY = ("bubbleviz.render.picture", ".picture", "bubbleviz.sources.nsys.columnar_export")
@@ -68,8 +84,19 @@ def test_functions_of_the_library_import_only_what_is_heavy(path: Path) -> None:
 
 #: Packages of optional extras, without which everything else works.
 EXTRAS = (
-    *("dask", "distributed", "duckdb", "mcp", "mlflow", "prometheus_client", "pyarrow"),
-    *("pydantic", "tensorboard", "torch", "typst", "vl_convert", "wandb"),
+    "dask",
+    "distributed",
+    "duckdb",
+    "mcp",
+    "mlflow",
+    "prometheus_client",
+    "pyarrow",
+    "pydantic",
+    "tensorboard",
+    "torch",
+    "typst",
+    "vl_convert",
+    "wandb",
 )
 #: Hides the extras from a process, which then runs a command.
 WITHOUT_EXTRAS = f"""

@@ -91,17 +91,27 @@ HEAVY = ("drawsvg", "intervaltree", "scipy", "sqlalchemy")
 #: Commands by the code they exit with.
 WITHOUT_WORK = {
     0: (
-        *("", "--help", "--version"),
+        "",
+        "--help",
+        "--version",
         *(f"{name} --help" for name in ("analyze", "inspect", "compare", "gate", "pgle")),
     ),
     2: (
-        *("--nonsense", "nonsense", "analyze", "analyze --nonsense", "compare one.json"),
-        *("gate nowhere.json", "pgle pyproject.toml --csv x.csv"),
+        "--nonsense",
+        "nonsense",
+        "analyze",
+        "analyze --nonsense",
+        "compare one.json",
+        "gate nowhere.json",
+        "pgle pyproject.toml --csv x.csv",
     ),
     1: (
-        *("pgle nowhere.sqlite", "pgle pyproject.toml --pb pyproject.toml"),
-        *("gate nowhere.json --max-bubble schedule=0.1", "inspect nowhere.sqlite"),
-        *("analyze nowhere.sqlite", "analyze nowhere*.sqlite"),
+        "pgle nowhere.sqlite",
+        "pgle pyproject.toml --pb pyproject.toml",
+        "gate nowhere.json --max-bubble schedule=0.1",
+        "inspect nowhere.sqlite",
+        "analyze nowhere.sqlite",
+        "analyze nowhere*.sqlite",
         "analyze pyproject.toml --svg pyproject.toml",
         "analyze pyproject.toml --svg nowhere/x.svg",
     ),
@@ -123,15 +133,34 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
 LEFT_OUT = {
     ("analyze", "fixtures/1f1b"): (
-        *("drawsvg", "duckdb", "intervaltree", "numpy.ma", "rich.table", "scipy", "sqlalchemy"),
-        *("bubbleviz.analyses", "bubbleviz.render.picture", "bubbleviz.render.web"),
+        "drawsvg",
+        "duckdb",
+        "intervaltree",
+        "numpy.ma",
+        "rich.table",
+        "scipy",
+        "sqlalchemy",
+        "bubbleviz.analyses",
+        "bubbleviz.render.picture",
+        "bubbleviz.render.web",
     ),
     ("idle", "fixtures/1f1b"): ("duckdb", "scipy", "sqlalchemy"),
     ("inspect", "fixtures/1f1b"): ("drawsvg", "duckdb", "scipy"),
     (
         "simulate",
-        *["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"],
-    ): (*("bubbleviz.sources.nsys", "scipy", "sqlalchemy", "sqlite3"),),
+        "--schedule",
+        "1f1b",
+        "-p",
+        "4",
+        "-m",
+        "8",
+        "--tf",
+        "1",
+        "--tb",
+        "1",
+        "--tw",
+        "1",
+    ): ("bubbleviz.sources.nsys", "scipy", "sqlalchemy", "sqlite3"),
 }
 
 
@@ -254,8 +283,12 @@ HEAD = re.compile(
 WITHOUT_TABLES = {"schema", "relations", "columns", "views/strings/absent"}
 #: What SQLite itself holds in every file, or makes.
 CATALOGUE = {
-    *("json_each", "sqlite_master", "PRAGMA_TABLE_INFO", "PRAGMA_TABLE_XINFO"),
-    *("pragma_table_info", "pragma_table_xinfo"),
+    "json_each",
+    "sqlite_master",
+    "PRAGMA_TABLE_INFO",
+    "PRAGMA_TABLE_XINFO",
+    "pragma_table_info",
+    "pragma_table_xinfo",
 }
 #: A column of the result: its name, and the comment that follows it.
 COLUMN = re.compile(r"\bAS (\w+),?(?:  -- (\S.*))?$", re.MULTILINE)

@@ -249,7 +249,10 @@ def test_a_timeline_that_contradicts_itself_is_refused(
 @pytest.mark.parametrize(
     "notice",
     [
-        *("vega-lite (BSD-3-Clause)", "vega-embed (BSD-3-Clause)", "Mike Bostock", "semver (ISC)"),
+        "vega-lite (BSD-3-Clause)",
+        "vega-embed (BSD-3-Clause)",
+        "Mike Bostock",
+        "semver (ISC)",
         "Simon Lydell",
     ],
 )

@@ -24,10 +24,31 @@ from tests.support.hostile import HOSTILE
 
 #: Every command that the table may hold.
 KNOWN = {
-    *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule"),
-    *("textbf", "emph", "times", "pm", "textbackslash", "textasciicircum", "textasciitilde"),
-    *("textless", "textgreater", "textbar", "smallskip", "small", "setlength", "tabcolsep"),
-    *("footnotesize", "raggedright", "par"),
+    "begin",
+    "end",
+    "centering",
+    "caption",
+    "label",
+    "toprule",
+    "midrule",
+    "bottomrule",
+    "textbf",
+    "emph",
+    "times",
+    "pm",
+    "textbackslash",
+    "textasciicircum",
+    "textasciitilde",
+    "textless",
+    "textgreater",
+    "textbar",
+    "smallskip",
+    "small",
+    "setlength",
+    "tabcolsep",
+    "footnotesize",
+    "raggedright",
+    "par",
 }
 
 
@@ -85,13 +106,22 @@ def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> N
 
     assert header[:2] == ["Ratio", "Mean"]
     assert found[0] == [
-        *(r"\textbf{schedule}", "27.27", "0.00", r"$\pm$\,0.00", "3", "33.00", "37.50")
+        r"\textbf{schedule}",
+        "27.27",
+        "0.00",
+        r"$\pm$\,0.00",
+        "3",
+        "33.00",
+        "37.50",
     ]
     assert [row[0] for row in found[1:]] == ["stage", "step", "period"]
 
     other = replace(report, headline="period")
     assert [row[0] for row in rows(render(other, View()))[1:]] == [
-        *(r"\textbf{period}", "schedule", "stage", "step")
+        r"\textbf{period}",
+        "schedule",
+        "stage",
+        "step",
     ]
 
 

@@ -211,8 +211,13 @@ def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLin
     for command in (["analyze", str(FIXTURES / "1f1b")], ["simulate", "--schedule", "1f1b"]):
         assert f"{option[0]}: needs a picture to draw on" in cli.refused(*command, *option, code=2)
     for unknown in (
-        *("poster", "paper,colour=red", "row=high", "height=9", "row=9,height=9cm"),
-        *("legend=maybe", "screen,paper"),
+        "poster",
+        "paper,colour=red",
+        "row=high",
+        "height=9",
+        "row=9,height=9cm",
+        "legend=maybe",
+        "screen,paper",
     ):
         assert main(["analyze", str(FIXTURES / "1f1b"), "--svg", "-", "--style", unknown]) == 2
 

@@ -356,7 +356,10 @@ BARE: dict[str, object] = {**CUT, "ranks": ranks_of(())}
 @pytest.mark.parametrize(
     ("lengths", "changes", "index"),
     [
-        *(((), (), None), ((50, 10, 30, 40, 20), (), 2), ((7, 7, 7), (), 0), ((8, 6), (), 1)),
+        ((), (), None),
+        ((50, 10, 30, 40, 20), (), 2),
+        ((7, 7, 7), (), 0),
+        ((8, 6), (), 1),
         ((9, 7, 7, 5), (), 1),
         # Averaged iterations come first, then complete ones.
         ((30, 20, 10), (LEFT_OUT, LEFT_OUT, {}), 2),
@@ -415,7 +418,8 @@ def test_what_the_edge_cuts_to_less_than_a_pixel_is_not_told() -> None:
     ("report", "view", "texts"),
     [
         (
-            *(LONE, View()),
+            LONE,
+            View(),
             {"Nothing to draw: no GPU has any operation", "no ranges: NVTX was not recorded"},
         ),
         (report_of(SENDING), View(ranks=(7,)), {"Nothing to draw: no such rank"}),

@@ -74,8 +74,13 @@ def together(meetings: list[int]) -> list[list[int]]:
 
 
 ACCOUNT = (
-    *("start_ns", "end_ns", "compute_ns", "optimizer_ns"),
-    *("overlap_ns", "unattributed_ns", "bubble_ns"),
+    "start_ns",
+    "end_ns",
+    "compute_ns",
+    "optimizer_ns",
+    "overlap_ns",
+    "unattributed_ns",
+    "bubble_ns",
 )
 
 

@@ -292,7 +292,8 @@ def test_whole_captures_are_not_called_iterations() -> None:
         (
             {"schedule": "zb-h1", "microbatches": 16, "advice": (LINK, STAGE, LITTLE)},
             (
-                *("schedule: 1f1b -> zb-h1", "microbatches: 8 -> 16"),
+                "schedule: 1f1b -> zb-h1",
+                "microbatches: 8 -> 16",
                 "new advice: Check the link (-12.00 % ± 1.00)",
             ),
         ),
@@ -417,8 +418,16 @@ def test_json_has_what_is_promised() -> None:
 
     assert found["schema"] == "bubbleviz.comparison/1"
     assert set(found) == {
-        *("schema", "version", "headline", "runs", "ratios", "changes", "advice", "notes"),
-        *("longest", "test"),
+        "schema",
+        "version",
+        "headline",
+        "runs",
+        "ratios",
+        "changes",
+        "advice",
+        "notes",
+        "longest",
+        "test",
     }
     assert [own["title"] for own in found["runs"]] == ["a", "b"]
     assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
@@ -458,7 +467,8 @@ def test_profiles_and_saved_reports_give_the_same(cli: CommandLine, saved: tuple
     assert from_profiles == from_json == cli.printed("compare", saved[0], OTHER)
     assert from_json.startswith("schedule bubble ratio 27.27 % (1f1b) -> 7.14 % (zb-v): 20.14 ")
     for words in (
-        *("schedule: 1f1b -> zb-v", "work           24.000  24.030  +0.030"),
+        "schedule: 1f1b -> zb-v",
+        "work           24.000  24.030  +0.030",
         "in all         33.000  25.877  -7.123  -21.6",
     ):
         assert words in from_json
@@ -555,7 +565,7 @@ def test_it_is_that_of_scipy(first: list[float], other: list[float]) -> None:
     assume((one.std or 0) > 1e-9 or (two.std or 0) > 1e-9)
     found = compare_means(one, two)
     expected = stats.ttest_ind_from_stats(
-        *(two.mean, two.std, two.n), *(one.mean, one.std, one.n), equal_var=False
+        two.mean, two.std, two.n, one.mean, one.std, one.n, equal_var=False
     )
     assert found is not None
     assert found.ci95 is not None

@@ -50,8 +50,17 @@ OPERATION = dict.fromkeys(
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"{}", b"[]", b"null", b"0", b'""', b"{", b"\xff", b"\0"),
-        *(b"[" * 100_000, b'{"schema": 1e999}'),
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"0",
+        b'""',
+        b"{",
+        b"\xff",
+        b"\0",
+        b"[" * 100_000,
+        b'{"schema": 1e999}',
     ],
 )
 def test_what_is_no_report_is_refused_in_a_sentence(
@@ -122,9 +131,23 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "=", "schedule", "schedule=", "=0.1", "schedule=x", "schedule=nan", "schedule=inf"),
-        *("schedule=12", "schedule=-0.1", "schedule=12%%", "schedule=%"),
-        *("schedule=-1%", "schedule=1e2%", "schedule=nan%", "schedule=0.1%x", "x" * 10_000),
+        "",
+        "=",
+        "schedule",
+        "schedule=",
+        "=0.1",
+        "schedule=x",
+        "schedule=nan",
+        "schedule=inf",
+        "schedule=12",
+        "schedule=-0.1",
+        "schedule=12%%",
+        "schedule=%",
+        "schedule=-1%",
+        "schedule=1e2%",
+        "schedule=nan%",
+        "schedule=0.1%x",
+        "x" * 10_000,
     ],
 )
 def test_limits_of_another_form_are_refused(text: str) -> None:

@@ -116,8 +116,15 @@ def facts(report: Report) -> Facts:
             report.unattributed_kernels,
             *(
                 (
-                    *(p.kernels, p.linked_kernels, p.attributed_kernels, p.cross_thread_kernels),
-                    *(p.ambiguous_kernels, p.gpu_ns, p.attributed_gpu_ns, p.comm_ns, p.copy_ns),
+                    p.kernels,
+                    p.linked_kernels,
+                    p.attributed_kernels,
+                    p.cross_thread_kernels,
+                    p.ambiguous_kernels,
+                    p.gpu_ns,
+                    p.attributed_gpu_ns,
+                    p.comm_ns,
+                    p.copy_ns,
                 )
                 for p in report.profiles
             ),
@@ -269,7 +276,9 @@ def test_a_lost_column_is_told_or_changes_nothing(
     [
         *(("kernel_dispatch", name) for name in ("start", "end", "agent_id", "pid")),
         *(("region", name) for name in ("start", "end", "tid")),
-        *(("event", "stack_id"), ("info_process", "pid"), ("info_thread", "tid")),
+        ("event", "stack_id"),
+        ("info_process", "pid"),
+        ("info_thread", "tid"),
         ("info_agent", "type_index"),
     ],
 )
@@ -405,7 +414,10 @@ def old_exports() -> Iterator[tuple[str, tuple[str, ...]]]:
     yield (
         "2020",
         (
-            *(*metadata, *enums, *kernel, "DROP TABLE TARGET_INFO_CUDA_DEVICE"),
+            *metadata,
+            *enums,
+            *kernel,
+            "DROP TABLE TARGET_INFO_CUDA_DEVICE",
             "ALTER TABLE TARGET_INFO_GPU RENAME COLUMN id TO deviceId",
             *(f"ALTER TABLE TARGET_INFO_GPU DROP COLUMN {c}" for c in ("uuid", "cuDevice")),
             "ALTER TABLE TARGET_INFO_GPU DROP COLUMN busLocation",
@@ -415,7 +427,9 @@ def old_exports() -> Iterator[tuple[str, tuple[str, ...]]]:
     yield (
         "2022",
         (
-            *("ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA", *enums, *kernel),
+            "ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA",
+            *enums,
+            *kernel,
             "DROP TABLE TARGET_INFO_CUDA_DEVICE",
             "ALTER TABLE TARGET_INFO_SESSION_START_TIME DROP COLUMN systemClockNs",
         ),

@@ -144,8 +144,21 @@ def test_a_collective_of_copy_engines_has_the_time_of_the_gpu(tmp_path: Path) ->
 
 def test_every_category_that_is_documented_is_known(tmp_path: Path) -> None:
     categories = (
-        *("GROUP_API", "GROUP", "KERNEL_LAUNCH", "COLL_API", "P2P_API", "COLL", "P2P", "GPU"),
-        *("PROXY", "NET", "NET_IB", "NET_SOCK", "CE_COLL", "CE_SYNC", "CE_BATCH"),
+        "GROUP_API",
+        "GROUP",
+        "KERNEL_LAUNCH",
+        "COLL_API",
+        "P2P_API",
+        "COLL",
+        "P2P",
+        "GPU",
+        "PROXY",
+        "NET",
+        "NET_IB",
+        "NET_SOCK",
+        "CE_COLL",
+        "CE_SYNC",
+        "CE_BATCH",
     )
     text = "".join(
         line("x", item, "b", 0, 1, 5, "") + line("x", item, "e", 0, 1, 9) for item in categories
@@ -287,9 +300,14 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
 @pytest.mark.parametrize(
     "args",
     [
-        *('"Stream": 0x5020000567d0', '"Stream": (nil)', '"Stream": nan, "a": -nan, "b": inf'),
-        *('"datatype": ncclFloat32,', '"a": "\\"x: y,\\"", "b": ncclInt8'),
-        *('"a": "\x01\t", "b": 3', "“a”: 1", '"a": {"b": {"step": 1}}'),
+        '"Stream": 0x5020000567d0',
+        '"Stream": (nil)',
+        '"Stream": nan, "a": -nan, "b": inf',
+        '"datatype": ncclFloat32,',
+        '"a": "\\"x: y,\\"", "b": ncclInt8',
+        '"a": "\x01\t", "b": 3',
+        "“a”: 1",
+        '"a": {"b": {"step": 1}}',
     ],
 )
 def test_values_of_older_versions_are_repaired(args: str) -> None:
@@ -420,7 +438,14 @@ def test_a_real_ring_of_sends_and_receives() -> None:
     assert (file.unfinished, file.unbegun, file.repeated) == (0, 0, 0)
     assert events.communicators == (12_715_772_615_376_301_750,)
     assert list(zip(events.rank.tolist(), events.peer.tolist(), strict=True)) == [
-        *((0, 1), (0, 3), (1, 2), (1, 0), (2, 3), (2, 1), (3, 0), (3, 2))
+        (0, 1),
+        (0, 3),
+        (1, 2),
+        (1, 0),
+        (2, 3),
+        (2, 1),
+        (3, 0),
+        (3, 2),
     ]
     assert events.gpu_end_ns.tolist() == [UNKNOWN] * 8
     assert len(file.bridges) == 128

@@ -140,7 +140,11 @@ def test_every_field_comes_back(
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
         (
             NONE if block.number is None else block.number,
-            *(block.start_ns, block.end_ns, block.after_pause, block.lost, block.device_ns),
+            block.start_ns,
+            block.end_ns,
+            block.after_pause,
+            block.lost,
+            block.device_ns,
             *clocks[:2],
         )
         for block, clocks in written

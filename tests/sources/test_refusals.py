@@ -171,8 +171,11 @@ def test_the_reason_of_nsys_is_given(warning: str, calls: int, tmp_path: Path) -
 @pytest.mark.parametrize(
     "text",
     [
-        *("CUDA hunter2-0123456789abcdef", "CUDA_TOKEN=abc CUDA failed"),
-        *("No CUDA in /home/alice/run.sh", "CUDA " + "very " * 10_000, ""),
+        "CUDA hunter2-0123456789abcdef",
+        "CUDA_TOKEN=abc CUDA failed",
+        "No CUDA in /home/alice/run.sh",
+        "CUDA " + "very " * 10_000,
+        "",
     ],
 )
 def test_what_a_program_printed_is_never_repeated(text: str, tmp_path: Path) -> None:

@@ -387,7 +387,10 @@ def test_a_cell_that_cannot_be_is_named(
                 (f": row 3: rank 0 has {name} ", "in row 1; give each rank"),
             )
             for name, first, second in (
-                *(("stage", 0, 1), ("pipeline", 1, 2), ("host", "a", "b"), ("virtual_stage", 0, 3)),
+                ("stage", 0, 1),
+                ("pipeline", 1, 2),
+                ("host", "a", "b"),
+                ("virtual_stage", 0, 3),
             )
         ),
         (

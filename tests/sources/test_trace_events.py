@@ -144,8 +144,11 @@ def test_what_is_written_is_read(
 
     assert found == [
         _Event(
-            *("X", e["name"], round(Fraction(e["ts"]) * 1000) if "ts" in e else None),
-            *(e["dur"] * 1000 if "dur" in e else None, e.get("args", {}).get("correlation")),
+            "X",
+            e["name"],
+            round(Fraction(e["ts"]) * 1000) if "ts" in e else None,
+            e["dur"] * 1000 if "dur" in e else None,
+            e.get("args", {}).get("correlation"),
         )
         for e in events
     ]
@@ -296,9 +299,16 @@ def test_times_in_any_form_are_rounded_exactly(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "is_time"),
     [
-        *((f"{(1 << 53) - 1}", True), (f"{(1 << 53) - 1}.999", True), (f"{1 << 53}", False)),
-        *(("9" * 19, False), ("9" * 20, False), (str(1 << 64), False), ("1e300", False)),
-        *(('"nan"', False), (f"-{1 << 53}", False), ("-5.25", True)),
+        (f"{(1 << 53) - 1}", True),
+        (f"{(1 << 53) - 1}.999", True),
+        (f"{1 << 53}", False),
+        ("9" * 19, False),
+        ("9" * 20, False),
+        (str(1 << 64), False),
+        ("1e300", False),
+        ('"nan"', False),
+        (f"-{1 << 53}", False),
+        ("-5.25", True),
     ],
 )
 def test_numbers_beyond_all_times_are_impossible(text: str, is_time: bool) -> None:

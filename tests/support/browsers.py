@@ -20,8 +20,12 @@ from typing import Any
 
 #: A browser that asks nobody for anything; in a container that has no sandbox of its own.
 CHROMIUM_OPTIONS = (
-    *("--disable-background-networking", "--disable-component-update", "--disable-gpu"),
-    *("--disable-sync", "--no-first-run", "--no-sandbox"),
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-sandbox",
 )
 _PREFERENCES = {
     "app.update.enabled": False,

@@ -273,8 +273,13 @@ def ran(
         chunk = plan.chunk_of(stage)
         ops.append(
             Op(
-                *(rank, Phase(phase), microbatch if work else -1, start + begin, start + end),
-                *(chunk if work else -1, iteration),
+                rank,
+                Phase(phase),
+                microbatch if work else -1,
+                start + begin,
+                start + end,
+                chunk if work else -1,
+                iteration,
                 name=f"{Phase(phase).label}{microbatch}.{chunk}.0" if work else "",
             )
         )

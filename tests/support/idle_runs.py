@@ -78,7 +78,7 @@ def planted(folder: Path, name: str = "DataLoader") -> Path:
 
 
 #: Names of every strength; an unknown one is its own activity.
-NAMES = (*("DataLoader", "XlaCompile", "Optimizer.step", "aten::mm", "mine", "train.py(3): step"),)
+NAMES = ("DataLoader", "XlaCompile", "Optimizer.step", "aten::mm", "mine", "train.py(3): step")
 CALLS = ("cudaMalloc", "cudaStreamSynchronize")
 
 

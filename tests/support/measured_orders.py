@@ -61,8 +61,14 @@ def measured(
     """
     rows = [
         drawn.Op(
-            *(rank, op.phase, op.microbatch, 1000 * index + place, 1000 * index + place + 1),
-            *(op.chunk, index, *op.second),
+            rank,
+            op.phase,
+            op.microbatch,
+            1000 * index + place,
+            1000 * index + place + 1,
+            op.chunk,
+            index,
+            *op.second,
             occurrence=op.occurrence,
             sequence=op.sequence,
         )

@@ -170,7 +170,13 @@ def profile(
         ],
         "NVTX_EVENTS": [
             (
-                *(r.start, r.end, r.kind, row, None, None, None if r.registered else r.name),
+                r.start,
+                r.end,
+                r.kind,
+                row,
+                None,
+                None,
+                None if r.registered else r.name,
                 global_id(r.pid, r.tid),
                 None if r.end_tid is None else global_id(r.pid, r.end_tid),
                 text(r.name) if r.registered and r.name is not None else None,

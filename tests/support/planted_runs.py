@@ -154,12 +154,16 @@ def true_rows(
     offset = {r.rank: report.profiles[files[r.file]].clock_offset_ns for r in truth.ranks}
     return sorted(
         (
-            *(ranks[o.rank], o.file_start_ns + offset[o.rank], o.file_end_ns + offset[o.rank]),
+            ranks[o.rank],
+            o.file_start_ns + offset[o.rank],
+            o.file_end_ns + offset[o.rank],
             LABELS[o.phase],
             o.microbatch
             if microbatch and o.phase != "Optimizer" and o.microbatch is not None
             else -1,
-            *(o.kernels, o.active_ns, o.iteration),
+            o.kernels,
+            o.active_ns,
+            o.iteration,
         )
         for o in operations
         if LABELS[o.phase] in COMPUTE and o.file_start_ns is not None and o.file_end_ns is not None
@@ -175,8 +179,14 @@ def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
     own = ran.take((ran.has_span == 1) & (ran.kernels > 0) & np.isin(ran.phase, COMPUTE))
     numbers = own.microbatch if microbatch else np.full(len(own), -1)
     columns = (
-        *(own.rank, own.start_ns, own.end_ns, own.phase),
-        *(numbers, own.kernels, own.active_ns, own.iteration),
+        own.rank,
+        own.start_ns,
+        own.end_ns,
+        own.phase,
+        numbers,
+        own.kernels,
+        own.active_ns,
+        own.iteration,
     )
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 

@@ -151,8 +151,13 @@ def flight_recordings(folder: Path) -> Path:
 
 #: What writes an input into a folder and returns what to give to a command.
 INPUTS: tuple[Callable[[Path], Path], ...] = (
-    *(nsys_export, kineto_trace, kineto_trace_without_host, rocpd_file, xla_profile),
-    *(operation_table, parquet_table),
+    nsys_export,
+    kineto_trace,
+    kineto_trace_without_host,
+    rocpd_file,
+    xla_profile,
+    operation_table,
+    parquet_table,
 )
 
 _STREAM = re.compile(rb"stream\r?\n(.*?)\r?\nendstream", re.DOTALL)

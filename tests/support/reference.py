@@ -204,7 +204,9 @@ def parse(name: str) -> Named | int | None:
     )
     return Named(
         phase if len(parts) == 1 else "SEND_RECV",
-        *(microbatches, chunks, sequences),
+        microbatches,
+        chunks,
+        sequences,
         receives=any(p[0] == "RECV" for p in parts),
     )
 
@@ -666,7 +668,7 @@ def operation_of(
     busy = [] if span is None or only_communicates else minus([span], waits)
     entry = parts[0]
     return Operation(
-        *(rank, entry.iteration, entry.named, occurrence, ranges, kernels, span, tuple(busy))
+        rank, entry.iteration, entry.named, occurrence, ranges, kernels, span, tuple(busy)
     )
 
 

@@ -172,8 +172,18 @@ class _RocpdWriter:
             event = events.id(strings.id("KERNEL_DISPATCH"), *self.ids(stack))
             dispatches.append(
                 (
-                    *(place + 1, node, pid, None, _CPUS + device, symbols.id(name), place, 1),
-                    *(stream, start, end, event),
+                    place + 1,
+                    node,
+                    pid,
+                    None,
+                    _CPUS + device,
+                    symbols.id(name),
+                    place,
+                    1,
+                    stream,
+                    start,
+                    end,
+                    event,
                 )
             )
         self.insert(

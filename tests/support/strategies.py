@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 COMPUTE_KERNELS = ("gemm", "elementwise", "flash_bwd", "Kernel", "my_nccl_like_kernel")
 COMMUNICATION_KERNELS = (
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)",
-    *("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
-    *("NCCLKernel_AllGather", "void deep_ep::internode::dispatch()", "nvshmem_barrier"),
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    "NCCLKernel_AllGather",
+    "void deep_ep::internode::dispatch()",
+    "nvshmem_barrier",
 )
 #: The first may cross threads; loaders, watchdogs and profilers may not.
 THREAD_NAMES = ("pt_autograd_0", "python", "pt_data_worker", "pt_nccl_watchdg", "profiler")
@@ -135,7 +138,11 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
     ]
     copies = st.builds(
         lambda start, long, key, at, where: M(start, start + long, key, at[0], where),
-        *(_small(horizon), _small(4), copied, at, device),
+        _small(horizon),
+        _small(4),
+        copied,
+        at,
+        device,
     )
     return Rows(
         tuple(draw(st.permutations(kernels))),

@@ -73,8 +73,13 @@ def synchronised(
             f"INSERT INTO {RECORDS} VALUES (?,?,1,0,?,?,?,?,?)",
             [
                 (
-                    *(r.completed * US, r.device, r.stream, r.correlation, global_id(r.pid)),
-                    *(r.event, r.pairing),
+                    r.completed * US,
+                    r.device,
+                    r.stream,
+                    r.correlation,
+                    global_id(r.pid),
+                    r.event,
+                    r.pairing,
                 )
                 for r in records
             ],
@@ -83,8 +88,14 @@ def synchronised(
             f"INSERT INTO {WAITS} VALUES (?,?,?,1,NULL,?,?,?,NULL,2,?,?)",
             [
                 (
-                    *(w.start * US, w.start * US + 500, w.device, w.stream, w.correlation),
-                    *(global_id(w.pid), w.event, w.pairing),
+                    w.start * US,
+                    w.start * US + 500,
+                    w.device,
+                    w.stream,
+                    w.correlation,
+                    global_id(w.pid),
+                    w.event,
+                    w.pairing,
                 )
                 for w in waits
             ],

@@ -92,8 +92,17 @@ def forward_backward_pipelining_with_interleaving(
         parallel_state.virtual_rank = chunk if forward else back
         if forward and backward:
             output, _, _ = combined_1f1b.combined_forward_backward_step(
-                *(None, None, object(), 0, None, None, object(), None, waiting[back].pop(0)),
-                *(None, None),
+                None,
+                None,
+                object(),
+                0,
+                None,
+                None,
+                object(),
+                None,
+                waiting[back].pop(0),
+                None,
+                None,
                 f_model_chunk_id=chunk,
                 current_microbatch=done[chunk],
                 pre_forward=lambda: None,
