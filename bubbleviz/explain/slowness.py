@@ -1,6 +1,7 @@
 """Slowness: how slow ranks are, compared with their peers, which do the same work.
 
-Everything that shows or judges slow ranks takes its numbers from here. There are two norms. The
+Outputs pick columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts of a run with
+many ranks compare other times, with the norms that are defined here. There are two norms. The
 median of all peers is the norm for display: one slow rank of three or more does not move it, so the
 others are at 1. The median of the *other* peers is the norm for diagnosis, which splits a time into
 effects: no rank is compared with itself, but one slow rank of three makes the others look fast::
@@ -14,8 +15,9 @@ Of two ranks, only the other one is a norm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,26 +31,45 @@ from bubbleviz.model.operations import Rank
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Slowness:
-    """How slow each rank is, from 0 to 1 (0.5 is twice as slow), or NaN if it ran no kernels.
+    """How slow each rank is, one row per rank.
 
-    These are the performance scores of NVIDIA's resiliency extension (straggler detection, usage
-    guide), over all kernels of F, B, W, BW, R and FB together.
+    The scores are those of NVIDIA's resiliency extension (straggler detection, usage guide), over
+    all kernels of F, B, W, BW, R and FB together. They range from 0 to 1 (0.5 is twice as slow),
+    and are NaN for a rank that ran no kernels.
 
     Attributes:
         relative_score: Kernel time per iteration of the fastest peer over that of the rank.
         individual_score: Kernel time of the rank's fastest iteration over that of its last one.
+        replay: Returns the slowdown S of each rank, by index; see :func:`rank_slowdowns`.
     """
 
     relative_score: Floats
     individual_score: Floats
+    replay: Callable[[], Mapping[int, float]]
+
+    @cached_property
+    def slowdown(self) -> Floats:
+        """S: how many times longer iterations take because of the rank, or NaN if it is unknown.
+
+        The iterations are replayed on first access, which takes seconds for a million operations.
+        """
+        by_rank = self.replay()
+        column = np.full(len(self.relative_score), np.nan)
+        column[list(by_rank)] = list(by_rank.values())
+        return column
 
 
-def measure_slowness(ranks: Sequence[Rank], iterations: Sequence[Iteration]) -> Slowness:
+def measure_slowness(
+    ranks: Sequence[Rank],
+    iterations: Sequence[Iteration],
+    replay: Callable[[], Mapping[int, float]],
+) -> Slowness:
     """Measure how slow ranks are in the averaged iterations.
 
     Args:
         ranks: The ranks, by index.
         iterations: All iterations.
+        replay: Returns the slowdown S of each rank, by index.
     """
     kernel_ns = np.full((len(iterations), len(ranks)), np.nan)
     for iteration in iterations:
@@ -63,11 +84,11 @@ def measure_slowness(ranks: Sequence[Rank], iterations: Sequence[Iteration]) -> 
     peers = stage_groups([member.stage for member in ranks])
     relative = score_by_fastest(rank, peers[rank], mean_ns[rank], len(ranks))
     if not len(iterations):
-        return Slowness(relative, np.full(len(ranks), np.nan))
+        return Slowness(relative, np.full(len(ranks), np.nan), replay)
     last = len(iterations) - 1 - is_known[::-1].argmax(axis=0)
     last_ns = known_ns[last, np.arange(len(ranks))]
     best_ns = np.where(is_known, kernel_ns, np.inf).min(axis=0)
-    return Slowness(relative, as_multiples(best_ns, last_ns))
+    return Slowness(relative, as_multiples(best_ns, last_ns), replay)
 
 
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:

@@ -261,7 +261,11 @@ class Report:
     @cached_property
     def slowness(self) -> Slowness:
         """How slow each rank is, compared with its peers and with itself."""
-        return measure_slowness(tuple(self.ranks), tuple(self.iterations))
+        return measure_slowness(tuple(self.ranks), tuple(self.iterations), self._slowdown_by_rank)
+
+    def _slowdown_by_rank(self) -> Mapping[int, float]:
+        """Return the slowdown S of each rank for which it is known, by index."""
+        return {} if self.slowdowns is None else self.slowdowns.by_rank
 
     @cached_property
     def kernel_time(self) -> KernelTime:

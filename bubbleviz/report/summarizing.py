@@ -30,6 +30,7 @@ from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+from bubbleviz.explain.slowness import Slowness
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
@@ -109,7 +110,7 @@ def summary_of(
         what_if=_what_if(report.what_if),
         memory=report.memory,
         longest_bubbles=_longest_bubbles(report),
-        slowdown=None if slowdowns is None else _slowdown(slowdowns),
+        slowdown=None if slowdowns is None else _slowdown(slowdowns, report.slowness),
         coverage=list(report.coverage),
         unattributed_kernels=list(report.unattributed_kernels),
         limitations=[
@@ -480,14 +481,17 @@ def _longest_bubbles(report: Report) -> list[summary.LongBubble]:
     ]
 
 
-def _slowdown(slowdowns: Slowdowns) -> summary.SlowdownEntry:
+def _slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
     links = list(slowdowns.by_link)
+    rank = np.flatnonzero(~np.isnan(slowness.slowdown))
     return summary.SlowdownEntry(
         total=slowdowns.total,
         by_phase=dict(slowdowns.by_phase),
         by_stage=_slowdown_columns(slowdowns.by_stage),
         by_replica=_slowdown_columns(slowdowns.by_replica),
-        by_rank=_slowdown_columns(slowdowns.by_rank),
+        by_rank=summary.SlowdownColumns(
+            number=rank.tolist(), slowdown=slowness.slowdown[rank].tolist()
+        ),
         by_microbatch=_slowdown_columns(slowdowns.by_microbatch),
         by_link=summary.LinkSlowdowns(
             source=[source for source, _ in links],

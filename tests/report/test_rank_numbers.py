@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import bubbleviz
@@ -16,6 +17,7 @@ from bubbleviz.render.text.report import as_text
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.pipeline_jobs import Job, simulated
 
 #: The job's rank of each place in pipeline order: stages of a replica do not follow each other.
@@ -80,3 +82,20 @@ def test_a_rank_has_the_score_of_how_slow_it_is(whole: bool, tmp_path: Path) -> 
     assert sorted(relative.tolist()) == pytest.approx([mean] + [1.0] * 7)
     assert sorted(individual.tolist()) == pytest.approx([1.0 if whole else 0.5] + [1.0] * 7)
     assert f" {mean:.2f}" in as_text(report, View())
+
+
+def test_the_slowness_table_has_the_slowdown_of_each_rank(tmp_path: Path) -> None:
+    plant(Planting(replicas=2, iterations=2, slow_rank=5, slow_rank_factor=2.0), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+    slowdown = report.slowness.slowdown
+    by_rank = document(report)["slowdown"]["by_rank"]
+
+    assert slowdown.shape == (8,)
+    assert slowdown.argmax() == 5
+    assert by_rank == {"number": list(range(8)), "slowdown": slowdown.tolist()}
+
+
+def test_the_slowdown_of_ranks_that_cannot_be_replayed_is_unknown(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
+
+    assert np.isnan(bubbleviz.analyze(path).slowness.slowdown).all()

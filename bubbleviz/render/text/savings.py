@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.memory_sizes import describe_fit, memory_text
@@ -108,12 +110,13 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
 
 def _slowdown_groups(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
     """Return names and slowdowns, a list for each kind of part."""
-    iterations = report.iterations
+    iterations, slowdown_of_rank = report.iterations, report.slowness.slowdown
+    ranks = np.flatnonzero(~np.isnan(slowdown_of_rank)).tolist()
     return [
         [(f"phase {name}", s) for name, s in costs.by_phase.items()],
         [(f"stage {stage}", s) for stage, s in costs.by_stage.items()],
         [(f"replica {replica}", s) for replica, s in costs.by_replica.items()],
-        [(numbered_rank(report, rank), s) for rank, s in costs.by_rank.items()],
+        [(numbered_rank(report, rank), float(slowdown_of_rank[rank])) for rank in ranks],
         [(f"microbatch {number}", s) for number, s in costs.by_microbatch.items()],
         [(f"link {ends[0]} to {ends[1]}", s) for ends, s in costs.by_link.items()],
         [(f"iteration {iterations[n].name}", s) for n, s in costs.by_iteration.items()],
