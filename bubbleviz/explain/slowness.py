@@ -173,6 +173,20 @@ def median_of_peers(group: Ints, values: Floats) -> Floats:
     return medians
 
 
+def median_of_stage(stages: Sequence[int | None], values: Floats, *, is_pipeline: bool) -> Floats:
+    """Return for each rank the median of the values of its stage, or NaN if it is unknown.
+
+    Args:
+        stages: Stage of each rank, or None if it is unknown.
+        values: One value per rank; NaNs are ignored.
+        is_pipeline: Whether ranks of unknown stage may do different work, and so have no median.
+            Otherwise their median is over all of them.
+    """
+    medians = median_of_peers(stage_groups(stages), values)
+    is_unknown = np.array([stage is None for stage in stages], bool)
+    return np.where(is_unknown & is_pipeline, np.nan, medians)
+
+
 def excess_over_peers(group: Ints, values: Floats) -> Floats:
     """Return by how much each value exceeds the norm of its group, as a fraction.
 

@@ -23,11 +23,12 @@ from bubbleviz.count.rank_iterations import (
     own_ratios,
     rank_column,
 )
+from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.choices import ROWS, one_of, style_settings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.report.advice import advise, shown_iteration
-from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
+from bubbleviz.report.rank_means import many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 

@@ -1,13 +1,12 @@
-"""Rank means: what the averaged iterations say of each rank, how it is spread, and what stands out.
+"""Rank means: numbers of each rank averaged over iterations, and their distribution over ranks.
 
-A run of many ranks is read from these: which ranks differ, and by how much, from the others of
-their stage.
+Runs of many ranks are summarised with these numbers.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,11 @@ from bubbleviz.count.rank_iterations import (
     own_ratios,
     rank_column,
 )
-from bubbleviz.count.statistics import median
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.slowness import as_multiples, median_of_peers, stage_groups
+from bubbleviz.explain.standouts import Standout, find_standouts
 from bubbleviz.model.arrow import Kind, Records, records, row_type
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.texts import counted, one_line, rank_name
 from bubbleviz.report.report import NOTICEABLE, Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 
@@ -162,158 +159,16 @@ def distribution(values: Floats) -> tuple[float, float, float, float] | None:
     return least, median, high, most
 
 
-def median_of_stage(report: Report, values: Floats) -> Floats:
-    """Return for each rank the median of the values of its stage, or NaN if none is known.
-
-    Ranks of a pipeline whose stages are unknown do different work, so they have no median.
-    """
-    stages = [rank.stage for rank in report.ranks]
-    medians = median_of_peers(stage_groups(stages), values)
-    is_unknown = np.array([stage is None for stage in stages], bool)
-    return np.where(is_unknown & (report.no_pipeline is None), np.nan, medians)
-
-
-# Standouts: the few of very many ranks that differ from the others, and by what.
-#
-# Ranks that differ together are named together: by their stage, pipeline or host, where most of its
-# ranks are among them.
-
-
-#: A rank stands out whose ratio is so far from the median of all, or a phase of which takes so
-#: much more or less than the median of its stage, and a noticeable part of the window.
-_POINTS, _TIMES = 0.01, 0.05
-#: A stage, pipeline or host does of whose ranks so many do.
-_MOST_OF = 0.75
-
-
-@dataclass(frozen=True)
-class Standout:
-    """A rank, or a stage, pipeline or host, that differs from the others.
-
-    Attributes:
-        name: of it.
-        ranks: their indices, ascending.
-        ratio: mean of their ratios; None where it is unknown.
-        above: how far that is above the median of all ranks.
-        phase: of those whose time differs from the median of its stage, that which differs by
-            most time; empty where none does.
-        times: that time, as a multiple.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
-    ratio: float | None
-    above: float
-    phase: str
-    times: float
-
-    @property
-    def why(self) -> str:
-        """By what it differs."""
-        if self.phase:
-            return f"{self.phase} takes {self.times:.2f} times the median of its stage"
-        side = "above" if self.above > 0 else "below"
-        return f"{100 * abs(self.above):.2f} points {side} the median"
-
-    @property
-    def short(self) -> str:
-        """By what it differs, in a few characters."""
-        if self.phase:
-            return f"{self.phase} {self.times:.2f} x median"
-        return f"bubble {100 * self.above:+.1f}"
-
-
 def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
-    """Return what stands out, what differs most first; of two ranks, none does."""
-    if len(report.ranks) < 3:
-        return ()
-    ratios = means.bubble_ratio
-    above = ratios - _median(ratios)
-    middle = {phase: median_of_stage(report, own) for phase, own in means.busy_ns.items()}
-    times = {phase: as_multiples(own, middle[phase]) for phase, own in means.busy_ns.items()}
-    lost_ns = {phase: np.abs(own - middle[phase]) for phase, own in means.busy_ns.items()}
-    away = {phase: np.nan_to_num(np.abs(own - 1)) for phase, own in times.items()}
-    least_ns = NOTICEABLE * (report.summary.window_ns[means.ratio].mean or 0.0)
-    out = np.abs(np.nan_to_num(above)) >= _POINTS
-    for phase, own in away.items():
-        out |= (own >= _TIMES) & (lost_ns[phase] >= least_ns)
-    found = [
-        _standout(name, ranks, above, times, lost_ns, least_ns, means)
-        for name, ranks in _grouped(report, np.asarray(out, bool))
-    ]
-    return tuple(sorted(found, key=lambda s: (-max(abs(s.times - 1), abs(s.above)), s.ranks)))
-
-
-def _grouped(report: Report, out: Bools) -> Iterator[tuple[str, Ints]]:
-    """Yield the ranks that stand out, by what most of is among them, each once."""
-    left = out.copy()
-    ranks = report.ranks
-    for kind, keys in (
-        ("stage", [rank.stage for rank in ranks]),
-        ("pipeline", [rank.pipeline for rank in ranks]),
-        ("host", [rank.host for rank in ranks]),
-    ):
-        for key, members in _members(keys, left):
-            inside = members[left[members]]
-            if len(members) > 1 and _MOST_OF * len(members) <= len(inside) < len(ranks):
-                yield f"{kind} {one_line(str(key), 60)}", inside
-                left[inside] = False
-    for rank in np.flatnonzero(left).tolist():
-        stage = "" if ranks[rank].stage is None else f", stage {ranks[rank].stage}"
-        name = rank_name(ranks[rank].global_rank, rank, one_line(ranks[rank].label, 40))
-        yield f"{name}{stage}", np.array([rank], np.int64)
-
-
-def _members(keys: Sequence[str | int | None], out: Bools) -> Iterator[tuple[str | int, Ints]]:
-    """Yield the ranks of each key that some of them that stand out have."""
-    members: dict[str | int, list[int]] = {}
-    wanted = {keys[rank] for rank in np.flatnonzero(out).tolist()} - {None}
-    for rank, key in enumerate(keys):
-        if key is not None and key in wanted:
-            members.setdefault(key, []).append(rank)
-    for key, own in members.items():
-        yield key, np.array(own, np.int64)
-
-
-def _standout(
-    name: str,
-    ranks: Ints,
-    above: Floats,
-    times: dict[str, Floats],
-    lost_ns: dict[str, Floats],
-    least_ns: float,
-    means: RankMeans,
-) -> Standout:
-    multiples = {phase: _median(own[ranks]) for phase, own in times.items()}
-    lost = {phase: _median(own[ranks]) for phase, own in lost_ns.items()}
-    known = {
-        phase: own
-        for phase, own in multiples.items()
-        if abs(own - 1) >= _TIMES and lost[phase] >= least_ns
-    }
-    # That which takes most time more, or less.
-    phase = max(known, key=lambda own: lost[own], default="")
-    own = means.bubble_ratio[ranks][~np.isnan(means.bubble_ratio[ranks])]
-    return Standout(
-        name=name,
-        ranks=tuple(ranks.tolist()),
-        ratio=float(own.mean()) if len(own) else None,
-        above=float(above[ranks][~np.isnan(above[ranks])].mean()) if len(own) else 0.0,
-        phase=phase,
-        times=known[phase] if phase else 1.0,
+    """Return the ranks, stages, pipelines and hosts that stand out, the most different first."""
+    window_ns = report.summary.window_ns[means.ratio].mean or 0.0
+    return find_standouts(
+        tuple(report.ranks),
+        means.bubble_ratio,
+        means.busy_ns,
+        NOTICEABLE * window_ns,
+        is_pipeline=report.no_pipeline is None,
     )
-
-
-def _median(values: Floats) -> float:
-    """Return the median of those that are known; NaN of none."""
-    return median(values[~np.isnan(values)])
-
-
-def sentence_of(standout: Standout) -> str:
-    """Return what stands out, how many ranks that are, and by what."""
-    several = len(standout.ranks) > 1
-    ranks = f" ({counted(len(standout.ranks), 'rank')})" if several else ""
-    return f"{standout.name}{ranks}: {standout.why}"
 
 
 # Groups of whole pipelines.

@@ -22,7 +22,6 @@ from bubbleviz.report.rank_means import (
     distribution,
     many_ranks,
     rank_means,
-    sentence_of,
     standouts,
 )
 from bubbleviz.report.report import Report
@@ -207,7 +206,7 @@ def first_lines(report: Report, display: Display) -> list[doc.Line]:
         # Blanks of the histogram stay.
         lines.append((doc.Span(lead, "bold"), doc.Span(text)))
     found = standouts(report, means)
-    named = [sentence_of(standout) for standout in found[:_NAMED]]
+    named = [standout.sentence for standout in found[:_NAMED]]
     if len(found) > _NAMED:
         named.append(f"{len(found) - _NAMED:,} more (-v ranks)")
     if named:

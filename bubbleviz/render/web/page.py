@@ -26,6 +26,7 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -38,7 +39,6 @@ from bubbleviz.render.web.unsaved import UnsavedNumbers, unsaved_numbers
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.rank_means import (
     RankMeans,
-    Standout,
     many_ranks,
     rank_means,
     saved_measure,

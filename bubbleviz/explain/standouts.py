@@ -1,0 +1,209 @@
+"""Standouts: the few of many ranks that differ from the others, and how they differ.
+
+A rank stands out if its bubble ratio is far from the median of all ranks, or if one of its phases
+takes clearly more or less time than the median of its stage. If most ranks of a stage, pipeline or
+host stand out, they are named together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.count.statistics import median
+from bubbleviz.explain.slowness import as_multiples, median_of_stage
+from bubbleviz.model.columns import Bools, Floats, Ints
+from bubbleviz.model.operations import Rank
+from bubbleviz.model.texts import counted, one_line, rank_name
+
+#: Minimum difference of a bubble ratio from the median of all ranks.
+_MIN_RATIO_EXCESS = 0.01
+#: Minimum relative difference of the time of a phase from the median of its stage.
+_MIN_TIME_DIFFERENCE = 0.05
+#: Minimum fraction of the ranks of a stage, pipeline or host that must stand out to name it.
+_MIN_FRACTION = 0.75
+
+
+@dataclass(frozen=True)
+class Standout:
+    """A rank, stage, pipeline or host that differs from the others.
+
+    Attributes:
+        name: Its name.
+        ranks: Indices of its ranks that stand out, ascending.
+        ratio: Mean of their bubble ratios, or None if it is unknown.
+        above: Mean difference of these ratios from the median of all ranks; negative if they are
+            below it.
+        phase: The phase whose time differs most from the median of the stage, or "" if no phase
+            differs enough.
+        times: The time of this phase as a multiple of the median, or 1 without such a phase.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    ratio: float | None
+    above: float
+    phase: str
+    times: float
+
+    @property
+    def why(self) -> str:
+        """How it differs from the others."""
+        if self.phase:
+            return f"{self.phase} takes {self.times:.2f} times the median of its stage"
+        side = "above" if self.above > 0 else "below"
+        return f"{100 * abs(self.above):.2f} points {side} the median"
+
+    @property
+    def short(self) -> str:
+        """How it differs from the others, in a few characters."""
+        if self.phase:
+            return f"{self.phase} {self.times:.2f} x median"
+        return f"bubble {100 * self.above:+.1f}"
+
+    @property
+    def sentence(self) -> str:
+        """Its name, its number of ranks if it has several, and how it differs."""
+        has_several = len(self.ranks) > 1
+        ranks = f" ({counted(len(self.ranks), 'rank')})" if has_several else ""
+        return f"{self.name}{ranks}: {self.why}"
+
+
+@dataclass(frozen=True)
+class _PhaseDifference:
+    """Time of one phase by rank, compared with the median of the rank's stage.
+
+    Attributes:
+        multiple: Time as a multiple of the median, or NaN if it is unknown.
+        difference_ns: Absolute difference from the median, or NaN if it is unknown.
+    """
+
+    multiple: Floats
+    difference_ns: Floats
+
+    def exceeds(self, min_time_ns: float) -> Bools:
+        """Return the ranks whose time differs enough, as a mask."""
+        differs = np.abs(np.nan_to_num(self.multiple, nan=1.0) - 1) >= _MIN_TIME_DIFFERENCE
+        return np.asarray(differs & (self.difference_ns >= min_time_ns), bool)
+
+    def median_of(self, ranks: Ints) -> tuple[float, float]:
+        """Return the median multiple and difference of some ranks."""
+        return _median(self.multiple[ranks]), _median(self.difference_ns[ranks])
+
+
+def find_standouts(
+    ranks: Sequence[Rank],
+    bubble_ratio: Floats,
+    busy_ns: Mapping[str, Floats],
+    min_time_ns: float,
+    *,
+    is_pipeline: bool,
+) -> tuple[Standout, ...]:
+    """Return what stands out, the largest difference first.
+
+    Args:
+        ranks: The ranks, by index. If there are fewer than three, none stands out.
+        bubble_ratio: Bubble ratio of each rank, or NaN if it is unknown.
+        busy_ns: Time of each phase by rank, keyed by phase name.
+        min_time_ns: Minimum difference of a time that is noticeable.
+        is_pipeline: Whether ranks of unknown stage may do different work.
+    """
+    if len(ranks) < 3:
+        return ()
+    stages = [rank.stage for rank in ranks]
+    above = bubble_ratio - _median(bubble_ratio)
+    phases = {}
+    for phase, time_ns in busy_ns.items():
+        median_ns = median_of_stage(stages, time_ns, is_pipeline=is_pipeline)
+        multiple = as_multiples(time_ns, median_ns)
+        phases[phase] = _PhaseDifference(multiple, np.abs(time_ns - median_ns))
+    stands_out = np.abs(np.nan_to_num(above)) >= _MIN_RATIO_EXCESS
+    for difference in phases.values():
+        stands_out |= difference.exceeds(min_time_ns)
+    standouts = []
+    for name, members in _name_together(ranks, stands_out):
+        phase, times = _find_phase(phases, members, min_time_ns)
+        is_known = ~np.isnan(bubble_ratio[members])
+        ratio = float(bubble_ratio[members][is_known].mean()) if is_known.any() else None
+        mean_above = float(above[members][is_known].mean()) if is_known.any() else 0.0
+        indices = tuple(members.tolist())
+        standouts.append(Standout(name, indices, ratio, mean_above, phase, times))
+    return tuple(sorted(standouts, key=_sort_key))
+
+
+def _sort_key(standout: Standout) -> tuple[float, tuple[int, ...]]:
+    """Return the key that sorts standouts by their difference, the largest first."""
+    return -max(abs(standout.times - 1), abs(standout.above)), standout.ranks
+
+
+def _find_phase(
+    phases: Mapping[str, _PhaseDifference], ranks: Ints, min_time_ns: float
+) -> tuple[str, float]:
+    """Return the phase whose time differs most, and its multiple of the median.
+
+    Args:
+        phases: Differences by phase.
+        ranks: Indices of ranks that stand out together.
+        min_time_ns: Minimum difference of a time that is noticeable.
+
+    Returns:
+        Name of the phase and the multiple, or "" and 1 if no phase differs enough.
+    """
+    largest_ns, name, times = -np.inf, "", 1.0
+    for phase, difference in phases.items():
+        multiple, time_ns = difference.median_of(ranks)
+        is_noticeable = abs(multiple - 1) >= _MIN_TIME_DIFFERENCE and time_ns >= min_time_ns
+        if is_noticeable and time_ns > largest_ns:
+            largest_ns, name, times = time_ns, phase, multiple
+    return name, times
+
+
+def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, Ints]]:
+    """Yield the ranks that stand out, each once: by stage, pipeline or host, or alone.
+
+    Args:
+        ranks: The ranks, by index.
+        stands_out: Mask of the ranks that stand out.
+    """
+    is_unnamed = stands_out.copy()
+    for kind, keys in (
+        ("stage", [rank.stage for rank in ranks]),
+        ("pipeline", [rank.pipeline for rank in ranks]),
+        ("host", [rank.host for rank in ranks]),
+    ):
+        for key, members in _list_members(keys, is_unnamed).items():
+            unnamed = members[is_unnamed[members]]
+            has_most = _MIN_FRACTION * len(members) <= len(unnamed) < len(ranks)
+            if len(members) > 1 and has_most:
+                yield f"{kind} {one_line(str(key), 60)}", unnamed
+                is_unnamed[unnamed] = False
+    for index in np.flatnonzero(is_unnamed).tolist():
+        rank = ranks[index]
+        stage = "" if rank.stage is None else f", stage {rank.stage}"
+        name = rank_name(rank.global_rank, index, one_line(rank.label, 40))
+        yield f"{name}{stage}", np.array([index], np.int64)
+
+
+def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:
+    """Return the ranks with each key that an unnamed rank has.
+
+    Args:
+        keys: Key of each rank, or None if it is unknown.
+        is_unnamed: Mask of the ranks that stand out and are not yet named.
+
+    Returns:
+        Indices of ranks by key, in the order in which keys first occur.
+    """
+    keys_of_unnamed = {keys[index] for index in np.flatnonzero(is_unnamed).tolist()}
+    members: dict[str | int, list[int]] = {}
+    for index, key in enumerate(keys):
+        if key is not None and key in keys_of_unnamed:
+            members.setdefault(key, []).append(index)
+    return {key: np.array(indices, np.int64) for key, indices in members.items()}
+
+
+def _median(values: Floats) -> float:
+    """Return the median of the values that are not NaN, or NaN if there are none."""
+    return median(values[~np.isnan(values)])
