@@ -27,10 +27,6 @@ from tests.planting.kernels.timetable import KINDS, Recipe, timetable_of
 
 _TINY_SIZE = "4k"
 _WIDTH = 160
-#: The page that shows the result, and the line behind which it stands.
-GUIDE = ROOT / "bubbleviz" / "guides" / "benchmark.md"
-MARK = "<!-- printed by scripts/bench --guide -->\n"
-_GUIDE_SIZES, _GUIDE_ROUNDS = ["200k", "2M", "10M"], 5
 _READERS = ("compiled", "sqlite", "parquet")
 
 
@@ -57,7 +53,7 @@ class Result:
         return [grid for grid in found if grid.rows]
 
     def markdown(self) -> str:
-        """Return it as the guide has it."""
+        """Return it as Markdown."""
         notes = "\n".join(f"- {note}" for note in self.notes)
         return "\n\n".join([*(grid.markdown() for grid in self.grids()), notes]) + "\n"
 
@@ -67,23 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.tiny:
         options.sizes, options.rounds = [_TINY_SIZE], 1
-    elif options.guide:
-        options.sizes, options.rounds = _GUIDE_SIZES, _GUIDE_ROUNDS
     try:
         result = _benchmark(options, _progress)
     except BenchmarkError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    if options.guide:
-        show_in(GUIDE, result.markdown())
     _print(result, markdown=options.markdown)
     return 0
-
-
-def show_in(guide: Path, result: str) -> None:
-    """Put a result into the guide, in the place of the one before."""
-    text = guide.read_text(encoding="utf-8")
-    guide.write_text(f"{text.partition(MARK)[0]}{MARK}{result}", encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,14 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="one pair on a few thousand kernels, to see that all of it runs",
     )
-    parser.add_argument(
-        "--markdown", action="store_true", help="print tables as the guide has them"
-    )
-    parser.add_argument(
-        "--guide",
-        action="store_true",
-        help=f"{_GUIDE_ROUNDS} rounds of {', '.join(_GUIDE_SIZES)}, put into the guide",
-    )
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     return parser  # fmt: skip
 
 

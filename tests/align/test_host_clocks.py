@@ -12,7 +12,7 @@ import bubbleviz
 from tests.planting import Planting, plant
 from tests.support.host_clocks import MS, Job, grid, outcome_of
 
-#: ``python -m scripts.measure_pairing`` runs more of them.
+#: ``python -m scripts.score_inference clocks`` runs more of them.
 JOBS = list(grid(24, 3))
 
 

@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.native.library import library
 from scripts.benchmark import __main__ as main_module
-from scripts.benchmark.__main__ import GUIDE, MARK, main, show_in
+from scripts.benchmark.__main__ import main
 from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.machine import commit_note
 from scripts.benchmark.pairs import RATIO_TOLERANCE
@@ -158,17 +158,6 @@ def test_what_is_not_compiled_is_not_measured_as_if_it_were(
     assert capsys.readouterr().err == (
         "bench: not measured: the compiled reader, for profiles are read by SQLite (not built)\n"
     )
-
-
-def test_a_result_takes_the_place_of_the_one_before_in_the_guide(tmp_path: Path) -> None:
-    guide = tmp_path / "benchmark.md"
-    assert GUIDE.read_text(encoding="utf-8").count(MARK) == 1
-    guide.write_text(f"# Words\n\n{MARK}old\nold\n", encoding="utf-8")
-
-    show_in(guide, "new\n")
-    show_in(guide, "newer\n")
-
-    assert guide.read_text(encoding="utf-8") == f"# Words\n\n{MARK}newer\n"
 
 
 @pytest.mark.parametrize("argument", ["0k", "2G", "--kinds=odd", "--jobs=0", "--readers=x"])

@@ -1,6 +1,6 @@
 """Jobs of several hosts whose clocks are wrong, and whether a report of them is right.
 
-``python -m scripts.measure_pairing`` plants jobs over a grid and counts how they come out::
+``python -m scripts.score_inference clocks`` plants jobs over a grid and counts how they come out::
 
     right     iterations are paired as they were, and no clock or ratio is off by more than said
     unknown   the pairing is not known, and the report says so

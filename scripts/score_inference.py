@@ -1,14 +1,17 @@
-"""Plant runs with replicas of unequal speed, and count in how many the stages are right.
+"""Count how often reports of synthetic runs infer the right clocks, or stages and pipelines.
 
-    python -m scripts.staging_grid --runs 60
+    python -m scripts.score_inference clocks
+    python -m scripts.score_inference stages
 
-Sizes, schedules, slow ranks, pauses, jitter and hosts are drawn with a fixed seed. Stages and
-pipelines of each report are compared with the planted ones.
+``clocks`` simulates runs of several hosts with wrong clocks, whose captures may contain different
+iterations. ``stages`` simulates runs with slow ranks and replicas. All properties are drawn with a
+fixed seed. Prints each wrong result, and how many results are right, unknown and wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +24,7 @@ import bubbleviz
 from bubbleviz.errors import BubblevizError
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
+from tests.support import host_clocks
 
 #: Stages, replicas and microbatches.
 _SIZES = (
@@ -31,7 +35,7 @@ _SCHEDULES = ("1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v")
 
 
 def draw_planting(number: int) -> Planting:
-    """Return the run of a number; most runs have one fault."""
+    """Draw the properties of a run for ``stages``; most runs have one fault."""
     rng = np.random.default_rng((2_026, number))
 
     def one(*values: Any) -> Any:
@@ -73,43 +77,59 @@ def draw_planting(number: int) -> Planting:
     )
 
 
-def compare(report: Report, truth: Truth) -> str:
-    """Return how the stages and pipelines of a report compare with the truth."""
-    planted = {(rank.host, rank.pid, rank.device_id): rank for rank in truth.ranks}
-    pairs = [(rank, planted[rank.host, rank.pid, rank.device_id]) for rank in report.ranks]
+def compare_stages(report: Report, truth: Truth) -> str:
+    """Compare the stages and pipelines of a report with the true ones."""
+    true_ranks = {(rank.host, rank.pid, rank.device_id): rank for rank in truth.ranks}
+    pairs = [(rank, true_ranks[rank.host, rank.pid, rank.device_id]) for rank in report.ranks]
     if any(rank.stage is None for rank, _ in pairs):
         return "unknown"
     if any(rank.stage != true.stage for rank, true in pairs):
-        return "WRONG stages"
+        return "wrong: stages"
     if any(rank.pipeline is None for rank, _ in pairs):
         return "only stages known"
-    # Pipelines may have other numbers than the planted ones.
+    # Pipelines may be numbered differently.
     numbers = {(rank.pipeline, true.pipeline) for rank, true in pairs}
-    return "right" if len(numbers) == truth.planting.replicas else "WRONG pipelines"
+    return "right" if len(numbers) == truth.planting.replicas else "wrong: pipelines"
 
 
-def outcome_of(number: int) -> str:
-    """Return the outcome of the run of a number."""
+def score_stages(number: int) -> str:
+    """Simulate and analyze one run of ``stages``; return the result."""
     with tempfile.TemporaryDirectory() as folder:
         truth = plant(draw_planting(number), Path(folder))
         try:
-            return compare(bubbleviz.analyze(folder), truth)
+            return compare_stages(bubbleviz.analyze(folder), truth)
         except BubblevizError as error:
-            return f"refused: {error}"
+            return f"wrong: refused, {error}"
 
 
-def main() -> None:
-    """Print the outcomes that are wrong, and how often each outcome was."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=60)
-    numbers = range(parser.parse_args().runs)
+def score_clocks(job: host_clocks.Job) -> str:
+    """Simulate and analyze one run of ``clocks``; return the result."""
+    outcome = host_clocks.outcome_of(job)
+    return f"wrong: {outcome.reason}" if outcome.kind == "wrong" else outcome.kind
+
+
+def main() -> int:
+    """Print the results; return 1 if any is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("subject", choices=("clocks", "stages"))
+    parser.add_argument("--runs", type=int, default=60, help="number of runs (default: 60)")
+    options = parser.parse_args()
     with ProcessPoolExecutor() as pool:
-        outcomes = list(pool.map(outcome_of, numbers))
-    for number, outcome in zip(numbers, outcomes, strict=True):
-        if outcome.startswith(("WRONG", "refused")):
-            print(f"{outcome}: {draw_planting(number)}")
-    print(dict(Counter(outcomes).most_common()))
+        if options.subject == "clocks":
+            jobs = list(host_clocks.grid(options.runs, 0))
+            names = [job.name for job in jobs]
+            results = list(pool.map(score_clocks, jobs))
+        else:
+            names = [str(draw_planting(number)) for number in range(options.runs)]
+            results = list(pool.map(score_stages, range(options.runs)))
+    wrong = [
+        f"{result}: {name}"
+        for name, result in zip(names, results, strict=True)
+        if result.startswith("wrong")
+    ]
+    print(*wrong, dict(Counter(results).most_common()), sep="\n")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
