@@ -19,8 +19,8 @@ from bubbleviz.model.grouping import CodedTexts, coded_texts
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalised, counted, listed, not_option, one_line, rank_name
+from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import with_source
-from bubbleviz.report.rank_means import is_idle_elsewhere, measure_of
 from bubbleviz.report.report import Report
 
 #: Precedes the rows, and the advice, of ranks that the first advice is about.
@@ -164,7 +164,7 @@ _NUMBERS = {
 def _note(report: Report, has_numbers: bool | None) -> Iterator[str]:
     definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
     if definition is not None:
-        yield f"{capitalised(measure_of(report))}: {with_source(definition.definition)}."
+        yield f"{capitalised(name_measure(report).name)}: {with_source(definition.definition)}."
     yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."
     for restriction in report.restrictions:
         yield f"{capitalised(restriction.text)}."

@@ -35,8 +35,8 @@ from bubbleviz.report.bubble_parts import (
 )
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
+from bubbleviz.report.measure import name_measure, name_saved_measure
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import KernelTime, Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
@@ -106,11 +106,8 @@ def test_without_a_pipeline_the_headline_says_what_its_ratio_leaves_out(tmp_path
     assert f">{told} · no pipeline" in drawn
     assert "% of its time is idle between operations.</title>" in drawn
     assert "Idle time between operations" in latex.render(gapped, View())
-    assert saved_measure(summary_of(gapped)) == {
-        "name": measure_of(gapped),
-        "idle": idle_of(gapped),
-    }
-    assert measure_of(dense) == "idle in iterations"
+    assert name_saved_measure(summary_of(gapped)) == name_measure(gapped)
+    assert name_measure(dense).name == "idle in iterations"
 
 
 def test_missing_ranks_come_before_launch_gaps(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.text.first_screen import first_screen, headline_lines
 from bubbleviz.render.text.report import as_markdown
 from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.report.measure import name_measure, name_saved_measure
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.summarizing import summary_of
@@ -285,10 +285,7 @@ def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None
     assert screen.startswith("Idle in iterations: 28.57 %")
     assert "What the idle time is made of" in screen
     assert "What the bubble is made of" not in screen + as_markdown(report, View())
-    assert saved_measure(summary_of(report)) == {
-        "name": measure_of(report),
-        "idle": idle_of(report),
-    }
+    assert name_saved_measure(summary_of(report)) == name_measure(report)
     table = latex.render(report, View())
     assert "Idle time in iterations" in table
     assert "Bubble ratios" not in table

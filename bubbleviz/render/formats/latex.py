@@ -15,8 +15,8 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import capitalised, counted, percent_bounds
 from bubbleviz.render.rows import select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
+from bubbleviz.report.measure import is_idle_elsewhere
 from bubbleviz.report.methods import methods, with_source
-from bubbleviz.report.rank_means import is_idle_elsewhere
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 

@@ -15,7 +15,7 @@ from bubbleviz.render.picture.page import (
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
 from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK
-from bubbleviz.report.rank_means import idle_of
+from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
 #: Maximum width of names, as a share of the width of the page.
@@ -24,7 +24,7 @@ WIDEST_NAME = 0.175
 
 def ratio_title(report: Report, selection: Selection) -> str:
     """Return the title of the column of ratios, which are means if several iterations are drawn."""
-    idle = idle_of(report)
+    idle = name_measure(report).idle
     return f"mean {idle}" if len(selection.iterations) > 1 else idle
 
 

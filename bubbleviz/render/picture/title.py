@@ -10,7 +10,7 @@ from bubbleviz.render.picture.page import (
     percent,
 )
 from bubbleviz.render.rows import Selection
-from bubbleviz.report.rank_means import measure_of
+from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
 #: Minimum difference of a ratio and its lower bound if both are printed.
@@ -38,7 +38,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     """Return the ratio as a heading, and a text on what it is the ratio of."""
     drawn = selection.iterations
     measure = f"{one_line(report.headline, 40)} bubble ratio"
-    head = f"{measure if report.no_pipeline is None else measure_of(report)} "
+    head = f"{measure if report.no_pipeline is None else name_measure(report).name} "
     value, parts = percent(None), []
     spread = report.summary.bubble_ratio.get(report.headline)
     if spread is not None and spread.mean is not None and spread.n > 0:

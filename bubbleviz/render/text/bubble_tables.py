@@ -15,7 +15,7 @@ from bubbleviz.report.bubble_parts import (
     step_window,
 )
 from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
-from bubbleviz.report.rank_means import idle_of
+from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
 
@@ -24,7 +24,8 @@ def causes(report: Report) -> doc.Table:
 
     It has no rows where nothing is known of them.
     """
-    what = f"What the {idle_of(report)} is made of ({report.explanation.listed_ratio} window)"
+    idle, window = name_measure(report).idle, report.explanation.listed_ratio
+    what = f"What the {idle} is made of ({window} window)"
     parts = bubble_parts(report)
     total = sum(part.share for part in parts)
     of_bubble = rounded_shares([part.share / total for part in parts]) if total else []

@@ -26,7 +26,7 @@ from bubbleviz.report.bubble_parts import (
     flops_use,
     rounded_shares,
 )
-from bubbleviz.report.rank_means import idle_of, is_idle_elsewhere, measure_of
+from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
@@ -52,7 +52,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     bounds = "".join(f"{joint}{text}" for joint, text in _bounds(report))
     mean = report.summary.bubble_ratio[report.headline].mean
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
-    value = f"{measure_of(report)}: {percent(mean)}"
+    value = f"{name_measure(report).name}: {percent(mean)}"
     spread = f"{_spread(report)}{_kernel_share(report)}"
     return value, f"{spread}{marked}{bounds}", _run(report), why
 
@@ -208,7 +208,7 @@ def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
     """Yield the primary ratio, the run, and what restricts or bounds the ratio."""
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else percent(mean)
-    lead = f"{capitalised(measure_of(report))}: {value}"
+    lead = f"{capitalised(name_measure(report).name)}: {value}"
     spread = f"{_spread(report)}{_worst(report)}{_kernel_share(report)}"
     joint = ";" if spread.startswith(";") else ""
     yield from paragraph(spread.removeprefix(joint).strip(), display, lead=f"{lead}{joint}")
@@ -230,7 +230,8 @@ def _bubble(report: Report, display: Display) -> list[doc.Line]:
     shares = [part.share for part in parts]
     window = report.explanation.listed_ratio
     of = "window" if window == report.headline else f"{window} window"
-    title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * sum(shares):.2f}"
+    idle = name_measure(report).idle
+    title = f"What the {idle} is made of, % of the {of}; sum {100 * sum(shares):.2f}"
     bar = [
         (part.name, part.share, shown, BUBBLE_PARTS[part.name])
         for part, shown in zip(parts, rounded_shares(shares), strict=True)

@@ -39,7 +39,7 @@ from bubbleviz.render.rows import (
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
 from bubbleviz.report.labels import MARK, numbered_rank
-from bubbleviz.report.rank_means import idle_of
+from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -270,7 +270,7 @@ def _title(report: Report, selection: Selection, size: int, display: Display) ->
     (iteration,) = selection.iterations
     name, length = one_line(iteration.name, 30), _length(report, selection, iteration)
     title = f"Iteration {name}, {length}: {_row_words(selection, size)}"
-    share = idle_of(report)
+    share = name_measure(report).idle
     room = display.width - len(share) - 1
     *above, last = wrapped(display.shown(title), room, hanging=2)
     blank = " " * (display.width - cell_width(last) - len(share))

@@ -37,13 +37,8 @@ from bubbleviz.render.rows import chosen_ranks
 from bubbleviz.render.web.shards import bytes_of, deflated, sharded
 from bubbleviz.render.web.unsaved import UnsavedNumbers, unsaved_numbers
 from bubbleviz.report.labels import with_relative_paths
-from bubbleviz.report.rank_means import (
-    RankMeans,
-    many_ranks,
-    rank_means,
-    saved_measure,
-    standouts,
-)
+from bubbleviz.report.measure import name_saved_measure
+from bubbleviz.report.rank_means import RankMeans, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import RunSummary, values_of
@@ -255,7 +250,7 @@ def packed(
         "many": many_ranks(len(summary.ranks)),
         "standouts": standing_out,
         "shards": shards,
-        "measure": saved_measure(summary),
+        "measure": asdict(name_saved_measure(summary)),
         "names": timeline.names,
         "paints": [
             {"bands": [list(band) for band in each.bands], "number": each.number} for each in paints

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.report.rank_means import rank_groups, rows_of_ranks
 from bubbleviz.report.timeline import Timeline
 
 #: Ranks of a shard: pipelines of fewer share one, those of more have several.
@@ -75,7 +74,7 @@ def sharded(
         table: own["rank"] if "rank" in own else operations["rank"][own["operation"]]
         for table, own in columns.items()
     }
-    groups = rank_groups(pipelines, _FEWEST_RANKS, _MOST_RANKS, _UNKNOWN_RANKS)
+    groups = _group_pipelines(pipelines)
     blocks: list[str] = []
     known: dict[bytes, int] = {}
     shards: list[tuple[int, int, int, int]] = []
@@ -87,7 +86,7 @@ def sharded(
     order = np.argsort(-np.nan_to_num(np.abs(means - usual)), kind="stable").tolist()
     for place in sorted(order, key=lambda own: asked.isdisjoint(range(*groups[own]))):
         first, last = groups[place]
-        own = {table: rows_of_ranks(rank, first, last) for table, rank in ranks.items()}
+        own = {table: _rows_of_ranks(rank, first, last) for table, rank in ranks.items()}
         structure = bytes_of(_structure(columns, own, first))
         times = deflated(bytes_of(_times(columns, own, first)), _LEVEL)
         new = "" if structure in known else deflated(structure, _LEVEL)
@@ -104,6 +103,31 @@ def sharded(
         f'<script type="application/octet-stream" id="block-{number}">{block}</script>'
         for number, block in enumerate(blocks)
     ]
+
+
+def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Return half-open ranges (first, stop) of the ranks of each shard.
+
+    Small pipelines share a shard, and large ones are cut.
+
+    Args:
+        pipelines: Pipeline of each rank, sorted, or None if it is unknown.
+    """
+    count = len(pipelines)
+    starts = [rank for rank in range(count) if rank == 0 or pipelines[rank] != pipelines[rank - 1]]
+    groups: list[tuple[int, int]] = []
+    for first, stop in zip(starts, [*starts[1:], count], strict=False):
+        size = _UNKNOWN_RANKS if pipelines[first] is None else _MOST_RANKS
+        if groups and stop - groups[-1][0] <= _FEWEST_RANKS:
+            groups[-1] = (groups[-1][0], stop)
+        else:
+            groups.extend((cut, min(cut + size, stop)) for cut in range(first, stop, size))
+    return groups
+
+
+def _rows_of_ranks(rank: Ints, first: int, stop: int) -> slice:
+    """Return the rows of the ranks ``first`` to ``stop`` in a table that is sorted by rank."""
+    return slice(*np.searchsorted(rank, (first, stop)).tolist())
 
 
 def _in_units(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:

@@ -1,0 +1,72 @@
+"""Measure: what the primary ratio and the idle time are called.
+
+Idle time is only called a bubble if the ranks form a pipeline. Launch gaps inside operations count
+as work. If launch gaps, or compute outside operations, take more time than the rest, the ratio is
+only the idle time between operations, and its name says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
+
+if TYPE_CHECKING:
+    from bubbleviz.report.summary import RunSummary
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Names of the primary ratio and of the idle time.
+
+    Attributes:
+        name: Name of the ratio in a headline, such as ``bubble ratio (schedule)``.
+        idle: Name of the idle time, such as ``bubble``.
+    """
+
+    name: str
+    idle: str
+
+
+def name_measure(report: Report) -> Measure:
+    """Return the names of the primary ratio and of the idle time of a report."""
+    return _name(
+        report.headline,
+        is_pipeline=report.no_pipeline is None,
+        is_part=is_idle_elsewhere(report),
+    )
+
+
+def name_saved_measure(summary: RunSummary) -> Measure:
+    """Return the names of the primary ratio and of the idle time of a saved report."""
+    no_pipeline = {ONE_STAGE.code, UNPROVEN.code}
+    return _name(
+        summary.headline,
+        is_pipeline=all(entry.code not in no_pipeline for entry in summary.restrictions),
+        is_part=bool(summary.summary.kernel_time.sentence),
+    )
+
+
+def is_idle_elsewhere(report: Report) -> bool:
+    """Return whether a run without a pipeline also has noticeable idle time elsewhere.
+
+    The primary ratio is then only a part of the idle time of its GPUs.
+    """
+    return report.no_pipeline is not None and report.kernel_time.sentence is not None
+
+
+def _name(headline: str, *, is_pipeline: bool, is_part: bool) -> Measure:
+    """Return the names of a ratio.
+
+    Args:
+        headline: Name of the primary ratio.
+        is_pipeline: Whether the ranks form a pipeline.
+        is_part: Whether the ratio is only a part of the idle time.
+    """
+    if is_pipeline:
+        return Measure(f"bubble ratio ({headline})", "bubble")
+    if is_part:
+        return Measure("idle between operations", "time between operations")
+    return Measure("idle in iterations", "idle time")
