@@ -1,9 +1,9 @@
-"""Write the JSON Schema of reports, which the package contains.
+"""Write the JSON Schemas of reports, which the package contains.
 
     python -m scripts.json_schema
 
-The schema is generated from the model of reports, :class:`.summary.RunSummary`: types from its
-annotations, and descriptions from its docstrings. Run it after a change of the model.
+Each schema is generated from the model of the report: types from its annotations, and descriptions
+from its docstrings. Run it after a change of a model.
 """
 
 from __future__ import annotations
@@ -14,21 +14,28 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec import json as msgspec_json
 
 import bubbleviz
+from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summary import RunSummary
 
-FILE = Path(bubbleviz.__file__).parent / "report" / "report.schema.json"
+_PACKAGE = Path(bubbleviz.__file__).parent
+#: The file with the schema of each model.
+SCHEMA_FILES: dict[type[Struct], Path] = {
+    RunSummary: _PACKAGE / "report" / "report.schema.json",
+    IdleSummary: _PACKAGE / "report" / "idle.schema.json",
+}
 #: A clause of a docstring that refers to Python's documentation.
 _REFERENCE = re.compile(r"; see (?::\w+:`[^`]*`)(?: for [^.;]*)?")
 #: The entry of an attribute in the section "Attributes:" of a docstring.
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
-def schema_text() -> str:
-    """Return the JSON Schema of reports as text."""
-    schema = msgspec_json.schema(RunSummary)
+def schema_text(model: type[Struct]) -> str:
+    """Return the JSON Schema of a model as text."""
+    schema = msgspec_json.schema(model)
     for definition in schema["$defs"].values():
         _describe(definition)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -52,4 +59,5 @@ def _plain(text: str) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(schema_text(), encoding="utf-8")
+    for written_model, file in SCHEMA_FILES.items():
+        file.write_text(schema_text(written_model), encoding="utf-8")

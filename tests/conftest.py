@@ -98,11 +98,11 @@ def one_core() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def valid_reports() -> Iterator[None]:
-    """Check every JSON report that a test writes against the model of reports."""
-    from tests.support.valid_reports import write_checked
+    """Check every JSON report that a test writes against its model."""
+    from tests.support.valid_reports import check_written_reports
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bubbleviz.render.json_document.written", write_checked)
+        check_written_reports(patch)
         yield
 
 

@@ -22,15 +22,14 @@ from bubbleviz.model.files import read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.texts import counted, rank_name, shell_word
+from bubbleviz.report.idle_summary import IDLE_SCHEMA, IdleSummary
 from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.summary import (
-    IDLE_SCHEMA,
     SCHEMA,
     AdviceEntry,
     Average,
-    IdleSummary,
     PhaseTimeEntry,
     RunSummary,
     SlowdownEntry,

@@ -17,8 +17,8 @@ from bubbleviz.explain.slowdown.slowdowns import ReplayError
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
 
-#: Name and version of this model, and of reports on idle time, which share some of its keys.
-SCHEMA, IDLE_SCHEMA = "bubbleviz.report/2", "bubbleviz.idle/1"
+#: Name and version of this model.
+SCHEMA = "bubbleviz.report/2"
 #: Lower and upper bound of a ratio, given the uncertainty of the clocks.
 Interval = tuple[Finite, Finite]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -902,83 +902,7 @@ class RunSummary(Struct, frozen=True):
         return None if self.changes is None else self.changes.makespan_ns
 
 
-class IdleNumbers(Struct, frozen=True):
-    """Statistics on idle time over devices or their steps. Keys are names of idle shares.
-
-    Attributes:
-        iterations: Number of devices or steps.
-        bubble_ratio: Each idle share.
-        window_ns: Length of each share's window.
-        bubble_parts: Parts of the idle time, the largest first.
-    """
-
-    iterations: Count
-    bubble_ratio: dict[str, Average]
-    window_ns: dict[str, Average]
-    bubble_parts: list[IdlePart]
-
-
-class IdlePart(Struct, frozen=True):
-    """A part of the idle time.
-
-    Attributes:
-        name: What the host did meanwhile.
-        share: Share of the window.
-    """
-
-    name: str
-    share: Positive
-
-
-class IdleRank(Struct, frozen=True):
-    """A device of a report on idle time.
-
-    Attributes:
-        index: Index in the report.
-        profile: Path of its profile, or None if it is unknown.
-    """
-
-    index: int
-    profile: str | None = None
-
-
-class IdleKernels(Struct, frozen=True):
-    """Kernels of one name.
-
-    Attributes:
-        name: Name of the kernels.
-        time_ns: Sum of their times.
-    """
-
-    name: str
-    time_ns: Positive
-
-
-class IdleSummary(Struct, frozen=True):
-    """The part of a report on idle time that is compared with other reports.
-
-    Attributes:
-        schema: Name and version of reports on idle time.
-        version: Version of bubbleviz that wrote the report.
-        headline: Name of the primary idle share.
-        what_to_do_first: The most important advice in words, or None.
-        summary: Statistics on idle time.
-        restrictions: Why the shares are not those of the whole run.
-        ranks: Devices.
-        kernels: Times of kernels by name.
-    """
-
-    schema: str
-    version: str
-    headline: str
-    what_to_do_first: str | None
-    summary: IdleNumbers
-    restrictions: list[RestrictionEntry]
-    ranks: list[IdleRank]
-    kernels: list[IdleKernels]
-
-
-def values_of(summary: RunSummary | IdleSummary) -> dict[str, Any]:
+def values_of(summary: Struct) -> dict[str, Any]:
     """Return a summary as nested dictionaries and lists, ready to be written as JSON."""
     values: dict[str, Any] = to_builtins(summary, enc_hook=_python_float)
     return values

@@ -27,6 +27,7 @@ from bubbleviz.conventions.kinds import default_kinds, kernel_classes
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.texts import PRINTED_CHARACTERS
 from bubbleviz.render.text.terminal import plain_text
+from bubbleviz.report.idle_summary import LaunchQueue, WorkTotal
 from tests.support import xla_profiles
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
@@ -206,7 +207,7 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     assert (only(report).exposed_copy_ns, only(report).compute_ns) == (33_000, 10_000)
     assert "cudaMemPrefetchAsync" in advice(report)[0]
     # They are no kernels.
-    classes = {name: kernel_class for name, kernel_class, _, _ in report.work()}
+    classes = {total.name: total.work_class for total in report.work()}
     assert classes == {
         "gemm": "matrix products",
         "page migration": "copies",
@@ -535,10 +536,10 @@ def test_kernels_and_the_launch_queue(tmp_path: Path) -> None:
 
     rank = only(report)
     assert report.work() == [
-        ("gemm", "matrix products", 2, 200 * US),
-        ("ncclDevKernel_AllReduce", "communication", 1, 100 * US),
+        WorkTotal("gemm", "matrix products", 2, 200 * US),
+        WorkTotal("ncclDevKernel_AllReduce", "communication", 1, 100 * US),
     ]
-    assert (rank.queued, rank.queued_most, rank.queue_empty_ns) == (200 / 400, 1, 200 * US)
+    assert rank.launch_queue == LaunchQueue(200 / 400, 1, 200 * US)
 
 
 def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
@@ -546,13 +547,13 @@ def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
     kernels = [k(0, 100, 0), k(300, 400, 1), k(400, 500, 2)]
     calls = [c(0, 1, 0), c(100, 101, 1)]
     rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
-    assert (rank.queued, rank.queued_most, rank.queue_empty_ns) == (200 / 500, 1, 300 * US)
+    assert rank.launch_queue == LaunchQueue(200 / 500, 1, 300 * US)
 
     # With one launch of twelve the queue is unknown.
     kernels = [k(100 * i, 100 * i + 50, i) for i in range(12)]
     report = bubbleviz.idle(profile(tmp_path, kernels, [c(0, 1, 0)]))
     rank = only(report)
-    assert (rank.queued, rank.queued_most, rank.queue_empty_ns) == (None, 0, 0)
+    assert rank.launch_queue is None
     (row,) = device_table(report, 1).rows
     assert (row["queued"], row["empty %"]) == ("-", "-")
     assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
@@ -574,7 +575,7 @@ def test_the_queue_is_unknown_while_no_launch_is_recorded(
     kernels = [k(80 * i, 80 * i + 50, i) for i in range(100)]
     calls = [c(80 * i - 10, 80 * i - 5, i) for i in range(100) if i not in unrecorded]
     rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
-    assert (rank.queued is not None) is is_known
+    assert (rank.launch_queue is not None) is is_known
 
 
 def test_a_single_kernel_has_no_launch_queue_in_any_output(tmp_path: Path) -> None:
@@ -587,7 +588,7 @@ def test_a_single_kernel_has_no_launch_queue_in_any_output(tmp_path: Path) -> No
 
 def test_work_that_no_host_launched_is_not_queued(tmp_path: Path) -> None:
     report = bubbleviz.idle(xla_profiles.written(tmp_path, xla_profiles.tpu()))
-    assert {rank.queued for rank in report.ranks} == {None}
+    assert all(rank.launch_queue is None for rank in report.ranks)
 
 
 def test_page_migrations_are_never_queued(tmp_path: Path) -> None:
@@ -597,17 +598,18 @@ def test_page_migrations_are_never_queued(tmp_path: Path) -> None:
     pages = [M(a * US, (a + 10) * US, 0, kind=kind) for a, kind in ((600, 11), (700, 12))]
     report = bubbleviz.idle(profile(tmp_path, kernels, calls, copies=pages))
     rank = only(report)
-    assert (rank.queued, rank.queued_most) == (100 / 610, 1)
+    assert rank.launch_queue is not None
+    assert (rank.launch_queue.mean, rank.launch_queue.most) == (100 / 610, 1)
     assert spent(rank)["page migration"] == 190
 
     report = bubbleviz.idle(profile(tmp_path, copies=pages))
-    assert only(report).queued is None
+    assert only(report).launch_queue is None
 
 
 @pytest.mark.real_files
 def test_the_queue_of_a_trace_without_launches_is_unknown() -> None:
     report = bubbleviz.idle(real_file("cases/queued.json"))
-    assert only(report).queued is None
+    assert only(report).launch_queue is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.limitations import Restriction
@@ -252,9 +253,7 @@ def test_limits_of_times_and_baselines_of_another_form_are_refused(
     options: tuple[str, ...], said: str, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     idle = tmp_path / "idle.json"
-    text = saved.read_text().replace("bubbleviz.report/2", "bubbleviz.idle/1", 1)
-    document = json.loads(text.replace('"schedule": ', '"idle": '))
-    idle.write_text(json.dumps({**document, "headline": "idle", "ranks": [], "kernels": []}))
+    bubbleviz.idle(FIXTURES / "1f1b").save(idle)
     given = [word.format(saved=saved, idle=idle) for word in options]
     assert said in cli.refused("gate", str(saved), *given, code=2)
 

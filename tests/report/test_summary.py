@@ -1,19 +1,24 @@
-"""The summary of a report: its JSON, read again, is equal to it, and fits the JSON Schema."""
+"""Summaries of reports: their JSON, read again, is equal to them, and fits the JSON Schema."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec import Struct
 from msgspec import json as msgspec_json
 
 import bubbleviz
+from bubbleviz.analyses.idle.outputs import as_json, summary_of_idle
+from bubbleviz.model.texts import json_text
 from bubbleviz.render.json_document import written
+from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import RunSummary, values_of
-from scripts.json_schema import FILE, schema_text
+from scripts.json_schema import SCHEMA_FILES, schema_text
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 
@@ -42,22 +47,40 @@ def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> Non
     assert again == summary
 
 
-def test_json_schema_of_the_package_is_that_of_the_model() -> None:
+@pytest.mark.parametrize("model", SCHEMA_FILES, ids=lambda model: model.__name__)
+def test_json_schema_of_the_package_is_that_of_the_model(model: type[Struct]) -> None:
     """If it is not, run ``python -m scripts.json_schema``."""
-    assert FILE.read_text(encoding="utf-8") == schema_text()
+    assert SCHEMA_FILES[model].read_text(encoding="utf-8") == schema_text(model)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
 def test_json_fits_the_json_schema(name: str) -> None:
     report = bubbleviz.analyze(str(FIXTURES / name), what_if=True)
-    values = json.loads(written(values_of(summary_of(report))))
-    schema = json.loads(FILE.read_text(encoding="utf-8"))
+    check_schema(RunSummary, json.loads(written(values_of(summary_of(report)))))
+
+
+def check_schema(model: type[Struct], document: dict[str, Any]) -> None:
+    """Check that a document fits the JSON Schema of its model, which refuses another document."""
+    schema = json.loads(SCHEMA_FILES[model].read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
 
-    assert list(Draft202012Validator(schema).iter_errors(values)) == []
-    wrong = {**values, "ranks": 4}
+    assert list(Draft202012Validator(schema).iter_errors(document)) == []
+    wrong = {**document, "ranks": 4}
     (error,) = Draft202012Validator(schema).iter_errors(wrong)
     assert list(error.absolute_path) == ["ranks"]
+
+
+def test_json_on_idle_time_is_read_as_its_summary_and_fits_the_json_schema() -> None:
+    report = bubbleviz.idle(str(FIXTURES / "1f1b"))
+    summary = summary_of_idle(report, top=12)
+    text = as_json(report, top=12)
+
+    again = msgspec_json.decode(text, type=IdleSummary)
+
+    assert summary.ranks[0].longest_gaps
+    assert again == summary
+    assert json_text(values_of(again)) == text
+    check_schema(IdleSummary, json.loads(text))
 
 
 @pytest.mark.parametrize(

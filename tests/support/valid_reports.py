@@ -1,31 +1,48 @@
-"""Checks that JSON reports fit the model of reports, which their JSON Schema is generated from."""
+"""Checks that JSON reports fit their models, from which their JSON Schemas are generated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+from msgspec import Struct
 from msgspec import json as msgspec_json
 
+from bubbleviz.analyses.idle import outputs as idle_outputs
 from bubbleviz.render import json_document
-from bubbleviz.report.summary import RunSummary
+from bubbleviz.report.idle_summary import IDLE_SCHEMA, IdleSummary
+from bubbleviz.report.summary import SCHEMA, RunSummary
 
+#: The model of each schema.
+MODELS: dict[str, type[Struct]] = {SCHEMA: RunSummary, IDLE_SCHEMA: IdleSummary}
 _OPTIONS = ("-o", "--json")
-_START = b'{\n"schema": "bubbleviz.report/'
-_write = json_document.written
+_START = re.compile(rb'\{\n ?"schema": "([^"]+)"')
+#: The functions that write the JSON of reports: module and name.
+_WRITERS = ((json_document, "written"), (idle_outputs, "json_text"))
 
 
-def write_checked(values: Mapping[str, Any]) -> str:
-    """Return a report as JSON, like :func:`.json_document.written`.
+def check_written_reports(patch: pytest.MonkeyPatch) -> None:
+    """Have every function that writes a report as JSON check what it writes."""
+    for module, name in _WRITERS:
+        patch.setattr(module, name, _checked(getattr(module, name)))
 
-    Raises:
-        msgspec.ValidationError: The values do not fit the model.
+
+def _checked(write: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that writes a report and checks it.
+
+    The function raises :class:`msgspec.ValidationError` if the values do not fit the model.
     """
-    text = _write(values)
-    check_report(text.encode())
-    return text
+
+    def write_checked(values: Mapping[str, Any]) -> str:
+        text = write(values)
+        check_report(text.encode())
+        return text
+
+    return write_checked
 
 
 def check_report(data: bytes) -> None:
@@ -34,8 +51,10 @@ def check_report(data: bytes) -> None:
     Raises:
         msgspec.ValidationError: The report does not fit the model.
     """
-    if data.startswith(_START):
-        msgspec_json.decode(data, type=RunSummary)
+    start = _START.match(data)
+    model = MODELS.get(start[1].decode()) if start else None
+    if model is not None:
+        msgspec_json.decode(data, type=model)
 
 
 def check_outputs(words: Sequence[str], folder: Path, printed: str) -> None:

@@ -14,7 +14,7 @@ from bubbleviz.analyses.idle.copies import totals_of
 from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions
 from bubbleviz.analyses.idle.gaps import Device, Launches, times_of
 from bubbleviz.analyses.idle.proved_waits import COPY_NAME, proved_waits, work_name
-from bubbleviz.analyses.idle.report import COPIES, Example, RankIdle
+from bubbleviz.analyses.idle.report import COPIES, RankIdle, add_up_work
 from bubbleviz.analyses.idle.totals import by_activity, by_step
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import kinds
@@ -25,6 +25,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
 from bubbleviz.model.grouping import Numbering, distinct
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, pid_of
 from bubbleviz.model.texts import printed_part
+from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal
 
 #: Minimum share of the work of a device whose launch must be known to measure the queue.
 _MIN_LAUNCHED = 0.1
@@ -58,7 +59,7 @@ def measure_device(
     events = evidence.host.seen_from(activities, device.rank, threads, numbers)
     idle = attribute(device, launches, activities, evidence.waiting.held, events, others, numbers)
 
-    def example(gap: int, number: int) -> Example | None:
+    def example(gap: int, number: int) -> GapExample | None:
         if numbers.values[number] == known.SHORT:
             return None
         return _find_example(gap, number, idle, device, launches, others, activities, evidence)
@@ -77,6 +78,10 @@ def measure_device(
     lengths: dict[str, Any] = {
         f"{name}_ns": intervals.measure(time) for name, time in times.items()
     }
+    is_measured = not source.on_host and not device.is_single
+    launch_queue = (
+        _measure_queue(activities, device, call, evidence.launched_ns) if is_measured else None
+    )
     return RankIdle(
         label=f"{source.host} pid {pid} {place_text}",
         path=source.path,
@@ -109,7 +114,7 @@ def measure_device(
         awaited_copy_ns=awaited_copy_ns,
         work=_sum_work(activities, device, works, options.kinds),
         copies=totals_of(evidence.copies, activities, device),
-        **_measure_queue(activities, device, call, evidence.launched_ns),
+        launch_queue=launch_queue,
     )
 
 
@@ -122,7 +127,7 @@ def _find_example(
     others: Sequence[int],
     activities: Activities,
     evidence: Evidence,
-) -> Example:
+) -> GapExample:
     """Return where a gap is, and what the host did around its longest piece of an activity.
 
     Args:
@@ -152,7 +157,7 @@ def _find_example(
     gaps, steps = device.gaps, evidence.steps[device.process]
     start_ns = gaps.start_ns[gap : gap + 1]
     step = int(intervals.covering(steps.start_ns, steps.end_ns, start_ns)[0])
-    return Example(
+    return GapExample(
         start_ns=int(start_ns[0]),
         end_ns=int(gaps.end_ns[gap]),
         before=work_name(activities, int(gaps.before[gap])),
@@ -210,14 +215,14 @@ def _slice_device(
 
 def _sum_work(
     activities: Activities, device: Device, works: Sequence[str], named: Kinds
-) -> tuple[tuple[str, str, int, int], ...]:
-    """Return name and class of work inside the span of a device, how often and how long it ran.
+) -> tuple[WorkTotal, ...]:
+    """Return how often and how long work of each name ran inside the span of a device.
 
     Args:
-        activities: kernels and copies.
-        device: that ran them.
-        works: their names, and behind these that of copies.
-        named: what kernels are, by name.
+        activities: Kernels and copies.
+        device: The device.
+        works: Names of kernels, then that of copies.
+        named: Names of communication kernels.
     """
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = (
@@ -235,17 +240,15 @@ def _sum_work(
             activities.names, kinds.kernel_classes(activities.names, named), strict=True
         )
     ] + [COPIES]
+    columns = works, classes, count.tolist(), work_ns.tolist()
+    totals = (WorkTotal(*row) for row in zip(*columns, strict=True))
     # A file may contain the same name several times.
-    sums: dict[tuple[str, str], tuple[int, int]] = {}
-    for text, of, ran, ns in zip(works, classes, count.tolist(), work_ns.tolist(), strict=True):
-        n_before, before_ns = sums.get((text, of), (0, 0))
-        sums[text, of] = n_before + ran, before_ns + ns
-    return tuple((*key, *total) for key, total in sums.items() if total[0])
+    return tuple(total for total in add_up_work(totals) if total.count)
 
 
 def _measure_queue(
     activities: Activities, device: Device, call: Codes, launched_ns: Ints
-) -> dict[str, Any]:
+) -> LaunchQueue | None:
     """Measure the launch queue of a device: work that was launched but has not started.
 
     Args:
@@ -255,18 +258,17 @@ def _measure_queue(
         launched_ns: Start of that call, undefined if the call is unknown.
 
     Returns:
-        Fields of :class:`.report.RankIdle` about the queue. The mean is None if fewer than 10 % of
-        the work have a known launch, or if no launch was recorded for a quarter of the time at the
-        start or at the end. Page migrations are ignored, because no call launches them.
+        The queue, or None if fewer than 10 % of the work have a known launch, or if no launch was
+        recorded for a quarter of the time at the start or at the end. Page migrations are ignored,
+        because no call launches them.
     """
     is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]
     rows = np.flatnonzero(is_launched)
     is_known = (call[rows] != NONE) & (launched_ns[rows] <= activities.start_ns[rows])
     n_known = int(is_known.sum())
-    unknown = {"queued": None, "queued_most": 0, "queue_empty_ns": 0}
     if n_known == 0 or n_known < _MIN_LAUNCHED * len(rows):
-        return unknown
+        return None
     low_ns, high_ns = device.span_ns
     unlaunched_ns = activities.start_ns[rows[~is_known]]
     rows = rows[is_known]
@@ -276,9 +278,9 @@ def _measure_queue(
     after_ns = unlaunched_ns[unlaunched_ns > last_ns]
     limit_ns = _MAX_UNRECORDED_TIME * (high_ns - low_ns)
     if len(before_ns) and first_ns - max(before_ns.min(), low_ns) > limit_ns:
-        return unknown
+        return None
     if len(after_ns) and high_ns - max(after_ns.min(), low_ns) > limit_ns:
-        return unknown
+        return None
     times = np.concatenate((launched_ns[rows], activities.start_ns[rows]))
     change = np.repeat((1, -1), n_known)
     # Of one instant, launches come first: the sort is stable.
@@ -286,8 +288,8 @@ def _measure_queue(
     depth = np.cumsum(change[order])
     times = np.clip(times[order], low_ns, high_ns)
     length_ns = np.diff(np.append(times, high_ns))
-    return {
-        "queued": float((depth * length_ns).sum() / (high_ns - low_ns)),
-        "queued_most": int(depth[length_ns > 0].max(initial=0)),
-        "queue_empty_ns": high_ns - low_ns - int(length_ns[depth > 0].sum()),
-    }
+    return LaunchQueue(
+        mean=float((depth * length_ns).sum() / (high_ns - low_ns)),
+        most=int(depth[length_ns > 0].max(initial=0)),
+        empty_ns=high_ns - low_ns - int(length_ns[depth > 0].sum()),
+    )

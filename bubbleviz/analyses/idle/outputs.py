@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
@@ -26,29 +25,24 @@ from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import covering, group_sum
-from bubbleviz.model.texts import csv_text, document_text, inert
-from bubbleviz.report.summary import (
+from bubbleviz.model.texts import csv_text, inert, json_text
+from bubbleviz.report.idle_summary import (
     IDLE_SCHEMA,
-    Average,
-    IdleKernels,
+    ActivityEntry,
+    CopyEntry,
+    GapChunk,
+    GapEntry,
+    GapExample,
     IdleNumbers,
     IdlePart,
     IdleRank,
+    IdleStep,
     IdleSummary,
-    RestrictionEntry,
-    values_of,
 )
+from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, values_of
 
 #: What compare and gate call the idle share of steps, and of spans.
 IDLE_STEPS, IDLE = "idle-steps", "idle"
-#: Of ranks, in the JSON: names, times and shares.
-_RANK = (
-    *("label", "profile", "host", "pid", "device_id", "device", "gpu"),
-    *("start_ns", "end_ns", "span_ns", "busy_ns", "idle_ns", "compute_ns", "communication_ns"),
-    *("copy_ns", "exposed_communication_ns", "exposed_point_to_point_ns", "exposed_copy_ns"),
-    *("overlap", "duty_cycle", "compute_duty"),
-)
-_STEP = ("name", "start_ns", "end_ns", "length_ns", "busy_ns", "idle_ns")
 COLUMNS = (
     *("rank", "host", "pid", "device_id", "step", "start_ns", "end_ns", "idle_ns", "activity"),
     *("before", "after", "chunks"),
@@ -57,67 +51,66 @@ COLUMNS = (
 
 def as_json(report: IdleReport, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
-    compared = values_of(summary_of_idle(report))
-    document = {
-        "headline": compared["headline"],
-        "iterations": [],
-        "summary": compared["summary"],
-        "restrictions": compared["restrictions"],
-        "definitions": DEFINITIONS,
-        "shortest_ns": report.shortest_ns,
-        "window": report.window,
-        "span_ns": report.span_ns,
-        "idle_ns": report.idle_ns,
-        "proved_idle_ns": report.proved_idle_ns,
-        "what_to_do_first": compared["what_to_do_first"],
-        "activities": [
-            _activity(total, report.idle_ns, {"rank": total.rank}) for total in report.activities
-        ],
-        "meanings": dict(report.meaning),
-        "kernels": [
-            {"name": name, "class": of, "count": count, "time_ns": ns}
-            for name, of, count, ns in report.work()
-        ],
-        "copies": [_copies(total) for total in report.copies()],
-        "ranks": [
-            {**_rank(index, rank, report.shortest_ns, top), "relative_score": score}
-            for index, (rank, score) in enumerate(zip(report.ranks, report.scores(), strict=True))
-        ],
-        "limitations": [limitation.entry for limitation in report.limitations],
-    }
-    return document_text(IDLE_SCHEMA, document)
+    return json_text(values_of(summary_of_idle(report, top)))
 
 
-def summary_of_idle(report: IdleReport) -> IdleSummary:
-    """Return the part of a report that ``compare`` and ``gate`` read.
+def summary_of_idle(report: IdleReport, top: int = 0) -> IdleSummary:
+    """Return the summary of a report, with the ``top`` longest gaps of each rank."""
+    headline, numbers = _numbers(report)
+    ranks = zip(report.ranks, report.scores(), strict=True)
+    return IdleSummary(
+        schema=IDLE_SCHEMA,
+        version=__version__,
+        headline=headline,
+        iterations=(),
+        summary=numbers,
+        restrictions=[RestrictionEntry(**entry.entry) for entry in report.restrictions],
+        definitions=DEFINITIONS,
+        shortest_ns=report.shortest_ns,
+        window=report.window,
+        span_ns=report.span_ns,
+        idle_ns=report.idle_ns,
+        proved_idle_ns=report.proved_idle_ns,
+        what_to_do_first=advice(report)[0],
+        activities=[
+            _activity(total, report.idle_ns, total.example and total.example.of_rank(total.rank))
+            for total in report.activities
+        ],
+        meanings=dict(report.meaning),
+        kernels=report.work(),
+        copies=[_copies(total) for total in report.copies()],
+        ranks=[
+            _rank(index, rank, score, _longest_gaps(rank, report.shortest_ns, top))
+            for index, (rank, score) in enumerate(ranks)
+        ],
+        limitations=[
+            LimitationEntry(note.what, note.reason, note.count) for note in report.limitations
+        ],
+    )
+
+
+def _numbers(report: IdleReport) -> tuple[str, IdleNumbers]:
+    """Return the name of the primary idle share, and the statistics on idle time.
 
     Shares and times are means over the steps of all devices, or over the devices if no steps are
     known.
     """
     devices = [rank for rank in report.devices if rank.measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
-    of_steps = [(step.idle_ns, step.length_ns) for step in steps if step.length_ns]
-    of_devices = [(rank.idle_ns, rank.span_ns) for rank in devices]
+    step_times = [(step.idle_ns, step.length_ns) for step in steps if step.length_ns]
+    device_times = [(rank.idle_ns, rank.span_ns) for rank in devices]
     shares, windows = {}, {}
-    for name, times in ((IDLE_STEPS, of_steps), (IDLE, of_devices)):
+    for name, times in ((IDLE_STEPS, step_times), (IDLE, device_times)):
         shares[name] = _average([idle_ns / length_ns for idle_ns, length_ns in times])
         windows[name] = _average([float(length_ns) for _, length_ns in times])
     headline = IDLE_STEPS if steps else IDLE
-    return IdleSummary(
-        schema=IDLE_SCHEMA,
-        version=__version__,
-        headline=headline,
-        what_to_do_first=advice(report)[0],
-        summary=IdleNumbers(
-            iterations=shares[headline].n,
-            bubble_ratio=shares,
-            window_ns=windows,
-            bubble_parts=_idle_parts(devices, steps, shares[headline].mean or 0.0),
-        ),
-        restrictions=[RestrictionEntry(own.code, own.text) for own in report.restrictions],
-        ranks=[IdleRank(index, rank.path) for index, rank in enumerate(report.ranks)],
-        kernels=[IdleKernels(name, ns) for name, _, _, ns in report.work()],
+    numbers = IdleNumbers(
+        iterations=shares[headline].n,
+        bubble_ratio=shares,
+        window_ns=windows,
+        bubble_parts=_idle_parts(devices, steps, shares[headline].mean or 0.0),
     )
+    return headline, numbers
 
 
 def _average(values: Sequence[float]) -> Average:
@@ -140,99 +133,147 @@ def _idle_parts(
     ]
 
 
-def _rank(index: int, rank: RankIdle, shortest_ns: int, top: int) -> dict[str, Any]:
-    renamed, gaps = {"profile": "path", "device": "place"}, rank.long_gaps(shortest_ns)
-    longest = gaps.take(np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")[:top])
-    return {
-        "index": index,
-        **{key: getattr(rank, renamed.get(key, key)) for key in _RANK},
-        "activities": [_activity(total, rank.idle_ns, {}) for total in rank.activities],
-        "copies": [_copies(total) for total in rank.copies],
-        "steps_by": rank.steps_by,
-        "steps": [
-            {
-                **{key: getattr(step, key) for key in _STEP},
-                "duty_cycle": step.duty_cycle if rank.measured else None,
-                "activities": dict(step.activities),
-            }
-            for step in rank.steps
-        ],
-        "waits": [asdict(wait) for wait in rank.waits],
-        "awaited_communication_ns": rank.awaited_communication_ns,
-        "awaited_copy_ns": rank.awaited_copy_ns,
-        "launch_queue": None
-        if rank.known_queue is None
-        else dict(zip(("mean", "most", "empty_ns"), rank.known_queue, strict=True)),
-        "gaps": len(gaps),
-        "longest_gaps": [
-            {
-                "start_ns": start,
-                "end_ns": end,
-                "idle_ns": end - start,
-                "step": step,
-                "activity": activity,
-                "before": before,
-                "after": after,
-                "chunks": [{"activity": a, "start_ns": b, "end_ns": e} for a, b, e in chunks],
-            }
-            for step, start, end, activity, before, after, chunks in _list_gaps(rank, longest, str)
-        ],
-    }
+def _rank(
+    index: int, rank: RankIdle, score: float | None, gaps: tuple[int, list[GapEntry]]
+) -> IdleRank:
+    """Return the entry of a device.
+
+    Args:
+        index: Index of the device in the report.
+        rank: The device.
+        score: Speed of its kernels compared with other devices, or None if it is unknown.
+        gaps: Number of its gaps that are not short, and the longest of them.
+    """
+    n_gaps, longest_gaps = gaps
+    return IdleRank(
+        index=index,
+        label=rank.label,
+        profile=rank.path,
+        host=rank.host,
+        pid=rank.pid,
+        device_id=rank.device_id,
+        device=rank.place,
+        gpu=rank.gpu,
+        start_ns=rank.start_ns,
+        end_ns=rank.end_ns,
+        span_ns=rank.span_ns,
+        busy_ns=rank.busy_ns,
+        idle_ns=rank.idle_ns,
+        compute_ns=rank.compute_ns,
+        communication_ns=rank.communication_ns,
+        copy_ns=rank.copy_ns,
+        exposed_communication_ns=rank.exposed_communication_ns,
+        exposed_point_to_point_ns=rank.exposed_point_to_point_ns,
+        exposed_copy_ns=rank.exposed_copy_ns,
+        overlap=rank.overlap,
+        duty_cycle=rank.duty_cycle,
+        compute_duty=rank.compute_duty,
+        activities=[_activity(total, rank.idle_ns, total.example) for total in rank.activities],
+        copies=[_copies(total) for total in rank.copies],
+        steps_by=rank.steps_by,
+        steps=[_step(step, is_measured=rank.measured) for step in rank.steps],
+        waits=rank.waits,
+        awaited_communication_ns=rank.awaited_communication_ns,
+        awaited_copy_ns=rank.awaited_copy_ns,
+        launch_queue=rank.launch_queue,
+        gaps=n_gaps,
+        longest_gaps=longest_gaps,
+        relative_score=score,
+    )
 
 
-def _copies(total: CopyTotal) -> dict[str, Any]:
-    """Return the JSON object for one kind of copies."""
-    return {
-        "direction": total.direction.label,
-        "source": total.source.label,
-        "target": total.target.label,
-        "count": total.count,
-        "bytes": total.size,
-        "time_ns": total.time_ns,
-        "gb_per_s": total.bytes_per_ns,
-    }
+def _step(step: StepIdle, *, is_measured: bool) -> IdleStep:
+    """Return the entry of a step of a device, which has a duty cycle if it is measured."""
+    return IdleStep(
+        name=step.name,
+        start_ns=step.start_ns,
+        end_ns=step.end_ns,
+        length_ns=step.length_ns,
+        busy_ns=step.busy_ns,
+        idle_ns=step.idle_ns,
+        duty_cycle=step.duty_cycle if is_measured else None,
+        activities=dict(step.activities),
+    )
 
 
-def _activity(total: ActivityIdle, idle_ns: int, rank: dict[str, int]) -> dict[str, Any]:
-    return {
-        "activity": total.activity,
-        "idle_ns": total.idle_ns,
-        "share": total.idle_ns / idle_ns if idle_ns else None,
-        "gaps": total.gaps,
-        "longest_ns": total.longest_ns,
-        "example": total.example and {**rank, **asdict(total.example)},
-    }
+def _copies(total: CopyTotal) -> CopyEntry:
+    """Return the entry of one kind of copies."""
+    return CopyEntry(
+        direction=total.direction.label,
+        source=total.source.label,
+        target=total.target.label,
+        count=total.count,
+        bytes=total.size,
+        time_ns=total.time_ns,
+        gb_per_s=total.bytes_per_ns,
+    )
+
+
+def _activity(total: ActivityIdle, idle_ns: int, example: GapExample | None) -> ActivityEntry:
+    """Return the entry of an activity.
+
+    Args:
+        total: Idle time attributed to the activity.
+        idle_ns: All idle time.
+        example: The longest gap, or None for kernel-to-kernel gaps.
+    """
+    return ActivityEntry(
+        activity=total.activity,
+        idle_ns=total.idle_ns,
+        share=total.idle_ns / idle_ns if idle_ns else None,
+        gaps=total.gaps,
+        longest_ns=total.longest_ns,
+        example=example,
+    )
+
+
+def _longest_gaps(rank: RankIdle, shortest_ns: int, top: int) -> tuple[int, list[GapEntry]]:
+    """Return the number of gaps that are not short, and the ``top`` longest of them."""
+    gaps = rank.long_gaps(shortest_ns)
+    order = np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")
+    longest = gaps.take(order[:top])
+    return len(gaps), [*_list_gaps(rank, longest, str)] if len(longest) else []
 
 
 def _list_gaps(
     rank: RankIdle, gaps: IdleIntervals, text: Callable[[str], str]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield step, start, end, main activity, work before and after, and pieces of gaps.
-
-    A piece is (activity, start, end). All names except those of activities in pieces go through
-    ``text``.
+) -> Iterator[GapEntry]:
+    """Yield the entries of gaps.
 
     Args:
         rank: The device.
         gaps: Some of its gaps, one row each, in any order.
-        text: Function that escapes a name.
+        text: Function that escapes a name. It is not applied to the activities of chunks.
     """
     idle = rank.idle
-    works, activities = ([*map(text, names)] for names in (rank.works, rank.activity_names))
-    # The last place is that of no step.
-    steps = [*(None if step.name is None else text(step.name) for step in rank.steps), None]
-    names = (rank.activity_names[activity] for activity in idle.activity.tolist())
-    pieces = [*zip(names, idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True)]
-    first, last = (
-        np.searchsorted(idle.interval, gaps.interval, side=side) for side in ("left", "right")
+    works = [text(name) for name in rank.works]
+    activities = [text(name) for name in rank.activity_names]
+    steps = [None if step.name is None else text(step.name) for step in rank.steps]
+    piece_names = (rank.activity_names[activity] for activity in idle.activity.tolist())
+    piece_times = idle.start_ns.tolist(), idle.end_ns.tolist()
+    pieces = [*zip(piece_names, *piece_times, strict=True)]
+    columns = (
+        _steps_around(rank, gaps.start_ns),
+        gaps.start_ns,
+        gaps.end_ns,
+        _main_activities(idle)[gaps.interval],
+        gaps.before,
+        gaps.after,
+        np.searchsorted(idle.interval, gaps.interval, side="left"),
+        np.searchsorted(idle.interval, gaps.interval, side="right"),
     )
-    main = _main_activities(idle)[gaps.interval]
-    step = _steps_around(rank, gaps.start_ns)
-    columns = step, gaps.start_ns, gaps.end_ns, main, gaps.before, gaps.after, first, last
     for row in zip(*(column.tolist() for column in columns), strict=True):
-        step_index, start_ns, end_ns, activity, before, after, low, high = row
-        described = activities[activity], works[before], works[after], pieces[low:high]
-        yield steps[step_index], start_ns, end_ns, *described
+        step, start_ns, end_ns, activity, before, after, first, end = row
+        yield GapEntry(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            idle_ns=end_ns - start_ns,
+            step=None if step == NONE else steps[step],
+            activity=activities[activity],
+            before=works[before],
+            after=works[after],
+            chunks=[GapChunk(*piece) for piece in pieces[first:end]],
+        )
 
 
 def _main_activities(idle: IdleIntervals) -> Ints:
@@ -259,20 +300,25 @@ def csv_of_gaps(report: IdleReport) -> str:
 
     A cell holds the idle time by activity as JSON.
     """
+    return csv_text(
+        COLUMNS, (row for index in range(len(report.ranks)) for row in _csv_rows(report, index))
+    )
 
-    def rows() -> Iterator[tuple[object, ...]]:
-        for index, rank in enumerate(report.ranks):
-            place = index, inert(rank.host), rank.pid, rank.device_id
-            for step, start, end, *names, chunks in _list_gaps(rank, rank.gaps, inert):
-                spent_ns: dict[str, int] = {}
-                for name, begin, until in chunks:
-                    spent_ns[name] = spent_ns.get(name, 0) + until - begin
-                yield *place, step, start, end, end - start, *names, json.dumps(spent_ns)
-            for own in rank.steps:
-                if own.short_ns:
-                    short = host_activities.SHORT
-                    name = None if own.name is None else inert(own.name)
-                    spent = json.dumps({short: own.short_ns})
-                    yield *place, name, None, None, own.short_ns, short, None, None, spent
 
-    return csv_text(COLUMNS, rows())
+def _csv_rows(report: IdleReport, index: int) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of one device."""
+    rank = report.ranks[index]
+    device = index, inert(rank.host), rank.pid, rank.device_id
+    for gap in _list_gaps(rank, rank.gaps, inert):
+        spent_ns = Counter[str]()
+        for chunk in gap.chunks:
+            spent_ns[chunk.activity] += chunk.end_ns - chunk.start_ns
+        times = gap.start_ns, gap.end_ns, gap.idle_ns
+        names = gap.activity, gap.before, gap.after
+        yield *device, gap.step, *times, *names, json.dumps(spent_ns)
+    for step in rank.steps:
+        if step.short_ns:
+            short = host_activities.SHORT
+            name = None if step.name is None else inert(step.name)
+            spent = json.dumps({short: step.short_ns})
+            yield *device, name, None, None, step.short_ns, short, None, None, spent

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bubbleviz.analyses.idle import report
 from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.analyses.idle.host import HostEvents
 from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, Waiting, kinds_of
@@ -19,6 +18,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import Numbering, found_in, groups_of
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import printed_part
+from bubbleviz.report.idle_summary import ProvedWait
 
 #: The name of work that has none.
 COPY_NAME = "copy or memset"
@@ -39,7 +39,7 @@ def proved_waits(
     idle: IdleIntervals,
     numbers: Numbering[str],
     kinds: Kinds,
-) -> tuple[tuple[report.ProvedWait, ...], int, int]:
+) -> tuple[tuple[ProvedWait, ...], int, int]:
     """Return the waits of a device's streams, and of hosts while it was idle.
 
     Args:
@@ -109,7 +109,7 @@ def proved_waits(
         )
         earlier = by_text.get(key, [0] * len(spent))
         by_text[key] = [total + more for total, more in zip(earlier, spent, strict=True)]
-    found = [report.ProvedWait(*key, *spent) for key, spent in by_text.items()]
+    found = [ProvedWait(*key, *spent) for key, spent in by_text.items()]
 
     def awaited_ns(part: str, kind: str) -> int:
         of_kind = held.kind[rows] == KIND_NAMES.index(kind)
@@ -118,7 +118,7 @@ def proved_waits(
         return intervals.measure(exposed) - intervals.measure(intervals.difference(exposed, waits))
 
     return (
-        tuple(sorted(found, key=report.ProvedWait.order)),
+        tuple(sorted(found, key=ProvedWait.order)),
         awaited_ns("exposed_communication", "communication"),
         awaited_ns("exposed_copy", "copy"),
     )

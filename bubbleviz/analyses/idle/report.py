@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from bubbleviz.explain.idle import IdleIntervals, merge_pieces
 from bubbleviz.explain.slowness import score_by_fastest
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
+from bubbleviz.report.idle_summary import GapExample, LaunchQueue, ProvedWait, WorkTotal
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 
 #: Kinds of limitations that make busy and idle times uncertain.
@@ -53,27 +54,6 @@ COPIES = "copies"
 
 
 @dataclass(frozen=True)
-class Example:
-    """The longest gap of an activity.
-
-    Attributes:
-        start_ns: Start of the gap.
-        end_ns: End of the gap.
-        before: Name of the work before it.
-        after: Name of the work after it.
-        step: Name of the step in which it begins, or None if it is in no step.
-        where: Ranges and calls around it on the launching thread, outermost first.
-    """
-
-    start_ns: int
-    end_ns: int
-    before: str
-    after: str
-    step: str | None
-    where: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class ActivityIdle:
     """Idle time attributed to an activity of the host.
 
@@ -90,43 +70,12 @@ class ActivityIdle:
     idle_ns: int
     gaps: int
     longest_ns: int
-    example: Example | None
+    example: GapExample | None
     rank: int = 0
 
     def order(self) -> tuple[int, str]:
         """Return the sort key that puts the longest activity first."""
         return -self.idle_ns, self.activity
-
-
-@dataclass(frozen=True)
-class ProvedWait:
-    """What a stream of a device, or a host while it was idle, waited for, by all of its waits.
-
-    Attributes:
-        waiting: The waiting stream, ``stream 7``, or host, ``host, cudaStreamSynchronize``.
-        stream: Stream of the work that was waited for, with its device if it is another device.
-        work: Name of that work.
-        kind: Kind of that work: ``compute``, ``communication`` or ``copy``.
-        waits: Number of waits.
-        blocked_ns: Time for which the stream's next work was launched and waited, or for which a
-            host waited while the device was idle. Several streams may wait at a time.
-        without_compute_ns: Part of this time in which the device computed nothing.
-        idle_ns: Idle time of the device that is attributed to these waits.
-    """
-
-    waiting: str
-    stream: str
-    work: str
-    kind: str
-    waits: int
-    blocked_ns: int
-    without_compute_ns: int
-    idle_ns: int
-
-    def order(self) -> tuple[object, ...]:
-        """Return the sort key that puts the most time without compute first."""
-        names = self.waiting, self.stream, self.work
-        return (-self.without_compute_ns, -self.blocked_ns, *names)
 
 
 @dataclass(frozen=True)
@@ -212,12 +161,9 @@ class RankIdle:
         waits: Proved waits of its streams and hosts, the most time without compute first.
         awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
-        work: Name, class, number and total time of kernels and copies. Work on several streams is
-            added up.
-        queued: Mean number of kernels and copies that were launched but had not started, over the
-            span, or None if fewer than 10 % of the launches are known.
-        queued_most: Maximum number of them at a time.
-        queue_empty_ns: Time for which there were none.
+        work: Kernels and copies by name. Work on several streams is added up.
+        launch_queue: Kernels and copies that were launched but had not started, or None if fewer
+            than 10 % of the launches are known or the device is not measured.
         copies: Copies by direction and kinds of memory, the longest total first, or empty if the
             profile records no details of copies.
     """
@@ -251,10 +197,8 @@ class RankIdle:
     waits: tuple[ProvedWait, ...]
     awaited_communication_ns: int
     awaited_copy_ns: int
-    work: tuple[tuple[str, str, int, int], ...]
-    queued: float | None
-    queued_most: int
-    queue_empty_ns: int
+    work: tuple[WorkTotal, ...]
+    launch_queue: LaunchQueue | None
     copies: tuple[CopyTotal, ...] = ()
 
     @property
@@ -281,13 +225,6 @@ class RankIdle:
     def measured(self) -> bool:
         """Whether it has a duty cycle, as a device that ran more than a single kernel or copy."""
         return not self.on_host and not self.single
-
-    @property
-    def known_queue(self) -> tuple[float, int, int] | None:
-        """Mean queue length, maximum, and time with an empty queue, or None if unknown."""
-        if self.queued is None or not self.measured:
-            return None
-        return self.queued, self.queued_most, self.queue_empty_ns
 
     @property
     def duty_cycle(self) -> float | None:
@@ -359,14 +296,10 @@ class IdleReport:
         """The ranks that are devices, not hosts."""
         return tuple(rank for rank in self.ranks if not rank.on_host)
 
-    def work(self) -> list[tuple[str, str, int, int]]:
-        """Return (name, class, count, ns) of the kernels of all devices, the longest first."""
-        total: dict[tuple[str, str], tuple[int, int]] = {}
-        for name, of, count, ns in (row for rank in self.devices for row in rank.work):
-            before = total.get((name, of), (0, 0))
-            total[name, of] = before[0] + count, before[1] + ns
-        rows = [(*key, *sums) for key, sums in total.items()]
-        return sorted(rows, key=lambda row: (-row[3], row[0]))
+    def work(self) -> list[WorkTotal]:
+        """Return the kernels and copies of all devices by name, the longest first."""
+        totals = add_up_work(total for rank in self.devices for total in rank.work)
+        return sorted(totals, key=lambda total: (-total.time_ns, total.name))
 
     def copies(self) -> tuple[CopyTotal, ...]:
         """Return the copies of all devices by kind, the longest total first."""
@@ -383,10 +316,10 @@ class IdleReport:
         kernels: dict[tuple[str, int], int] = {}
         times: dict[tuple[int, int], int] = {}
         for index, rank in enumerate(self.ranks):
-            for name, kind, count, ns in rank.work if rank.measured else ():
-                if kind not in {"communication", COPIES}:
-                    number = kernels.setdefault((name, count), len(kernels))
-                    times[index, number] = ns
+            for total in rank.work if rank.measured else ():
+                if total.work_class not in {"communication", COPIES}:
+                    number = kernels.setdefault((total.name, total.count), len(kernels))
+                    times[index, number] = total.time_ns
         rank_index, kernel = np.array(list(times), np.int64).reshape(-1, 2).T
         time_ns = np.array(list(times.values()), np.float64)
         is_shared = np.bincount(kernel, minlength=1)[kernel] > 1
@@ -407,7 +340,7 @@ class IdleReport:
         """Reasons why busy and idle times are uncertain, the most severe first."""
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < MIN_IDLE_SHARE * self.span_ns:
-            kernels = sum(count for _, of, count, _ in self.work() if of != COPIES)
+            kernels = sum(total.count for total in self.work() if total.work_class != COPIES)
             restricting = list(without_few_left_out(restricting, kernels))
         return restrictions_of(None, restricting, ranks_missing=False)
 
@@ -450,3 +383,16 @@ class IdleReport:
         for row, at in enumerate(shown):
             spent_ns[row] = self.ranks[at].slices(names).sum(axis=1)
         return shown, names, spent_ns / spent_ns.sum(axis=1, keepdims=True)
+
+
+def add_up_work(totals: Iterable[WorkTotal]) -> list[WorkTotal]:
+    """Add up the totals with the same name and class, in the order of their first appearance."""
+    sums: dict[tuple[str, str], WorkTotal] = {}
+    for total in totals:
+        key = total.name, total.work_class
+        before = sums.get(key)
+        if before is not None:
+            count = before.count + total.count
+            total = WorkTotal(*key, count, before.time_ns + total.time_ns)  # noqa: PLW2901
+        sums[key] = total
+    return list(sums.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -15,13 +16,13 @@ from bubbleviz.analyses.idle.report import (
     DEFINITIONS,
     MAX_SHOWN_DEVICES,
     ActivityIdle,
-    Example,
     IdleReport,
 )
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render import document as blocks
 from bubbleviz.render.notebook import framed
+from bubbleviz.report.idle_summary import GapExample
 
 #: Activities of hosts by which devices are compared.
 _COMPARED = 5
@@ -107,14 +108,13 @@ def _kernels(
 ) -> Iterator[blocks.Block]:
     """Yield what kernels ran longest, by class and by name; nothing without a device."""
     work = report.work()
-    whole_ns = sum(ns for *_, ns in work)
-    if not whole_ns or not report.span_ns:
+    total_ns = sum(total.time_ns for total in work)
+    if not total_ns or not report.span_ns:
         return
-    classes: dict[str, int] = {}
-    for _, of, _, ns in work:
-        classes[of] = classes.get(of, 0) + ns
-    largest = sorted(classes.items(), key=lambda pair: -pair[1])
-    shares = [f"{of} {percent(ns / whole_ns)}" for of, ns in largest]
+    class_ns = Counter[str]()
+    for total in work:
+        class_ns[total.work_class] += total.time_ns
+    shares = [f"{name} {percent(ns / total_ns)}" for name, ns in class_ns.most_common()]
     table = kernel_table(report, top, hint, whole=everything)
     yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
 
@@ -124,22 +124,22 @@ def kernel_table(
 ) -> blocks.Table:
     """Return a row for each of the ``top`` kernels that ran longest, with whole names if wanted."""
     work = report.work()
-    whole_ns = sum(ns for *_, ns in work) or 1
+    total_ns = sum(total.time_ns for total in work) or 1
     rows = [
         {
-            "kernel": one_line(name, _LONGEST)
+            "kernel": one_line(total.name, _LONGEST)
             if whole
-            else blocks.short_name(kinds.plain_name(name), _KERNEL),
-            "class": of,
-            "ms": blocks.milliseconds(ns),
-            "%": blocks.in_percent(ns / whole_ns),
-            "calls": f"{count:,}",
-            "mean us": f"{ns / count / 1e3:,.1f}",
+            else blocks.short_name(kinds.plain_name(total.name), _KERNEL),
+            "class": total.work_class,
+            "ms": blocks.milliseconds(total.time_ns),
+            "%": blocks.in_percent(total.time_ns / total_ns),
+            "calls": f"{total.count:,}",
+            "mean us": f"{total.time_ns / total.count / 1e3:,.1f}",
         }
-        for name, of, count, ns in work[:top]
+        for total in work[:top]
     ]
     left, giving_way = ("kernel", "class"), ("calls", "mean us", "class")
-    has_copies = any(of == COPIES for _, of, _, _ in work)
+    has_copies = any(total.work_class == COPIES for total in work)
     title = "Longest kernels and copies" if has_copies else "Longest kernels"
     table = _table(title, rows, len(work), top, hint, left, giving_way)
     return replace(table, wrap=("kernel",)) if whole else table
@@ -234,8 +234,8 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     """Return one row per device: its span, and the shares of it."""
     rows = []
     for rank in report.ranks[:top]:
-        mean, _, empty_ns = rank.known_queue or (None, 0, None)
-        empty = None if empty_ns is None else empty_ns / rank.span_ns
+        queue = rank.launch_queue
+        empty = None if queue is None else queue.empty_ns / rank.span_ns
         shares = {
             header: blocks.in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
             for header, name in _SHARES.items()
@@ -248,7 +248,7 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
                 "idle ms": blocks.milliseconds(rank.idle_ns if rank.measured else None),
                 "comm. ms": blocks.milliseconds(rank.communication_ns),
                 "overlap %": blocks.in_percent(rank.overlap),
-                "queued": "-" if mean is None else f"{mean:,.1f}",
+                "queued": "-" if queue is None else f"{queue.mean:,.1f}",
                 "empty %": blocks.in_percent(empty),
             }
         )
@@ -350,7 +350,7 @@ def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[blocks.Bloc
     yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
 
-def _example(report: IdleReport, total: ActivityIdle, gap: Example) -> str:
+def _example(report: IdleReport, total: ActivityIdle, gap: GapExample) -> str:
     """Return where the longest gap of an activity is."""
     rank = report.ranks[total.rank]
     at = blocks.milliseconds(gap.start_ns - rank.start_ns)

@@ -19,6 +19,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.intervals import Intervals
+from bubbleviz.report.idle_summary import GapExample
 
 
 def by_activity(
@@ -26,7 +27,7 @@ def by_activity(
     device: Device,
     busy: Intervals,
     names: Sequence[str],
-    example: Callable[[int, int], report.Example | None],
+    example: Callable[[int, int], GapExample | None],
 ) -> tuple[report.ActivityIdle, ...]:
     """Return the idle time of a device by activity, the longest first.
 

@@ -1,0 +1,358 @@
+"""The saved report on idle time: a model of the JSON that ``bubbleviz idle -o report.json`` writes.
+
+The order of the fields is the order of the keys. Times are nanoseconds on each profile's clock, and
+shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` makes a summary of a report.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from bubbleviz.report.memory import Count, Finite, Positive
+from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry
+
+#: Name and version of this model.
+IDLE_SCHEMA = "bubbleviz.idle/1"
+Nanoseconds = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class IdlePart(Struct, frozen=True):
+    """A part of the idle time.
+
+    Attributes:
+        name: What the host did meanwhile.
+        share: Share of the window.
+    """
+
+    name: str
+    share: Positive
+
+
+class IdleNumbers(Struct, frozen=True):
+    """Statistics on idle time over devices or their steps. Keys are names of idle shares.
+
+    Attributes:
+        iterations: Number of devices or steps.
+        bubble_ratio: Each idle share.
+        window_ns: Length of each share's window.
+        bubble_parts: Parts of the idle time, the largest first.
+    """
+
+    iterations: Count
+    bubble_ratio: dict[str, Average]
+    window_ns: dict[str, Average]
+    bubble_parts: list[IdlePart]
+
+
+class GapExample(Struct, frozen=True, kw_only=True):
+    """The longest gap of an activity.
+
+    Attributes:
+        rank: Index of the device in the report; left out in the activities of a single device.
+        start_ns: Start of the gap.
+        end_ns: End of the gap.
+        before: Name of the work before it.
+        after: Name of the work after it.
+        step: Name of the step in which it begins, or None if it is in no step.
+        where: Ranges and calls around it on the launching thread, outermost first.
+    """
+
+    rank: int | UnsetType = UNSET
+    start_ns: int
+    end_ns: int
+    before: str
+    after: str
+    step: str | None
+    where: tuple[str, ...]
+
+    def of_rank(self, rank: int) -> GapExample:
+        """Return this example with the index of its device."""
+        return replace(self, rank=rank)
+
+
+class ActivityEntry(Struct, frozen=True):
+    """Idle time attributed to an activity of the host.
+
+    Attributes:
+        activity: What the host did.
+        idle_ns: Idle time attributed to it.
+        share: Share of all idle time, or None if there is no idle time.
+        gaps: Number of gaps that contain some of this time.
+        longest_ns: Longest time in one gap.
+        example: The gap with the longest time, or None for kernel-to-kernel gaps.
+    """
+
+    activity: str
+    idle_ns: int
+    share: Finite | None
+    gaps: Count
+    longest_ns: int
+    example: GapExample | None
+
+
+class WorkTotal(Struct, frozen=True):
+    """Kernels or copies of one name.
+
+    Attributes:
+        name: Name of the kernels or copies.
+        work_class: Class of the kernels, or ``copies``.
+        count: Number of kernels or copies.
+        time_ns: Sum of their times; concurrent work counts separately.
+    """
+
+    name: str
+    work_class: str = field(name="class")
+    count: Count
+    time_ns: Nanoseconds
+
+
+class CopyEntry(Struct, frozen=True):
+    """Copies of one direction between the same kinds of memory.
+
+    Attributes:
+        direction: Direction of the copies.
+        source: Kind of memory that they read.
+        target: Kind of memory that they write.
+        count: Number of copies.
+        bytes: Number of bytes, or None if the size of any copy is unknown.
+        time_ns: Sum of the durations; concurrent copies count separately.
+        gb_per_s: Gigabytes per second, or None if bytes are unknown.
+    """
+
+    direction: str
+    source: str
+    target: str
+    count: Count
+    bytes: Count | None
+    time_ns: int
+    gb_per_s: Finite | None
+
+
+class IdleStep(Struct, frozen=True):
+    """A step of a device: the host's range, clipped to the span of the device's work.
+
+    Attributes:
+        name: Name of the range, or None for the time outside of all steps.
+        start_ns: Start, or None for the time outside of all steps.
+        end_ns: End, or None for the time outside of all steps.
+        length_ns: Length of the step, or of the time outside of all steps.
+        busy_ns: Time in it for which anything ran.
+        idle_ns: Time in it for which nothing ran.
+        duty_cycle: Busy time as a fraction of the length, or None if it is not measured.
+        activities: Idle time in ns by activity, the longest first.
+    """
+
+    name: str | None
+    start_ns: int | None
+    end_ns: int | None
+    length_ns: int
+    busy_ns: int
+    idle_ns: int
+    duty_cycle: Finite | None
+    activities: dict[str, int]
+
+
+class ProvedWait(Struct, frozen=True):
+    """Waits of a stream or host for work of one name on a stream, as events prove them.
+
+    Attributes:
+        waiting: Stream that waits, or the call with which a host waits while the device is idle.
+        stream: Stream of the work that is waited for, with its device if that is another device.
+        work: Name of that work.
+        kind: Kind of that work: ``compute``, ``communication`` or ``copy``.
+        waits: Number of waits.
+        blocked_ns: Time for which the stream's next work was launched and waited, or for which a
+            host waited while the device was idle. Several streams may wait at a time.
+        without_compute_ns: Part of this time in which the device computed nothing.
+        idle_ns: Idle time of the device that is attributed to these waits.
+    """
+
+    waiting: str
+    stream: str
+    work: str
+    kind: str
+    waits: Count
+    blocked_ns: int
+    without_compute_ns: int
+    idle_ns: int
+
+    def order(self) -> tuple[object, ...]:
+        """Return the sort key that puts the most time without compute first."""
+        names = self.waiting, self.stream, self.work
+        return (-self.without_compute_ns, -self.blocked_ns, *names)
+
+
+class LaunchQueue(Struct, frozen=True):
+    """Kernels and copies of a device that were launched but had not started.
+
+    Attributes:
+        mean: Mean number over the span.
+        most: Maximum number.
+        empty_ns: Time for which there were none.
+    """
+
+    mean: Finite
+    most: Count
+    empty_ns: int
+
+
+class GapChunk(Struct, frozen=True):
+    """A piece of a gap.
+
+    Attributes:
+        activity: What the host did in it.
+        start_ns: Start of the piece.
+        end_ns: End of the piece.
+    """
+
+    activity: str
+    start_ns: int
+    end_ns: int
+
+
+class GapEntry(Struct, frozen=True):
+    """A gap in the work of a device.
+
+    Attributes:
+        start_ns: Start of the gap.
+        end_ns: End of the gap.
+        idle_ns: Length of the gap.
+        step: Name of the step in which it begins, or None if it is in no step.
+        activity: Activity of the host that takes most of it.
+        before: Name of the work before it.
+        after: Name of the work after it.
+        chunks: Its pieces by activity, in order of time.
+    """
+
+    start_ns: int
+    end_ns: int
+    idle_ns: int
+    step: str | None
+    activity: str
+    before: str
+    after: str
+    chunks: list[GapChunk]
+
+
+class IdleRank(Struct, frozen=True):
+    """A device of a process, or a host whose operators count as work.
+
+    Attributes:
+        index: Index in the report.
+        label: Name that is unique in the report.
+        profile: Path of its profile.
+        host: Host on which it was recorded.
+        pid: Process id.
+        device_id: Device number as the process sees it.
+        device: Display name of the device.
+        gpu: Product name of the GPU, or None if it is unknown.
+        start_ns: Start of its first work.
+        end_ns: End of its last work.
+        span_ns: Time from the first start to the last end.
+        busy_ns: Time for which anything ran.
+        idle_ns: Time for which nothing ran.
+        compute_ns: Time for which a kernel other than communication ran.
+        communication_ns: Time for which a communication kernel ran.
+        copy_ns: Time for which a copy or memset ran.
+        exposed_communication_ns: Time for which communication ran without compute.
+        exposed_point_to_point_ns: Part of that time in which a send or receive kernel ran.
+        exposed_copy_ns: Time for which a copy or memset ran alone.
+        overlap: Share of communication that overlaps compute, or None without communication.
+        duty_cycle: Busy time as a fraction of the span, or None if it is not measured.
+        compute_duty: Compute time as a fraction of the span, or None if it is not measured.
+        activities: Idle time by activity, the longest first.
+        copies: Copies by direction and kinds of memory, the longest total first.
+        steps_by: How steps were recognized.
+        steps: The steps in order, then the time outside of them, if there is any.
+        waits: Proved waits of its streams and hosts, the most time without compute first.
+        awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
+        awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
+        launch_queue: Work that was launched but had not started, or None if it is unknown.
+        gaps: Number of gaps that are not short.
+        longest_gaps: The longest of them, the longest first.
+        relative_score: Kernel time of the fastest device divided by its own, over kernels that ran
+            as often elsewhere, or None if there are none.
+    """
+
+    index: int
+    label: str
+    profile: str
+    host: str
+    pid: int
+    device_id: int
+    device: str
+    gpu: str | None
+    start_ns: int
+    end_ns: int
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    exposed_communication_ns: int
+    exposed_point_to_point_ns: int
+    exposed_copy_ns: int
+    overlap: Finite | None
+    duty_cycle: Finite | None
+    compute_duty: Finite | None
+    activities: list[ActivityEntry]
+    copies: list[CopyEntry]
+    steps_by: str
+    steps: list[IdleStep]
+    waits: tuple[ProvedWait, ...]
+    awaited_communication_ns: int
+    awaited_copy_ns: int
+    launch_queue: LaunchQueue | None
+    gaps: Count
+    longest_gaps: list[GapEntry]
+    relative_score: Finite | None
+
+
+class IdleSummary(Struct, frozen=True):
+    """A report on idle time as JSON.
+
+    Attributes:
+        schema: Name and version of this model.
+        version: Version of bubbleviz that wrote the report.
+        headline: Name of the primary idle share.
+        iterations: Always empty: a report on idle time has no iterations of a pipeline.
+        summary: Statistics on idle time.
+        restrictions: Why busy and idle times are uncertain, the most severe first.
+        definitions: Meaning of each term.
+        shortest_ns: Length below which gaps are kernel-to-kernel gaps.
+        window: The analyzed part of the run, as the user wrote it, or None for the complete run.
+        span_ns: Sum of the spans of all measured devices.
+        idle_ns: Sum of the idle times of all measured devices.
+        proved_idle_ns: Part of it in which a stream or a host is proved to have waited.
+        what_to_do_first: The most important advice in words.
+        activities: Idle time of all devices by activity, the longest first.
+        meanings: Meaning of activities.
+        kernels: Kernels and copies of all devices by name, the longest first.
+        copies: Copies of all devices by kind, the longest total first.
+        ranks: Devices, in the order of profiles, then of processes and devices.
+        limitations: What could not be measured, and why.
+    """
+
+    schema: str
+    version: str
+    headline: str
+    iterations: tuple[()]
+    summary: IdleNumbers
+    restrictions: list[RestrictionEntry]
+    definitions: dict[str, str]
+    shortest_ns: int
+    window: str | None
+    span_ns: int
+    idle_ns: int
+    proved_idle_ns: int
+    what_to_do_first: str
+    activities: list[ActivityEntry]
+    meanings: dict[str, str]
+    kernels: list[WorkTotal]
+    copies: list[CopyEntry]
+    ranks: list[IdleRank]
+    limitations: list[LimitationEntry]
