@@ -325,7 +325,10 @@ def analyze(path: str) -> Answer:
     """
     if looks_saved(path):
         saved = api.load(path)
-        actions = [{"action": own.action, "saves": own.saving_ratio} for own in saved.advice[:5]]
+        actions = [
+            {"action": own.action_and_evidence, "saves": own.saving_ratio}
+            for own in saved.advice[:5]
+        ]
         return {
             **_headline(saved.headline, saved.bubble_ratio),
             "schedule": saved.schedule,

@@ -31,7 +31,8 @@ from bubbleviz.report import report as measured
 from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import stages_of
-from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
+from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.report.view import View
 
 #: A picture in a notebook has at most so many rows.
@@ -109,7 +110,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         return self.summary.bubble_ratio[self.headline].mean
 
     @property
-    def advice(self) -> tuple[WrittenAdvice, ...]:
+    def advice(self) -> tuple[AdviceEntry, ...]:
         """What a replay proves to shorten iterations, the largest saving first.
 
         Empty where nothing does; ``what_to_do_first`` may then name what is no change to the run's

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bubbleviz.model.texts import percent
 
 #: What to do if only the schedule causes the bubble, and the kind and place of this advice.
@@ -14,31 +12,6 @@ TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
 #: Place of advice that names the layers to move, so that its saving is no upper bound.
 _WHOLE_LAYERS = "layers"
-
-
-@dataclass(frozen=True)
-class SavedAdvice:
-    """A piece of advice in a report; see :class:`~bubbleviz.report.advice.Advice`.
-
-    Attributes:
-        kind: Kind of the fault that the advice is to remove.
-        saving_ratio: Promised saving as a share of an iteration, or None if nothing is promised.
-        action: Recommended action, in sentences.
-        place: Place of the fault, the same in every report of a job.
-        error_ratio: Error bound of ``saving_ratio``, or None if unknown.
-        stages: Stages that have too much work.
-        measure: Sizes of the fault, as pairs of name and value.
-        indices: Indices of its ranks among the ranks of the report; empty for all ranks, or none.
-    """
-
-    kind: str
-    saving_ratio: float | None
-    action: str = ""
-    place: str = ""
-    error_ratio: float | None = None
-    stages: tuple[int, ...] = ()
-    measure: tuple[tuple[str, float], ...] = ()
-    indices: tuple[int, ...] = ()
 
 
 def is_upper_bound(kind: str, place: str) -> bool:

@@ -24,7 +24,6 @@ from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.texts import counted, rank_name, shell_word
 from bubbleviz.report.idle_summary import IDLE_SCHEMA, IdleSummary
 from bubbleviz.report.memory import measured_memory
-from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.summary import (
     SCHEMA,
@@ -115,7 +114,7 @@ class SavedReport:
     bubble_parts: tuple[tuple[str, float], ...] = ()
     what_to_do_first: str | None = None
     first_codes: tuple[str, ...] = ()
-    advice: tuple[SavedAdvice, ...] = ()
+    advice: tuple[AdviceEntry, ...] = ()
     schedule: str | None = None
     microbatches: int | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
@@ -505,7 +504,7 @@ def saved_run(summary: RunSummary) -> SavedReport:
         bubble_parts=tuple((part.name, part.share) for part in numbers.bubble_parts),
         what_to_do_first=summary.what_to_do_first,
         first_codes=tuple(step.code for step in summary.first),
-        advice=tuple(map(_saved_advice, summary.advice)),
+        advice=tuple(summary.advice),
         schedule=None if summary.schedule is None else summary.schedule.name,
         microbatches=None if typical is None else typical.microbatches,
         slowdowns={} if summary.slowdown is None else _slowdowns(summary, summary.slowdown),
@@ -556,19 +555,6 @@ def _saved_time(entry: PhaseTimeEntry) -> SavedTime:
         mean_ns=entry.mean_ns,
         std_ns=entry.std_ns,
         n=entry.n,
-    )
-
-
-def _saved_advice(entry: AdviceEntry) -> SavedAdvice:
-    return SavedAdvice(
-        kind=entry.kind,
-        saving_ratio=entry.saving_ratio,
-        action=entry.action,
-        place=entry.place,
-        error_ratio=entry.error_ratio,
-        stages=entry.stages,
-        measure=entry.measure,
-        indices=entry.ranks,
     )
 
 

@@ -8,7 +8,6 @@ new step in ``_STEPS``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.explain.recognition.recognition import Recognition
@@ -35,12 +34,12 @@ from bubbleviz.report.labels import (
 from bubbleviz.report.long_bubbles import latest_host, thread_state
 from bubbleviz.report.promise import (
     TWICE_THE_MICROBATCHES,
-    SavedAdvice,
     format_saving,
     is_upper_bound,
 )
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
+from bubbleviz.report.summary import AdviceEntry, join_sentences
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 
 if TYPE_CHECKING:
@@ -54,44 +53,10 @@ _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with 
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
 
-@dataclass(frozen=True)
-class WrittenAdvice(SavedAdvice):
-    """A change that would shorten iterations, in words; see :class:`.Advice`.
-
-    Attributes:
-        ranks: Numbers of the ranks that it is about, in their job; empty for all ranks, or none.
-        indices: Places of these ranks in the report.
-        stage: Stage of these ranks, or None if there are none or several.
-        saving_ns: Mean saving over the averaged iterations, or None if it is unknown.
-        iterations: Number of iterations that it shortens.
-        example_iteration: Index of the typical one of the iterations in which alone its ranks are
-            slow, or None for all iterations.
-        action: What to do, and what shows it.
-        text: The same with what it saves.
-    """
-
-    ranks: tuple[int, ...] = ()
-    stage: int | None = None
-    saving_ns: int | None = 0
-    iterations: int = 0
-    example_iteration: int | None = None
-    text: str = ""
-
-    @property
-    def share(self) -> str:
-        """What it saves in percent, with the error."""
-        return format_saving(self.kind, self.place, self.saving_ratio, self.error_ratio)
-
-    @property
-    def short(self) -> str:
-        """What to do and what it saves, without what shows it."""
-        return f"{self.action.partition('. ')[0]} ({self.share})"
-
-
 def describe_first_steps(report: Report) -> str | None:
     """Return what to do first, in sentences, or None if nothing is advised."""
     texts = (_describe_step(report, step) for step in advise(report).first)
-    return ". ".join(texts) or None
+    return join_sentences(*texts) or None
 
 
 def describe_further_steps(report: Report) -> tuple[str, ...]:
@@ -99,34 +64,36 @@ def describe_further_steps(report: Report) -> tuple[str, ...]:
     return tuple(write_advice(report, advice).short for advice in advise(report).further)
 
 
-def write_all_advice(report: Report) -> tuple[WrittenAdvice, ...]:
+def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
     """Return every change that would shorten iterations in words, the largest saving first."""
     return tuple(write_advice(report, advice) for advice in advise(report).listed)
 
 
-def write_advice(report: Report, advice: Advice) -> WrittenAdvice:
+def write_advice(report: Report, advice: Advice) -> AdviceEntry:
     """Return advice in words."""
-    action, saving, reasons = _describe_advice(report, advice)
+    action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
         missed = percent(advice.missed_ratio)
         saving = f" (saving unknown: the replay misses the measured iterations by {missed})"
-    ending = f". {reasons}" if reasons else ""
+    sentence = f"{action}{saving}"
     is_promised = advice.is_promised
-    return WrittenAdvice(
+    return AdviceEntry(
         kind=advice.kind,
         saving_ratio=advice.saving_ratio if is_promised else None,
-        action=f"{action}{ending}",
+        action=action,
         place=advice.place,
         error_ratio=advice.error_ratio if is_promised else None,
         stages=advice.stages,
         measure=advice.measure,
-        indices=advice.ranks,
-        ranks=rank_numbers(report, advice.ranks),
+        ranks=advice.ranks,
+        rank_numbers=rank_numbers(report, advice.ranks),
         stage=advice.stage,
         saving_ns=round(advice.saving_ns) if is_promised else None,
         iterations=advice.iterations,
         example_iteration=advice.example_iteration,
-        text=f"{action}{saving}{ending}",
+        evidence=evidence,
+        sentence=sentence,
+        text=join_sentences(sentence, evidence),
     )
 
 
@@ -370,17 +337,17 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 
 
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
-    """Return what to do, a clause on what it saves, and what shows it, which may be empty."""
+    """Return what to do, a clause on what it saves, and the evidence, which may be empty."""
     evidence = advice.evidence
     if isinstance(evidence, Choice):
         return _describe_schedule(report, evidence)
     if isinstance(evidence, Recognition):
-        action, reasons = _describe_order(report, advice, evidence)
+        action, explanation = _describe_order(report, advice, evidence)
         saving = _describe_saving(report, advice, is_of_period=False)
     else:
-        action, reasons = _describe_finding(report, evidence)
+        action, explanation = _describe_finding(report, evidence)
         saving = _describe_saving(report, advice, is_of_period=evidence.is_measured)
-    return action, f" ({saving})", reasons
+    return action, f" ({saving})", explanation
 
 
 def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
@@ -422,7 +389,7 @@ def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
     actions, evidence, next_steps = zip(*texts, strict=True)
     first, *others = actions
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
-    return action, ". ".join(filter(None, (*evidence, *next_steps)))
+    return action, join_sentences(*evidence, *next_steps)
 
 
 def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> str:

@@ -46,7 +46,7 @@ from bubbleviz.report.bubble_parts import (
 from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, even_chunks
-from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, saved_column, timeline_of
 from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.measured_times import MeasuredTimes
@@ -85,7 +85,7 @@ def summary_of(
         what_to_do_first=describe_first_steps(report),
         first=[_step(advised, step) for step in advised.first],
         then=[advised.listed.index(advice) for advice in advised.further],
-        advice=[_advice(advice) for advice in write_all_advice(report)],
+        advice=list(write_all_advice(report)),
         restrictions=[
             summary.RestrictionEntry(restriction.code, restriction.text)
             for restriction in report.restrictions
@@ -159,13 +159,6 @@ def _step(advised: Advised, step: Step) -> summary.StepEntry:
     index = None if step.advice is None else advised.listed.index(step.advice)
     is_marked = step.advice is not None and step.advice is advised.marked
     return summary.StepEntry(step.code.value, index, is_marked)
-
-
-def _advice(advice: WrittenAdvice) -> summary.AdviceEntry:
-    """Return the entry of an advice, whose ``ranks`` are indices like everywhere in a summary."""
-    values = asdict(advice)
-    values["ranks"] = values.pop("indices")
-    return summary.AdviceEntry(**values)
 
 
 # Iterations.

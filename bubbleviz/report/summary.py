@@ -16,6 +16,7 @@ from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
+from bubbleviz.report.promise import format_saving
 
 #: Name and version of this model.
 SCHEMA = "bubbleviz.report/2"
@@ -102,38 +103,65 @@ class StepEntry(Struct, frozen=True):
 
 
 class AdviceEntry(Struct, frozen=True):
-    """One thing to do, and what it saves; see :class:`.advice.Advice`.
+    """A change that would shorten iterations, in words; see :class:`.advice.Advice`.
 
     Attributes:
-        kind: Kinds of what it removes, joined by ``+``.
+        kind: Kind of the advice; kinds of faults that are removed together are joined by ``+``.
         saving_ratio: Saved share of an iteration, or None if nothing is promised.
-        action: What to do, and the evidence for it.
-        place: Name of what it removes, the same in every run.
+        action: What to do, without the evidence.
+        place: Name of what it removes, the same in every run of a job.
         error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if it
             is unknown.
         stages: Stages that have too much work.
         measure: Names and values of the evidence.
-        ranks: Indices of the ranks concerned; empty for all ranks.
-        stage: Stage concerned, or None.
-        saving_ns: Saved time of an iteration, or None if nothing is promised.
+        ranks: Indices of the ranks concerned; empty for all ranks, or none.
+        rank_numbers: Numbers of these ranks in their job, ascending.
+        stage: Stage of these ranks, or None if there are none or several.
+        saving_ns: Mean saving over the averaged iterations, or None if nothing is promised.
         iterations: Number of averaged iterations that it shortens.
-        example_iteration: Index of a typical iteration, or None if all are alike.
-        text: The action, and what it saves.
+        example_iteration: Index of a typical one of the iterations in which alone its ranks are
+            slow, or None for all iterations.
+        evidence: What shows that it would help, in sentences; may be empty.
+        sentence: What to do, and what it saves.
+        text: The sentence, followed by the evidence.
     """
 
     kind: str
     saving_ratio: Finite | None
     action: str
     place: str
-    error_ratio: Finite | None
-    stages: tuple[int, ...]
-    measure: tuple[tuple[str, float], ...]
-    ranks: tuple[Count, ...]
-    stage: int | None
-    saving_ns: int | None
-    iterations: int
-    example_iteration: int | None
-    text: str
+    error_ratio: Finite | None = None
+    stages: tuple[int, ...] = ()
+    measure: tuple[tuple[str, float], ...] = ()
+    ranks: tuple[Count, ...] = ()
+    rank_numbers: tuple[int, ...] = ()
+    stage: int | None = None
+    saving_ns: int | None = None
+    iterations: int = 0
+    example_iteration: int | None = None
+    evidence: str = ""
+    sentence: str = ""
+    text: str = ""
+
+    @property
+    def share(self) -> str:
+        """The promised saving in percent with its error, or "unknown"."""
+        return format_saving(self.kind, self.place, self.saving_ratio, self.error_ratio)
+
+    @property
+    def short(self) -> str:
+        """The action, and the promised saving in percent."""
+        return f"{self.action} ({self.share})"
+
+    @property
+    def action_and_evidence(self) -> str:
+        """What to do and the evidence, without the saving."""
+        return join_sentences(self.action, self.evidence)
+
+
+def join_sentences(*sentences: str) -> str:
+    """Join sentences that have no full stop; empty ones are left out."""
+    return ". ".join(filter(None, sentences))
 
 
 class RestrictionEntry(Struct, frozen=True):

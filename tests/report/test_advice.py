@@ -18,11 +18,11 @@ from bubbleviz.report.long_bubbles import latest_host
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.report.sentences import (
-    WrittenAdvice,
     describe_first_steps,
     describe_further_steps,
     write_all_advice,
 )
+from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 from tests.planting import Planting, plant
 from tests.planting.ranks.runs import Recipe
@@ -79,7 +79,7 @@ def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: b
     assert ("schedule" in {advice.kind for advice in found}) is advised
 
 
-def advice_on_schedule(report: Report) -> WrittenAdvice | None:
+def advice_on_schedule(report: Report) -> AdviceEntry | None:
     return next((each for each in write_all_advice(report) if each.kind == "schedule"), None)
 
 

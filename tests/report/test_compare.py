@@ -31,10 +31,9 @@ from bubbleviz.report.compared.comparison import (
 )
 from bubbleviz.report.compared.significance import MeanDifference, compare_means
 from bubbleviz.report.gate import check_limits, make_baseline_limits, parse_limits
-from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import SavedRatio, SavedReport, SavedTime
-from bubbleviz.report.summary import Average
+from bubbleviz.report.summary import AdviceEntry, Average
 from bubbleviz.report.view import View
 from tests.support.averages import average_of
 from tests.support.command_line import CommandLine
@@ -43,9 +42,9 @@ from tests.support.places import FIXTURES
 
 ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
 NONE = average_of(None, None, 0)
-LINK = SavedAdvice("link", 0.12, "Check the link. It is slow", "link-0-1", 0.01)
-STAGE = SavedAdvice("stage", 0.2, "Balance the stages", "stage-1")
-LITTLE = SavedAdvice("rank", 0.009, "Look at rank 3", "rank-3")
+LINK = AdviceEntry("link", 0.12, "Check the link", "link-0-1", 0.01)
+STAGE = AdviceEntry("stage", 0.2, "Balance the stages", "stage-1")
+LITTLE = AdviceEntry("rank", 0.009, "Look at rank 3", "rank-3")
 MS = 1e6
 
 

@@ -36,6 +36,7 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
 
     assert document["what_to_do_first"].startswith("Find out why rank 6 is slow")
     (index,) = document["advice"][0]["ranks"]
+    assert document["advice"][0]["rank_numbers"] == [6]
     assert document["ranks"][index]["global_rank"] == 6
     assert document["ranks"][index]["index"] == 3
     assert "Find out why rank 6 is slow" in " ".join(screen.split())
@@ -45,7 +46,7 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     # In Python, too: rank 3 of pictures and advice is another than the place 3 of columns.
     report = bubbleviz.analyze(table)
     (slow,) = {row.global_rank for row in report.operations if row.rank == index}
-    assert report.advice[0].ranks == (slow,) == (6,)
+    assert report.advice[0].rank_numbers == (slow,) == (6,)
     assert report.plot(ranks=(6,)).view == bubbleviz.View(ranks=(6,))
     assert {row.rank.number for row in rows_of(report, bubbleviz.View(ranks=(6,)))} == {6}
     assert {row.global_rank for row in report.bubbles if row.rank == index} == {6}

@@ -13,7 +13,8 @@ from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import numbered_rank
 from bubbleviz.report.report import Report
-from bubbleviz.report.sentences import WrittenAdvice, write_all_advice
+from bubbleviz.report.sentences import write_all_advice
+from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 
 #: Maximum relative difference of two lengths that count as the same base of a saving.
@@ -43,14 +44,14 @@ def advice_table(report: Report) -> Iterator[doc.Block]:
             "saves ms": doc.milliseconds(advice.saving_ns),
             "share": _share_of_base(advice, base_ns),
             # The saving has its own columns.
-            "what to do": one_line(advice.action, 400),
+            "what to do": one_line(advice.action_and_evidence, 400),
         }
         for advice in listed
     ]
     yield doc.Table(title, rows, left=("what to do",), wrap=("what to do",))
 
 
-def _share_of_base(advice: WrittenAdvice, titled_ns: float | None) -> str:
+def _share_of_base(advice: AdviceEntry, titled_ns: float | None) -> str:
     """Return the share that advice saves, followed by its base if that is not in the title.
 
     Args:

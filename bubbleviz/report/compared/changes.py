@@ -8,7 +8,6 @@ from typing import TypeAlias
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.report.compared.pair import SAME_WORK, RunPair, count_stages, sum_work_ns
-from bubbleviz.report.promise import format_saving
 from bubbleviz.report.saved import SavedReport
 from bubbleviz.schedules.choices import Choice, compare_sizes
 
@@ -65,8 +64,7 @@ def _describe_new_advice(before: SavedReport, after: SavedReport) -> Iterator[st
     for advice in after.advice:
         if advice.place in earlier_places or (advice.saving_ratio or 0.0) < _MIN_COST:
             continue
-        saved = format_saving(advice.kind, advice.place, advice.saving_ratio, advice.error_ratio)
-        yield f"new advice: {advice.action.partition('. ')[0]} ({saved})"
+        yield f"new advice: {advice.short}"
 
 
 def _describe_prediction(pair: RunPair) -> Iterator[str]:

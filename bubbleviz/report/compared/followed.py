@@ -13,12 +13,8 @@ from bubbleviz.model.texts import percent
 from bubbleviz.report.advice import StepCode
 from bubbleviz.report.compared.pair import RunPair
 from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
-from bubbleviz.report.promise import (
-    MICROBATCHES,
-    TWICE_THE_MICROBATCHES,
-    SavedAdvice,
-    format_saving,
-)
+from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, format_saving
+from bubbleviz.report.summary import AdviceEntry
 
 #: Maximum difference of two savings that count as equal, as a share of an iteration.
 SAME_SAVING = 0.01
@@ -111,7 +107,7 @@ def check_advice(pair: RunPair) -> tuple[AdviceResult, ...]:
 
 
 def _check_one(
-    advice: SavedAdvice, promised_ratio: float, pair: RunPair, window: str
+    advice: AdviceEntry, promised_ratio: float, pair: RunPair, window: str
 ) -> AdviceResult:
     """Return whether a piece of advice was followed, how, and whether its promise was kept.
 
@@ -138,7 +134,7 @@ def _check_one(
     return AdviceResult(
         advice.kind,
         advice.place,
-        advice.action.partition(". ")[0],
+        advice.action,
         promised_ratio,
         advice.error_ratio,
         change,
@@ -149,7 +145,7 @@ def _check_one(
     )
 
 
-def _more_microbatches(pair: RunPair) -> SavedAdvice | None:
+def _more_microbatches(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
     With n times the work, the same bubble takes an n-th of its former share. If the later run has
@@ -164,7 +160,7 @@ def _more_microbatches(pair: RunPair) -> SavedAdvice | None:
     staying = sum(parts.get(cause.label, 0.0) for cause in (Cause.COMMUNICATION, Cause.QUEUED))
     times = (after.microbatches or 0) / (before.microbatches or 1)
     saving = (ratio - staying) * (1 - 1 / (times if times > 1 else 2.0))
-    return SavedAdvice(MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", MICROBATCHES)
+    return AdviceEntry(MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", MICROBATCHES)
 
 
 def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:

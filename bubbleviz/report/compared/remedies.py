@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import percent
 from bubbleviz.report.compared.pair import COMPUTE, SAME_WORK, RunPair
-from bubbleviz.report.promise import MICROBATCHES, SavedAdvice
+from bubbleviz.report.promise import MICROBATCHES
 
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedReport
+    from bubbleviz.report.summary import AdviceEntry
 
 #: Minimum relative change of a time or a measure; a smaller one is noise, whatever its spread.
 _NOISE = 0.02
@@ -40,7 +41,7 @@ _ZERO_BASED = {"launch-gaps", "order", "queue"}
 _MORE_IS_BETTER = {"token"}
 
 
-def describe_named_change(advice: SavedAdvice, pair: RunPair) -> tuple[bool, str]:
+def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str]:
     """Describe how the fault that a piece of advice names changed between two runs.
 
     Args:
@@ -58,7 +59,7 @@ def describe_named_change(advice: SavedAdvice, pair: RunPair) -> tuple[bool, str
         return _describe_microbatches(before, after)
     if advice.stages:
         return _describe_stages(advice.stages, before, after)
-    if advice.kind == "launch-gaps" and len(advice.indices) in {0, before.ranks}:
+    if advice.kind == "launch-gaps" and len(advice.ranks) in {0, before.ranks}:
         first, last = before.launch_gap, after.launch_gap
         if first is not None and last is not None:
             return _is_better(first, first, last), _describe_gaps(first, last)
@@ -68,7 +69,7 @@ def describe_named_change(advice: SavedAdvice, pair: RunPair) -> tuple[bool, str
     return _describe_measure(advice, repeated)
 
 
-def describe_unnamed_change(advice: SavedAdvice, pair: RunPair) -> str:
+def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
     """Describe a change between two runs that a piece of advice does not name.
 
     Unknown values count as unchanged.
@@ -94,13 +95,13 @@ def describe_unnamed_change(advice: SavedAdvice, pair: RunPair) -> str:
     return _describe_unnamed_work(advice, before, after)
 
 
-def _split_kinds(advice: SavedAdvice) -> set[str]:
+def _split_kinds(advice: AdviceEntry) -> set[str]:
     """Return the kinds of faults that a piece of advice is to remove."""
     return {*advice.kind.split("+")}
 
 
 def _describe_schedule(
-    advice: SavedAdvice, before: SavedReport, after: SavedReport
+    advice: AdviceEntry, before: SavedReport, after: SavedReport
 ) -> tuple[bool, str]:
     """Return whether the advised schedule ran, and a clause that names the schedule that ran."""
     if before.schedule == after.schedule:
@@ -177,7 +178,7 @@ def _describe_gaps(before: float, after: float) -> str:
     return f"{idle}, {'as' if percent(after) == percent(before) else percent(before)} before"
 
 
-def _describe_measure(advice: SavedAdvice, repeated: SavedAdvice) -> tuple[bool, str]:
+def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
     """Return whether the largest measure of a piece of advice improved, and a clause on it.
 
     Args:
@@ -240,7 +241,7 @@ class _WorkChange:
     total: float
 
 
-def _describe_unnamed_work(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> str:
+def _describe_unnamed_work(advice: AdviceEntry, before: SavedReport, after: SavedReport) -> str:
     """Return a clause on work that changed and that advice does not name, or "" if none did.
 
     Medians and means must both show the change.
@@ -286,12 +287,12 @@ def _has_moved_work(before: SavedReport, after: SavedReport, stages: tuple[int, 
     return expected < 2 * _NOISE or gained >= expected / 2
 
 
-def _find_named_stages(advice: SavedAdvice, before: SavedReport) -> set[int | None]:
+def _find_named_stages(advice: AdviceEntry, before: SavedReport) -> set[int | None]:
     """Return the stages whose work the advice is to reduce, by the ranks that it names."""
     if _split_kinds(advice) <= _DELAY_KINDS:
         return set()
     all_ranks = range(len(before.stage_of_rank))
-    ranks = [rank for rank in advice.indices if rank in all_ranks] or all_ranks
+    ranks = [rank for rank in advice.ranks if rank in all_ranks] or all_ranks
     return {before.stage_of_rank[rank] for rank in ranks}
 
 

@@ -16,7 +16,8 @@ import pytest
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.diagnosis.findings import Diagnosis
 from bubbleviz.report.report import Report
-from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
+from bubbleviz.report.summary import AdviceEntry
 from tests.planting import Planting
 from tests.support.planted_runs import analysed
 
@@ -43,7 +44,7 @@ def _diagnosis(planting: Planting) -> Diagnosis:
     return diagnosis
 
 
-def _first(planting: Planting) -> WrittenAdvice:
+def _first(planting: Planting) -> AdviceEntry:
     return write_all_advice(_report(planting))[0]
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.report.sentences import WrittenAdvice, describe_first_steps, write_all_advice
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
+from bubbleviz.report.summary import AdviceEntry
 from tests.support.pipeline_jobs import Job, SimulatedJob, simulated
 
 pytestmark = pytest.mark.thorough
@@ -33,7 +34,7 @@ UNEVEN: dict[str, tuple[int, int, dict[str, dict[int, float]], float]] = {
 EVEN = {"even_stages": True, "even_microbatches": True}
 
 
-def _advice(folder: Path, job: SimulatedJob) -> tuple[WrittenAdvice, ...]:
+def _advice(folder: Path, job: SimulatedJob) -> tuple[AdviceEntry, ...]:
     return write_all_advice(bubbleviz.analyze(job.written(folder / "operations.csv")))
 
 

@@ -24,7 +24,7 @@ function showHead(run) {
   byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "Nothing to advise.";
   const further = (report.then ?? []).map((index) => report.advice[index]);
   for (const advice of further.reverse()) {
-    byId("advice").after(element("p", {}, `Then: ${clean(advice.text.split(". ")[0], 300)}`));
+    byId("advice").after(element("p", {}, `Then: ${clean(advice.sentence, 300)}`));
   }
   const [title, date] = titleOf(report);
   byId("run-title").textContent = title;
