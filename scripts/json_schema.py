@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec import json as msgspec_json
 
 import bubbleviz
+from bubbleviz.analyses.nccl.summary import NcclSummary
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summary import RunSummary
 
@@ -26,6 +27,7 @@ _PACKAGE = Path(bubbleviz.__file__).parent
 SCHEMA_FILES: dict[type[Struct], Path] = {
     RunSummary: _PACKAGE / "report" / "report.schema.json",
     IdleSummary: _PACKAGE / "report" / "idle.schema.json",
+    NcclSummary: _PACKAGE / "report" / "nccl.schema.json",
 }
 #: A clause of a docstring that refers to Python's documentation.
 _REFERENCE = re.compile(r"; see (?::\w+:`[^`]*`)(?: for [^.;]*)?")

@@ -16,8 +16,10 @@ import pytest
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.analyses.nccl.members import Split
-from bubbleviz.analyses.nccl.outputs import COLUMNS, as_json, sections, summary, sums_of, totals_of
+from bubbleviz.analyses.nccl.outputs import COLUMNS, as_json
 from bubbleviz.analyses.nccl.profiles import find_inputs
+from bubbleviz.analyses.nccl.text import sections, summary
+from bubbleviz.analyses.nccl.totals import find_totals, sum_operations
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.document import Table
@@ -98,7 +100,7 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
     assert found.clocks[1].matched == 12
     # The last channel ends 100 ns before the first.
     assert found.clocks[1].largest_ns == 0
-    (total,) = totals_of(found)
+    (total,) = find_totals(found)
     assert (total.ranks, total.operations, total.bytes) == (2, 24, 24 * (4 << 20))
     # 2 (n - 1) / n of two ranks is 1.
     assert total.bus_gbps == total.algorithm_gbps == pytest.approx((4 << 20) / 480_000)
@@ -144,7 +146,7 @@ def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
     assert columns(found, "waiting_ns", "moving_ns", "split") == [(30_000, 30_000, Split.PROXY)]
     # How many ranks there are is not told by one.
     assert found.ranks == (None,)
-    assert totals_of(found)[0].bus_gbps is None
+    assert find_totals(found)[0].bus_gbps is None
 
 
 def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
@@ -202,8 +204,8 @@ def check(found: Communication) -> None:
     """Check that the totals of a report follow from its rows and from its operations."""
     rows = rows_of(found)
     told = json.loads(as_json(found))
-    sums = sums_of(found.operations)
-    listed = rows[:-1] if len(totals_of(found)) > 1 else rows
+    sums = sum_operations(found.operations)
+    listed = rows[:-1] if len(find_totals(found)) > 1 else rows
     for name in SUMS:
         total = sum(number(row[name]) for row in listed)
         assert total == pytest.approx(number(rows[-1][name]), abs=0.0006 * len(rows)), name

@@ -9,6 +9,7 @@ import pytest
 
 from bubbleviz.analyses.nccl import hangs, measure_communication
 from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
+from bubbleviz.analyses.nccl.summary import LateRank
 from bubbleviz.errors import InputError, NothingToAnalyseError, ProfileError
 from bubbleviz.sources.nccl.formats import read_events
 from tests.support.command_line import CommandLine
@@ -61,7 +62,7 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     late[2] += (received(1, 200, 8),)
     found = measure_communication(dump(tmp_path, late))
     # Two are last at one time, and share what the others wait.
-    ranked = [(1, 1, 4_500_000), (2, 1, 4_500_000), (0, 1, 3_000_000)]
+    ranked = [LateRank(1, 1, 4_500_000), LateRank(2, 1, 4_500_000), LateRank(0, 1, 3_000_000)]
     assert columns(found, "run_rank", "waiting_ns", "awaited_ns") == [
         (0, 7_000_000, 0),
         (0, 0, 3_000_000),

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.analyses.nccl.outputs import Total, as_json, csv_of_operations, sections, totals_of
+from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
+from bubbleviz.analyses.nccl.text import sections
+from bubbleviz.analyses.nccl.totals import Total, find_totals
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.collectives import Group
 from tests.support.needs import real_file
@@ -86,7 +88,7 @@ def groups(found: Communication) -> list[Group]:
 
 
 def only(found: Communication) -> Total:
-    (total,) = totals_of(found)
+    (total,) = find_totals(found)
     return total
 
 
@@ -333,7 +335,7 @@ def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -
 
             found = measure_communication(str(path))
 
-            totals = [total for total in totals_of(found) if total.communicator is not None]
+            totals = [total for total in find_totals(found) if total.communicator is not None]
             assert {total.name: total.operations for total in totals} == dict(count)
             assert {total.name: total.bytes for total in totals} == dict(size)
             for total in totals:

@@ -8,7 +8,7 @@ import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.members import Split
-from bubbleviz.analyses.nccl.outputs import totals_of
+from bubbleviz.analyses.nccl.totals import find_totals
 from tests.support.edited_databases import change
 from tests.support.nccl_payloads import carrying
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
@@ -76,7 +76,7 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
     }
     assert {names[n] for (n,) in columns(found, "algorithm") if n >= 0} == {"RING"}
     # An all-reduce of four ranks: 2 (4 - 1) / 4.
-    total = next(own for own in totals_of(found) if own.name == "AllReduce")
+    total = next(own for own in find_totals(found) if own.name == "AllReduce")
     assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
     # Layouts without offsets are aligned.
     change(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")

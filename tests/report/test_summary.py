@@ -13,6 +13,9 @@ from msgspec import json as msgspec_json
 
 import bubbleviz
 from bubbleviz.analyses.idle.outputs import as_json, summary_of_idle
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.nccl import outputs as nccl_outputs
+from bubbleviz.analyses.nccl.summary import NcclSummary
 from bubbleviz.model.texts import json_text
 from bubbleviz.render.json_document import written
 from bubbleviz.report.idle_summary import IdleSummary
@@ -59,15 +62,21 @@ def test_json_fits_the_json_schema(name: str) -> None:
     check_schema(RunSummary, json.loads(written(values_of(summary_of(report)))))
 
 
-def check_schema(model: type[Struct], document: dict[str, Any]) -> None:
-    """Check that a document fits the JSON Schema of its model, which refuses another document."""
+def check_schema(model: type[Struct], document: dict[str, Any], array: str = "ranks") -> None:
+    """Check that a document fits the JSON Schema of its model.
+
+    Args:
+        model: Model of the document.
+        document: Values of the document.
+        array: Key of an array. The schema refuses a number in its place.
+    """
     schema = json.loads(SCHEMA_FILES[model].read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
 
     assert list(Draft202012Validator(schema).iter_errors(document)) == []
-    wrong = {**document, "ranks": 4}
+    wrong = {**document, array: 4}
     (error,) = Draft202012Validator(schema).iter_errors(wrong)
-    assert list(error.absolute_path) == ["ranks"]
+    assert list(error.absolute_path) == [array]
 
 
 def test_json_on_idle_time_is_read_as_its_summary_and_fits_the_json_schema() -> None:
@@ -109,3 +118,13 @@ def test_columns_of_different_lengths_are_refused(
 
     with pytest.raises(bubbleviz.BubblevizError, match="columns of one table have different"):
         bubbleviz.load(changed)
+
+
+def test_json_on_communication_fits_the_json_schema_of_its_model() -> None:
+    text = nccl_outputs.as_json(measure_communication(FIXTURES / "1f1b"))
+
+    again = msgspec_json.decode(text, type=NcclSummary)
+
+    assert again.totals
+    assert json_text(values_of(again)) == text
+    check_schema(NcclSummary, json.loads(text), "files")

@@ -13,16 +13,26 @@ from msgspec import Struct
 from msgspec import json as msgspec_json
 
 from bubbleviz.analyses.idle import outputs as idle_outputs
+from bubbleviz.analyses.nccl import outputs as nccl_outputs
+from bubbleviz.analyses.nccl.summary import NCCL_SCHEMA, NcclSummary
 from bubbleviz.render import json_document
 from bubbleviz.report.idle_summary import IDLE_SCHEMA, IdleSummary
 from bubbleviz.report.summary import SCHEMA, RunSummary
 
 #: The model of each schema.
-MODELS: dict[str, type[Struct]] = {SCHEMA: RunSummary, IDLE_SCHEMA: IdleSummary}
+MODELS: dict[str, type[Struct]] = {
+    SCHEMA: RunSummary,
+    IDLE_SCHEMA: IdleSummary,
+    NCCL_SCHEMA: NcclSummary,
+}
 _OPTIONS = ("-o", "--json")
 _START = re.compile(rb'\{\n ?"schema": "([^"]+)"')
 #: The functions that write the JSON of reports: module and name.
-_WRITERS = ((json_document, "written"), (idle_outputs, "json_text"))
+_WRITERS = (
+    (json_document, "written"),
+    (idle_outputs, "json_text"),
+    (nccl_outputs, "json_text"),
+)
 
 
 def check_written_reports(patch: pytest.MonkeyPatch) -> None:

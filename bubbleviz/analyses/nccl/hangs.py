@@ -18,6 +18,7 @@ from itertools import chain
 import numpy as np
 
 from bubbleviz.analyses.nccl.members import EACH, Communications, Communicator
+from bubbleviz.analyses.nccl.summary import LateRank
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import Group
@@ -97,13 +98,15 @@ def stages_of(communicators: Sequence[Communicator]) -> dict[int, int]:
     return {rank: stage for ranks in pipelines for stage, rank in enumerate(ranks)}
 
 
-def late_ranks(table: Communications) -> list[tuple[int, int, int]]:
-    """Return ranks, in how many operations others waited for each, and how long, longest first."""
+def late_ranks(table: Communications) -> list[LateRank]:
+    """Return the ranks that others waited for, the longest awaited first."""
     rows = np.flatnonzero((table.run_rank != NONE) & (table.awaited_ns > 0))
     ranks, of_row = np.unique(table.run_rank[rows], return_inverse=True)
-    total_ns = np.bincount(of_row, table.awaited_ns[rows], len(ranks)).astype(np.int64)
-    columns = ranks.tolist(), np.bincount(of_row, minlength=len(ranks)).tolist(), total_ns.tolist()
-    return sorted(zip(*columns, strict=True), key=lambda late: (-late[2], late[0]))
+    operations = np.bincount(of_row, minlength=len(ranks))
+    awaited_ns = np.bincount(of_row, table.awaited_ns[rows], len(ranks)).astype(np.int64)
+    columns = ranks.tolist(), operations.tolist(), awaited_ns.tolist()
+    late = [LateRank(*row) for row in zip(*columns, strict=True)]
+    return sorted(late, key=lambda entry: (-entry.awaited_ns, entry.rank))
 
 
 def faults_of(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:

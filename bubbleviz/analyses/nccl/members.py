@@ -111,16 +111,16 @@ class Alignment(Enum):
 
 @dataclass(frozen=True)
 class RecordingClock:
-    """A clock that recorded operations, and how it was aligned to the report's.
+    """A clock that recorded operations, and how it was aligned to the report's clock.
 
     Attributes:
-        label: for people.
-        aligned_by: what aligned it.
-        matched: operations, or kernels, by which it is aligned.
-        of: how many there could be.
-        median_ns: median distance between pairs after that; None where there is no pair.
-        largest_ns: the largest distance.
-        drift_ppm: its drift; None where none was fitted.
+        label: Display name.
+        aligned_by: How it was aligned.
+        matched: Number of operations or kernels by which it is aligned.
+        of: Number of operations or kernels that could be matched.
+        median_ns: Median distance between matched pairs after the alignment, or None without pairs.
+        largest_ns: The largest distance, or None without pairs.
+        drift_ppm: Its drift in parts per million, or None if no drift was fitted.
     """
 
     label: str

@@ -31,7 +31,8 @@ def nccl(
     everything = bool(tables_of(details))
     settings = reading.settings()
     outputs.check([*(file.path for file in find_inputs(files)), *(convention or ())])
-    from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations, first_screen, sections
+    from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
+    from bubbleviz.analyses.nccl.text import first_screen, sections
 
     with progress_bars() as bars:
         report = measure_communication(

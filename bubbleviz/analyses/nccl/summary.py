@@ -1,0 +1,196 @@
+"""A model of the JSON that ``bubbleviz nccl -o report.json`` writes.
+
+The order of the fields is the order of the keys. Times are nanoseconds. A number that is unknown is
+null, and a sum is null if none of its numbers is known.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from bubbleviz.analyses.nccl.members import RecordingClock
+from bubbleviz.report.memory import Count, Finite
+from bubbleviz.report.summary import LimitationEntry, RestrictionEntry
+
+#: Name and version of this model.
+NCCL_SCHEMA = "bubbleviz.nccl/1"
+
+
+class FileEntry(Struct, frozen=True):
+    """A file that was read.
+
+    Attributes:
+        path: Path as given.
+        format: Format of the profile or event file.
+        operations: Number of operations that it contributed.
+        events: Number of events by category; empty for profiles.
+    """
+
+    path: str
+    format: str
+    operations: Count
+    events: dict[str, Count]
+
+
+class GroupEntry(Struct, frozen=True):
+    """A process group of PyTorch.
+
+    Attributes:
+        name: Name of the group.
+        description: Its description, or None if it is unknown.
+        members: Ranks of the run in the group, or None if not all are known.
+    """
+
+    name: str
+    description: str | None
+    members: list[int] | None
+
+
+class CommunicatorEntry(Struct, frozen=True):
+    """A communicator of NCCL, or a process group of PyTorch.
+
+    Attributes:
+        id: NCCL's hash, or the label of the group.
+        ranks: Number of ranks, or None if it is unknown.
+        group: The process group; left out for a communicator of NCCL.
+    """
+
+    id: str
+    ranks: Count | None
+    group: GroupEntry | UnsetType = UNSET
+
+
+class FaultEntry(Struct, frozen=True):
+    """An operation that its members have not all entered, finished, or called alike.
+
+    Attributes:
+        communicator: NCCL's hash, or the label of the group.
+        name: Name of the operation.
+        sequence: Number of the operation in the communicator, or -1 if it is unknown.
+        entered: Ranks of the run that entered it.
+        missing: Ranks that did not enter it.
+        undumped: Ranks without a dump, which may have entered it.
+        calls: Each way in which members called it, with their ranks; empty if all calls are alike.
+    """
+
+    communicator: str
+    name: str
+    sequence: int
+    entered: tuple[int, ...]
+    missing: tuple[int, ...]
+    undumped: tuple[int, ...]
+    calls: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class LateRank(Struct, frozen=True):
+    """A rank that entered operations last.
+
+    Attributes:
+        rank: Rank of the run.
+        operations: Number of operations in which other ranks waited for it.
+        awaited_ns: Time for which all other ranks together waited for it.
+    """
+
+    rank: int
+    operations: Count
+    awaited_ns: int
+
+
+class TotalEntry(Struct, frozen=True):
+    """Sums over operations of one communicator, name, algorithm and protocol.
+
+    Attributes:
+        communicator: NCCL's hash, or the label of the group, or None if it is unknown.
+        ranks: Number of ranks of the communicator, or None if it is unknown.
+        name: Name of the operations, or None if it is unknown.
+        peers: Ranks that sent to or received from the recorded ranks, or roots.
+        algorithm: Algorithm of NCCL, or None if it is unknown.
+        protocol: Protocol of NCCL, or None if it is unknown.
+        operations: Number of operations.
+        bytes: Bytes that the ranks send or receive.
+        sized_operations: Number of operations with known bytes.
+        duration_ns: Sum of the times from start to end.
+        timed_operations: Number of operations with a known duration.
+        busy_ns: Time in which any of the operations runs; each instant of a GPU counts once.
+        waiting_ns: Time before the last member entered.
+        waiting_operations: Number of operations with a known waiting time.
+        moving_ns: The rest of the duration.
+        moving_operations: Number of operations with a known moving time.
+        algorithm_gbps: Gigabytes per second over the duration.
+        bus_gbps: The same, times the factor of the bus bandwidth in nccl-tests.
+        moving_gbps: Bus bandwidth over the moving time.
+    """
+
+    communicator: str | None
+    ranks: Count | None
+    name: str | None
+    peers: tuple[int, ...]
+    algorithm: str | None
+    protocol: str | None
+    operations: Count
+    bytes: Count | None
+    sized_operations: Count
+    duration_ns: int | None
+    timed_operations: Count
+    busy_ns: int | None
+    waiting_ns: int | None
+    waiting_operations: Count
+    moving_ns: int | None
+    moving_operations: Count
+    algorithm_gbps: Finite | None
+    bus_gbps: Finite | None
+    moving_gbps: Finite | None
+
+
+class NcclSummary(Struct, frozen=True):
+    """A report on communication as JSON.
+
+    Attributes:
+        schema: Name and version of this model.
+        version: Version of bubbleviz that wrote the report.
+        files: The files that were read.
+        clocks: Clocks of the files; the first is the clock of the report.
+        communicators: Communicators of the operations.
+        window: The analyzed part of the run, as the user wrote it, or None for the complete run.
+        operations: Number of operations.
+        bytes: Bytes that the ranks send or receive.
+        sized_operations: Number of operations with known bytes.
+        duration_ns: Sum of the times from start to end.
+        timed_operations: Number of operations with a known duration.
+        busy_ns: Time in which any operation runs; each instant of a GPU counts once.
+        waiting_ns: Time before the last member entered.
+        waiting_operations: Number of operations with a known waiting time.
+        moving_ns: The rest of the duration.
+        moving_operations: Number of operations with a known moving time.
+        missing_ranks: Ranks that hold up the run.
+        faults: Operations at which the run hangs, or that members called differently.
+        waited_for: Ranks that entered operations last, the longest awaited first.
+        totals: Sums over operations of one kind, the longest first.
+        definitions: Meaning of the terms.
+        restrictions: Why operations are missing from the sums, the most severe first.
+        limitations: What could not be measured, and why.
+    """
+
+    schema: str
+    version: str
+    files: list[FileEntry]
+    clocks: tuple[RecordingClock, ...]
+    communicators: list[CommunicatorEntry]
+    window: str | None
+    operations: Count
+    bytes: Count | None
+    sized_operations: Count
+    duration_ns: int | None
+    timed_operations: Count
+    busy_ns: int | None
+    waiting_ns: int | None
+    waiting_operations: Count
+    moving_ns: int | None
+    moving_operations: Count
+    missing_ranks: list[int]
+    faults: list[FaultEntry]
+    waited_for: list[LateRank]
+    totals: list[TotalEntry]
+    definitions: tuple[str, ...]
+    restrictions: list[RestrictionEntry]
+    limitations: list[LimitationEntry]

@@ -1,0 +1,193 @@
+"""Totals: communication operations summed by communicator, name, algorithm and protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz.analyses.nccl import members
+from bubbleviz.analyses.nccl.analysis import Communication
+from bubbleviz.model import grouping, intervals
+from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.sources.nccl.events import UNKNOWN
+
+
+@dataclass(frozen=True)
+class Total:
+    """Operations summed: all, or those of one communicator, name, algorithm and protocol.
+
+    Each sum is over the operations whose value is known, and None if no value is known.
+
+    Attributes:
+        operations: Number of operations.
+        bytes: Bytes that the ranks send or receive.
+        sized_operations: Number of operations with known bytes.
+        duration_ns: Sum of the times from start to end; operations that share a kernel each have
+            all of its time.
+        timed_operations: Number of operations with a known duration.
+        busy_ns: Time in which any of them runs; each instant of a GPU counts once, and operations
+            with an unknown start add their duration.
+        waiting_ns: Time before the last member entered.
+        waiting_operations: Number of operations with a known waiting time.
+        moving_ns: The rest of the duration.
+        moving_operations: Number of operations with a known moving time.
+        rows: Rows of the operations, or empty for the sum of all.
+        communicator: NCCL's hash, or PyTorch's group, or None if it is unknown.
+        ranks: Number of ranks of the communicator, or None if it is unknown.
+        name: Name of the operations.
+        peers: Ranks that sent to or received from the recorded ranks, or roots.
+        algorithm: Algorithm of NCCL, or "" if it is unknown.
+        protocol: Protocol of NCCL, or "" if it is unknown.
+        algorithm_gbps: Gigabytes per second over the duration, of the operations with known bytes
+            and duration, or None if there are none.
+        bus_gbps: The same for the bus bandwidth.
+        moving_gbps: Bus bandwidth over the moving time.
+    """
+
+    operations: int
+    bytes: int | None
+    sized_operations: int
+    duration_ns: int | None
+    timed_operations: int
+    busy_ns: int | None
+    waiting_ns: int | None
+    waiting_operations: int
+    moving_ns: int | None
+    moving_operations: int
+    rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    communicator: members.Communicator | None = None
+    ranks: int | None = None
+    name: str = ""
+    peers: tuple[int, ...] = ()
+    algorithm: str = ""
+    protocol: str = ""
+    algorithm_gbps: float | None = None
+    bus_gbps: float | None = None
+    moving_gbps: float | None = None
+
+
+def sum_operations(table: members.Communications) -> Total:
+    """Return the sums over operations."""
+    size, n_sized = _sum_known(table.bytes)
+    duration_ns, n_timed = _sum_known(table.duration_ns)
+    waiting_ns, n_waiting = _sum_known(table.waiting_ns)
+    moving_ns, n_moving = _sum_known(table.moving_ns)
+    return Total(
+        operations=len(table),
+        bytes=size,
+        sized_operations=n_sized,
+        duration_ns=duration_ns,
+        timed_operations=n_timed,
+        busy_ns=_measure_busy(table) if n_timed else None,
+        waiting_ns=waiting_ns,
+        waiting_operations=n_waiting,
+        moving_ns=moving_ns,
+        moving_operations=n_moving,
+    )
+
+
+def _sum_known(values: Ints) -> tuple[int | None, int]:
+    """Return the sum of the values that are not negative, or None if there are none; and how many.
+
+    The sum is exact, as damaged files can hold numbers whose sum exceeds 64 bits.
+    """
+    known = values[values >= 0]
+    return int(known.sum(dtype=object)) if len(known) else None, len(known)
+
+
+def _measure_busy(table: members.Communications) -> int:
+    """Return the time in which any operation runs; each instant of a GPU counts once."""
+    is_timed = table.duration_ns >= 0
+    has_start = is_timed & (table.start_ns != UNKNOWN)
+    without_start_ns = table.duration_ns[is_timed & ~has_start].sum()
+    start_ns, duration_ns = table.start_ns[has_start], table.duration_ns[has_start]
+    # Times of two clocks are not comparable.
+    clocks = grouping.groups_of(table.gpu[has_start], table.clock[has_start])
+    covered_ns = intervals.group_measure(
+        clocks.of_row, len(clocks), start_ns, start_ns + duration_ns
+    )
+    return int(without_start_ns) + int(covered_ns.sum())
+
+
+def find_totals(communication: Communication) -> tuple[Total, ...]:
+    """Return the totals, the longest first.
+
+    Sends and receives of one communicator are one total each, whatever their peers.
+    """
+    return tuple(sorted(_totals(communication), key=_longest_first))
+
+
+def _longest_first(total: Total) -> tuple[object, ...]:
+    """Return the sort key that puts the longest total first, and breaks ties by name."""
+    communicator = members.communicator_text(total.communicator)
+    return -(total.duration_ns or 0), communicator, total.name, total.algorithm, total.protocol
+
+
+def _totals(communication: Communication) -> Iterator[Total]:
+    """Yield the totals of a run."""
+    table = communication.operations
+    sizes, bus_factors = measure_sizes(communication)
+    names = (*table.names, "")
+    groups = grouping.groups_of(table.communicator, table.name, table.algorithm, table.protocol)
+    order = np.argsort(groups.of_row, kind="stable")
+    bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
+    for start, end in pairwise(bounds):
+        rows = order[start:end]
+        operations = table.take(rows)
+        first = int(rows[0])
+        communicator = int(table.communicator[first])
+        peers = np.where(operations.peer != NONE, operations.peer, operations.root)
+        bytes_per_ns = _rate(sizes[rows], operations.duration_ns)
+        moving_bytes_per_ns = _rate(sizes[rows], operations.moving_ns)
+        yield replace(
+            sum_operations(operations),
+            rows=rows,
+            communicator=None if communicator == NONE else table.communicators[communicator],
+            ranks=None if communicator == NONE else communication.ranks[communicator],
+            name=names[table.name[first]],
+            peers=tuple(grouping.distinct(peers[peers != NONE]).tolist()),
+            algorithm=names[table.algorithm[first]],
+            protocol=names[table.protocol[first]],
+            algorithm_gbps=_number(bytes_per_ns),
+            bus_gbps=_number(bytes_per_ns * bus_factors[first]),
+            moving_gbps=_number(moving_bytes_per_ns * bus_factors[first]),
+        )
+
+
+def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
+    """Return the bytes that each operation moves in all, and its factor of the bus bandwidth.
+
+    As in nccl-tests (``doc/PERFORMANCE.md``), the algorithm bandwidth is bytes over time, where the
+    parts of all ranks add up. The bus bandwidth is the algorithm bandwidth times a factor, which
+    makes it comparable with the bandwidth of the hardware. Unknown values are NaN.
+    """
+    table = communication.operations
+    rank_counts, names = (*communication.ranks, None), (*table.names, "")
+    kinds = grouping.groups_of(table.name, table.communicator)
+    kind_names = [names[name] for name in table.name[kinds.first].tolist()]
+    kind_ranks = [rank_counts[row] for row in table.communicator[kinds.first].tolist()]
+    # None becomes NaN.
+    parts = [
+        ranks if name in members.EACH else 1
+        for name, ranks in zip(kind_names, kind_ranks, strict=True)
+    ]
+    factors = [*map(members.bus_factor, kind_names, kind_ranks)]
+    part_bytes = np.where(table.bytes >= 0, table.bytes, np.nan)
+    size = part_bytes * np.array(parts, float)[kinds.of_row]
+    return size, np.array(factors, float)[kinds.of_row]
+
+
+def _rate(size: Floats, length_ns: Ints) -> float:
+    """Return bytes per nanosecond over the operations with known size and time, or NaN."""
+    is_known = ~np.isnan(size) & (length_ns > 0)
+    if not is_known.any():
+        return np.nan
+    return float(size[is_known].sum() / length_ns[is_known].sum(dtype=float))
+
+
+def _number(value: float) -> float | None:
+    """Return a number, or None for NaN."""
+    return None if np.isnan(value) else float(value)
