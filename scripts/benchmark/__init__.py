@@ -1,1 +1,1 @@
-"""Measure bubbleviz: profiles of a given size, a bare scan as yardstick, peers, and a table."""
+"""Benchmarks: ``analyze`` against a bare scan of the same file, and runs of many ranks."""

@@ -1,303 +1,303 @@
-"""Measure bubbleviz on generated profiles: time against a bare scan, memory, growth, peers."""
+"""Compare ``bubbleviz analyze`` with a bare scan of generated profiles: time, memory, limits.
+
+The scan (scan.c) steps through the columns that any such analysis needs and keeps nothing. In each
+round the scan and bubbleviz run in turn, so all of them meet the same machine; times are medians
+over the rounds. Values above their limit are marked with "!".
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
+from rich.table import Table
 
-from scripts.benchmark.example import ExampleOutcome, measure_example
-from scripts.benchmark.failures import BenchmarkError
-from scripts.benchmark.limits import SMALL_KERNELS
-from scripts.benchmark.machine import commit_note, machine_note, versions_note
-from scripts.benchmark.pairs import Outcome, Profile, Way, analyze, columnar_of, measure, reader_of
-from scripts.benchmark.peers import PEERS, PeerResult, run_peer
-from scripts.benchmark.processes import ROOT, memory_note
-from scripts.benchmark.scan import Yardstick, importing_yardstick, yardstick_in
-from scripts.benchmark.tables import Grid, example_grid, growth_grid, peer_grid, ratio_grid
+from bubbleviz.sources.nsys.files import bytes_of
+from scripts.benchmark.costs import (
+    ROOT,
+    BenchmarkError,
+    Cost,
+    describe_environment,
+    measure_command,
+    read_output,
+)
+from scripts.benchmark.scan import TABLES, compile_scan, scan_command
 from tests.planting.kernels.profiles import is_made_from
 from tests.planting.kernels.timetable import KINDS, Recipe, timetable_of
 
-_TINY_SIZE = "4k"
-_WIDTH = 160
+_EXAMPLE = ROOT / "fixtures" / "1f1b"
 _READERS = ("compiled", "sqlite", "parquet")
+_SIZE = re.compile(r"([1-9][0-9]*)([kM]?)")
+_UNITS = {"": 1, "k": 1_000, "M": 1_000_000}
+#: Titles of the columns after the name of the file.
+_TITLES = (
+    *("MB", "M rows", "reader", "threads", "scan s", "bubbleviz s", "CPU s", "ratio", "limit"),
+    *("peak MB", "limit MB"),
+)
+#: Maximum difference of a measured ratio from the true one, which only the last division rounds.
+RATIO_TOLERANCE = 1e-9
+#: Maximum wall time as a multiple of the scan's, keyed by size, kind and number of threads.
+_MAX_RATIOS = {
+    ("2M", "light", 1): 1.3,
+    ("2M", "light", 2): 1.2,
+    ("2M", "deep", 1): 1.0,
+    ("2M", "deep", 2): 0.9,
+    ("10M", "light", 1): 0.9,
+    ("10M", "light", 2): 0.8,
+    ("10M", "deep", 1): 0.9,
+    ("10M", "deep", 2): 0.8,
+}
+#: Maximum memory in MB, keyed by size.
+_MAX_MB = {"2M": 300, "10M": 700}
+#: Maximum CPU time of the example in seconds.
+_MAX_EXAMPLE_S = 0.4
 
 
 @dataclass(frozen=True)
-class Result:
-    """All that a benchmark prints.
+class Profile:
+    """A generated profile: its size as given, what it was made from, and its file."""
 
-    Attributes:
-        outcomes: of each profile and way.
-        example: of the shipped example.
-        peers: how peers did on the first profile.
-        notes: what the numbers mean, and where they were measured.
-    """
+    size: str
+    recipe: Recipe
+    path: Path
 
-    outcomes: tuple[Outcome, ...]
-    example: ExampleOutcome
-    peers: tuple[PeerResult, ...]
-    notes: tuple[str, ...]
+    @property
+    def parquet(self) -> Path:
+        """Directory of the same profile as Parquet tables, named as nsys names it."""
+        return self.path.with_name(f"{self.path.stem}_pqtdir")
 
-    def grids(self) -> list[Grid]:
-        """Return the tables that have rows."""
-        found = [ratio_grid(self.outcomes), example_grid(self.example)]
-        found += [growth_grid(self.outcomes), peer_grid(self.peers, self.outcomes[0])]
-        return [grid for grid in found if grid.rows]
 
-    def markdown(self) -> str:
-        """Return it as Markdown."""
-        notes = "\n".join(f"- {note}" for note in self.notes)
-        return "\n\n".join([*(grid.markdown() for grid in self.grids()), notes]) + "\n"
+@dataclass(frozen=True)
+class Setup:
+    """How bubbleviz runs: with which reader, and with how many threads."""
+
+    reader: str
+    jobs: int
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Environment variables that select the reader."""
+        return {"BUBBLEVIZ_NATIVE": str(int(self.reader != "sqlite"))}
+
+    def path_of(self, profile: Profile) -> Path:
+        """Return the file or directory that the reader reads."""
+        return profile.parquet if self.reader == "parquet" else profile.path
+
+    def report_of(self, profile: Profile) -> Path:
+        """Return the JSON report that the command writes."""
+        return self.path_of(profile).with_suffix(".json")
+
+    def command(self, profile: Profile) -> list[str]:
+        """Return the command that analyzes a profile and writes a JSON report."""
+        words = ["analyze", self.path_of(profile), "--jobs", self.jobs, "--force"]
+        words += ["--json", self.report_of(profile)]
+        return [sys.executable, "-m", "bubbleviz", *map(str, words)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print its tables; return the exit status."""
+    """Run the benchmark and return the exit code."""
     options = _parser().parse_args(arguments)
     if options.tiny:
-        options.sizes, options.rounds = [_TINY_SIZE], 1
+        options.sizes, options.rounds = ["4k"], 1
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = describe_environment()
+    table = Table("file", box=None, pad_edge=False)
+    for title in _TITLES:
+        table.add_column(title, justify="right")
     try:
-        result = _benchmark(options, _progress)
+        scan = compile_scan(folder)
+        setups = [Setup(reader, jobs) for reader in options.readers for jobs in options.jobs]
+        for size in options.sizes:
+            for kind in options.kinds:
+                profile = _generate(size, kind, folder, with_parquet="parquet" in options.readers)
+                for row in _measure_profile(profile, scan, setups, options.rounds):
+                    table.add_row(*row)
+        table.add_row(*_measure_example(options.rounds))
     except BenchmarkError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    _print(result, markdown=options.markdown)
+    console = Console(width=150, highlight=False)
+    console.print(table)
+    console.print(f"\nMedians of {options.rounds} rounds. {environment}", soft_wrap=True)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
-        "sizes",
-        nargs="*",
-        default=["200k", "2M"],
-        type=_size,
-        metavar="SIZE",
-        help="kernels of a profile, as 200k, 2M, 10M (default: 200k 2M)",
-    )
+        "sizes", nargs="*", default=["200k", "2M"], type=_size, metavar="SIZE",
+        help="number of kernels, such as 200k, 2M or 10M (default: 200k 2M)",
+    )  # fmt: skip
     parser.add_argument(
-        "--kinds",
-        type=_kinds,
-        default=list(KINDS),
-        metavar="A,B",
-        help="light: ranges of phases; deep: of every library call as well (default: both)",
-    )
+        "--kinds", nargs="+", choices=KINDS, default=KINDS,
+        help="light: a range per operation; deep: two more ranges per launch (default: both)",
+    )  # fmt: skip
     parser.add_argument(
-        "--jobs",
-        type=_numbers,
-        default=[1, 2],
-        metavar="N,M",
-        help="threads that read (default: 1,2)",
-    )
+        "--readers", nargs="+", choices=_READERS, default=_READERS,
+        help="compiled: with the C part; sqlite: without it; parquet: the same profile as Parquet "
+        "tables (default: all)",
+    )  # fmt: skip
     parser.add_argument(
-        "--readers",
-        type=_readers,
-        default=list(_READERS),
-        metavar="A,B",
-        help="compiled: with the compiled part; sqlite: without it; parquet: the same profile "
-        "as a directory of Parquet tables (default: all)",
+        "--jobs", nargs="+", type=_positive, default=[1, 2], help="threads (default: 1 2)"
     )
+    parser.add_argument("--rounds", type=_positive, default=3, help="default: 3")
     parser.add_argument(
-        "--rounds",
-        type=_positive,
-        default=3,
-        metavar="N",
-        help="how often yardsticks and bubbleviz run in turn (default: 3)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="of what is generated (default: 1)"
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=ROOT / "build" / "bench",
-        metavar="DIR",
-        help="where profiles lie; those that are there are used again (default: build/bench)",
-    )
-    parser.add_argument(
-        "--yardstick",
-        choices=("any", "c", "cli", "python"),
-        default="any",
-        help="what scans: scan.c, the sqlite3 program, Python (default: the first "
-        "that this machine has)",
-    )
-    parser.add_argument(
-        "--peer-limit",
-        type=float,
-        default=120,
-        metavar="S",
-        help="seconds that a peer may take (default: 120)",
-    )
-    parser.add_argument(
-        "--tiny",
-        action="store_true",
-        help="one pair on a few thousand kernels, to see that all of it runs",
-    )
-    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    return parser  # fmt: skip
-
-
-def kernels_of(size: str) -> int:
-    """Return the number of kernels that a size as ``200k`` stands for.
-
-    Raises:
-        ValueError: it is no size.
-    """
-    found = re.fullmatch(r"([1-9][0-9]*)([kM]?)", size)
-    if found is None:
-        raise ValueError(f"no size: {size!r}")
-    return int(found[1]) * {"": 1, "k": 1_000, "M": 1_000_000}[found[2]]
+        "--folder", type=Path, default=ROOT / "build" / "bench",
+        help="folder of the generated profiles, which are reused (default: build/bench)",
+    )  # fmt: skip
+    parser.add_argument("--tiny", action="store_true", help="one round on 4,000 kernels, as a test")
+    return parser
 
 
 def _size(text: str) -> str:
-    try:
-        kernels_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 200k or 2M") from error
+    if not _SIZE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 200k or 2M")
     return text
 
 
 def _positive(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
-    return int(text)
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not positive")
+    return number
 
 
-def _numbers(text: str) -> list[int]:
-    return [_positive(word) for word in text.split(",")]
+def _generate(size: str, kind: str, folder: Path, *, with_parquet: bool) -> Profile:
+    """Return a profile; it is generated if the folder does not contain it."""
+    number, unit = _SIZE.fullmatch(size).groups()  # type: ignore[union-attr]  # checked by _size
+    recipe = Recipe(int(number) * _UNITS[unit], kind)
+    profile = Profile(size, recipe, folder / f"{size}-{kind}.sqlite")
+    if not is_made_from(recipe, profile.path):
+        shutil.rmtree(profile.parquet, ignore_errors=True)
+        values = str(recipe.kernels), kind, str(recipe.seed), str(profile.path)
+        _run_module("tests.planting.kernels.profiles", *values)
+    if with_parquet and not profile.parquet.is_dir():
+        _run_module("tests.support.columnar_exports", str(profile.path), str(folder))
+    return profile
 
 
-def _kinds(text: str) -> list[str]:
-    return _words(text, KINDS)
+def _run_module(name: str, *arguments: str) -> None:
+    """Run a module in a separate process, whose memory does not count as memory of this one."""
+    print(f"generating: {name} {' '.join(arguments)}", file=sys.stderr)
+    if subprocess.run([sys.executable, "-m", name, *arguments], cwd=ROOT, check=False).returncode:
+        raise BenchmarkError(f"{name} failed")
 
 
-def _readers(text: str) -> list[str]:
-    return _words(text, _READERS)
+def _measure_profile(
+    profile: Profile, scan: Path, setups: Sequence[Setup], rounds: int
+) -> Iterator[tuple[str, ...]]:
+    """Yield one row of the table per setup."""
+    for setup in setups:
+        # Each first run is not timed: it fills the page cache, and its result is checked.
+        measure_command(setup.command(profile), setup.variables)
+        _check_result(profile, setup)
+    scans: list[Cost] = []
+    runs: dict[Setup, list[Cost]] = {setup: [] for setup in setups}
+    for _ in range(rounds):
+        scans.append(measure_command(scan_command(scan, profile.path)))
+        for setup, costs in runs.items():
+            costs.append(measure_command(setup.command(profile), setup.variables))
+    for setup, costs in runs.items():
+        setup.report_of(profile).unlink(missing_ok=True)
+        yield _format_row(profile, setup, scans, costs)
 
 
-def _words(text: str, known: Sequence[str]) -> list[str]:
-    words = text.split(",")
-    for word in words:
-        if word not in known:
-            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(known)}")
-    return words
-
-
-def _progress(text: str) -> None:
-    """Say on standard error what runs, where somebody watches."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
-
-
-def _benchmark(options: argparse.Namespace, say: Callable[[str], None]) -> Result:
-    notes = [commit_note(), machine_note(), versions_note(), memory_note()]
-    folder = options.folder.resolve()
-    yardstick = yardstick_in(folder, options.yardstick)
-    profiles = _profiles(options, folder, say)
-    ways, lack = _ways(options, profiles[0])
-    outcomes: list[Outcome] = []
-    importing: Yardstick | None = None
-    for profile in profiles:
-        say(f"measuring {profile.name}")
-        yardsticks = [yardstick]
-        if profile.recipe.kernels < SMALL_KERNELS:
-            importing = importing or importing_yardstick(analyze(profile.path, 1))
-            yardsticks.append(importing)
-        outcomes += measure(profile, ways, yardsticks, options.rounds)
-    say("measuring the example")
-    example = measure_example(options.rounds)
-    notes += [lack] if lack else []
-    notes += [found.note for found in (yardstick, importing) if found]
-    notes.append(
-        f"medians over {options.rounds} rounds; in each, whole processes of every yardstick and "
-        "way in turn, files in the page cache"
-    )
-    peers = []
-    for peer in PEERS:
-        say(f"running {peer.name}, if it is here")
-        peers.append(run_peer(peer, outcomes[0].profile.path, options.peer_limit))
-    return Result(tuple(outcomes), example, tuple(peers), tuple(notes))
-
-
-def _ways(options: argparse.Namespace, profile: Profile) -> tuple[list[Way], str]:
-    """Return the ways to measure, and why one that was asked for is not among them, or "".
+def _check_result(profile: Profile, setup: Setup) -> None:
+    """Check the reader, and the ratio in the report that was just written.
 
     Raises:
-        BenchmarkError: none is left.
+        BenchmarkError: Another reader read the profile, or the ratio is not the true one.
     """
-    ways, lack = [], ""
-    for word in options.readers:
-        if word == "parquet":
-            ways += [Way(jobs, compiled=True, columnar=True) for jobs in options.jobs]
-            continue
-        compiled = word == "compiled"
-        found = reader_of(profile.path, Way(1, compiled))
-        if compiled == (found == "compiled reader"):
-            ways += [Way(jobs, compiled) for jobs in options.jobs]
-        else:
-            lack = f"not measured: the {word} reader, for profiles are read by {found}"
-    if not ways:
-        raise BenchmarkError(lack)
-    return ways, lack
+    path = setup.path_of(profile)
+    inspect = [sys.executable, "-m", "bubbleviz", "inspect", str(path)]
+    reader = re.search(r"^  read by +(.+)$", read_output(inspect, setup.variables), re.MULTILINE)
+    if setup.reader == "compiled" and (reader is None or reader[1] != "compiled reader"):
+        raise BenchmarkError(f"{path.name} is not read by the C part but by {reader and reader[1]}")
+    report = json.loads(setup.report_of(profile).read_bytes())
+    found = report["summary"]["bubble_ratio"]["schedule"]["mean"]
+    expected = timetable_of(profile.recipe).bubble_ratio
+    if abs(found - expected) > RATIO_TOLERANCE:
+        raise BenchmarkError(f"{path.name}: the bubble ratio is {expected:.9f}, not {found:.9f}")
 
 
-def _profiles(
-    options: argparse.Namespace, folder: Path, say: Callable[[str], None]
-) -> list[Profile]:
-    folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for size in options.sizes:
-        for kind in options.kinds:
-            recipe = Recipe(kernels_of(size), kind, options.seed)
-            path = folder / f"{size}-{kind}.sqlite"
-            if not is_made_from(recipe, path):
-                say(f"generating {path.name}")
-                _generate(recipe, path)
-            tables = columnar_of(path)
-            if "parquet" in options.readers and not _is_newer(tables, path):
-                say(f"generating {tables.name}")
-                _write_tables(path, tables)
-            found.append(Profile(size, recipe, path, timetable_of(recipe).bubble_ratio))
-    return found
+def _format_row(
+    profile: Profile, setup: Setup, scans: Sequence[Cost], runs: Sequence[Cost]
+) -> tuple[str, ...]:
+    kind = profile.recipe.kind
+    ratio = median(run.wall_s / scan.wall_s for scan, run in zip(scans, runs, strict=True))
+    is_limited = setup.reader == "compiled"
+    max_ratio = _MAX_RATIOS.get((profile.size, kind, setup.jobs)) if is_limited else None
+    max_mb = _MAX_MB.get(profile.size)
+    return (
+        f"{profile.size} {kind}",
+        f"{bytes_of(str(setup.path_of(profile))) / 1e6:.1f}",
+        f"{_count_rows(profile.path) / 1e6:.2f}",
+        setup.reader,
+        str(setup.jobs),
+        f"{median(scan.wall_s for scan in scans):.2f}",
+        *_format_times(runs),
+        _mark(f"{ratio:.2f}", ratio, max_ratio),
+        "-" if max_ratio is None else f"{max_ratio:.2f}",
+        _format_peak(runs, max_mb),
+        "-" if max_mb is None else str(max_mb),
+    )
 
 
-def _is_newer(tables: Path, path: Path) -> bool:
-    return tables.is_dir() and tables.stat().st_mtime > path.stat().st_mtime
+def _measure_example(rounds: int) -> tuple[str, ...]:
+    """Return the row of the shipped example, whose time is mostly the start of the program."""
+    command = [sys.executable, "-m", "bubbleviz", "analyze", str(_EXAMPLE)]
+    measure_command(command)
+    runs = [measure_command(command) for _ in range(rounds)]
+    wall_s, cpu_s = _format_times(runs)
+    cpu_s = _mark(cpu_s, float(cpu_s), _MAX_EXAMPLE_S)
+    return (
+        "fixtures/1f1b",
+        "",
+        "",
+        "",
+        "",
+        "",
+        wall_s,
+        cpu_s,
+        "",
+        "",
+        _format_peak(runs, None),
+        "",
+    )
 
 
-def _write_tables(path: Path, tables: Path) -> None:
-    """Write the tables of a profile as Parquet, in a process of its own as well."""
-    shutil.rmtree(tables, ignore_errors=True)
-    command = [sys.executable, "-m", "tests.support.columnar_exports", str(path), str(path.parent)]
-    if subprocess.run(command, cwd=ROOT, check=False).returncode:
-        raise BenchmarkError(f"cannot write {tables}")
+def _format_times(runs: Sequence[Cost]) -> tuple[str, str]:
+    """Return the median wall time and CPU time."""
+    return f"{median(run.wall_s for run in runs):.2f}", f"{median(run.cpu_s for run in runs):.2f}"
 
 
-def _generate(recipe: Recipe, path: Path) -> None:
-    """Write a profile in a process of its own, whose memory children of this one do not inherit."""
-    command = [sys.executable, "-m", "tests.planting.kernels.profiles"]
-    command += [str(recipe.kernels), recipe.kind, str(recipe.seed), str(path)]
-    if subprocess.run(command, cwd=ROOT, check=False).returncode:
-        raise BenchmarkError(f"cannot generate {path}")
+def _format_peak(runs: Sequence[Cost], max_mb: int | None) -> str:
+    peak_mb = max(run.peak_bytes for run in runs) / 1e6
+    return _mark(f"{peak_mb:.0f}", peak_mb, max_mb)
 
 
-def _print(result: Result, *, markdown: bool) -> None:
-    if markdown:
-        print(result.markdown(), end="")
-        return
-    console = Console(width=_WIDTH, highlight=False)
-    for grid in result.grids():
-        grid.print_on(console)
-        console.print()
-    for note in result.notes:
-        console.print(note, soft_wrap=True)
+def _mark(text: str, value: float, limit: float | None) -> str:
+    """Return a text with "!" appended if the value is above its limit."""
+    return f"{text}!" if limit is not None and value > limit else text
+
+
+def _count_rows(path: Path) -> int:
+    """Return the number of rows of the scanned tables."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        counts = [database.execute(f"SELECT max(rowid) FROM {table}") for table in TABLES]
+        return sum(count.fetchone()[0] for count in counts)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.native.library import library
 from scripts.benchmark import __main__ as main_module
-from scripts.benchmark.__main__ import main
-from scripts.benchmark.failures import BenchmarkError
-from scripts.benchmark.machine import commit_note
-from scripts.benchmark.pairs import RATIO_TOLERANCE
-from scripts.benchmark.peers import Peer, run_peer
-from scripts.benchmark.processes import timed
-from scripts.benchmark.scan import NEEDED, yardstick_in
+from scripts.benchmark.__main__ import RATIO_TOLERANCE, main
+from scripts.benchmark.costs import BenchmarkError, measure_command
 from tests.planting.kernels.profiles import is_made_from, write_profile
 from tests.planting.kernels.timetable import DEVICES, KINDS, MICROBATCHES, Recipe
 
@@ -88,76 +82,38 @@ def test_rows_lie_as_in_real_exports(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_all_of_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--tiny", "--kinds", "deep", "--markdown", "--jobs", "1", "--peer-limit", "5"]
+    assert main(["--tiny", "--kinds", "deep", "--jobs", "1", "--folder", str(tmp_path)]) == 0
 
-    assert main([*arguments, "--folder", str(tmp_path)]) == 0
-
-    printed = capsys.readouterr().out
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in printed.splitlines()
-        if line.startswith(("| 4k ", "| fixtures/1f1b "))
-    ]
-    example = cells.pop()
-    readers = [*(["compiled"] if library() else []), "SQLite", "Parquet"]
-    assert [(row[0], row[3], row[5]) for row in cells] == [
-        ("4k deep", reader, yardstick)
-        for reader in readers
-        for yardstick in ("C scan", "imports and scan")
-    ]
-    for row in cells:
-        scan, wall, processor, peak = (float(row[n].rstrip("!")) for n in (6, 7, 8, 11))
-        assert 0 <= scan < wall
-        assert processor > 0
-        assert peak > 10
-    numpy, wall, processor = (float(example[n].rstrip("!")) for n in (1, 2, 3))
-    assert 0 < numpy < processor
-    assert wall > 0
-    assert f"- {commit_note()}\n" in printed
-    for name in ("nsys stats", "nsys-ai", "nsys2json"):
-        assert f"| {name}" in printed
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [words for words in lines if words[:1] == ["4k"]]
+    assert [words[4] for words in rows] == ["compiled", "sqlite", "parquet"]
+    for words in rows:
+        scan_s, wall_s, cpu_s, ratio = map(float, words[6:10])
+        assert 0 <= scan_s < wall_s
+        assert cpu_s > 0
+        assert ratio > 1
+        assert float(words[11]) > 10
+    assert any(words[:1] == ["fixtures/1f1b"] for words in lines)
     assert list(tmp_path.glob("*.sqlite"))
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob("*.json"))
 
 
-@pytest.mark.parametrize("wanted", ["any", "python"])
-def test_every_yardstick_scans(wanted: str, tmp_path: Path) -> None:
-    write_profile(Recipe(KERNELS, "light"), tmp_path / "tiny.sqlite")
-
-    yardstick = yardstick_in(tmp_path, wanted)
-
-    assert timed(yardstick.command(tmp_path / "tiny.sqlite"))
-    assert len(yardstick.queries) == len(NEEDED)
-
-
-def test_a_peer_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    profile = tmp_path / "profile"
-    profile.write_bytes(b"")
-
-    slow = run_peer(Peer("slow", ("no such program", "sleep"), ("60",)), profile, 0.2)
-    wrong = run_peer(Peer("wrong", ("cat",), ("{folder}/missing",)), profile, 60)
-    right = run_peer(Peer("right", ("cat",), ("{profile}",)), profile, 60)
-
-    assert (slow.wall_s, slow.remark) == (None, "ended after 0.2 s")
-    assert wrong.wall_s is None
-    assert wrong.remark.startswith("cat failed with status 1: ")
-    assert right.wall_s is not None
-
-
-def test_a_command_that_cannot_start_is_told() -> None:
+def test_a_command_that_fails_is_reported_in_one_sentence() -> None:
     with pytest.raises(BenchmarkError, match=r"^cannot start /nowhere: No such file"):
-        timed(["/nowhere"])
+        measure_command(["/nowhere"])
+    with pytest.raises(BenchmarkError, match=r"^sh failed with exit code 3: second$"):
+        measure_command(["sh", "-c", "echo first >&2; echo second >&2; exit 3"])
 
 
-def test_what_is_not_compiled_is_not_measured_as_if_it_were(
+@pytest.mark.thorough
+def test_a_profile_that_the_c_part_does_not_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(main_module, "reader_of", lambda *_: "SQLite (not built)")
+    monkeypatch.setattr(main_module, "read_output", lambda *_: "  read by  SQLite (not built)")
 
     assert main(["--tiny", "--readers", "compiled", "--folder", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == (
-        "bench: not measured: the compiled reader, for profiles are read by SQLite (not built)\n"
-    )
+    expected = "bench: 4k-light.sqlite is not read by the C part but by SQLite (not built)\n"
+    assert capsys.readouterr().err.endswith(expected)
 
 
 @pytest.mark.parametrize("argument", ["0k", "2G", "--kinds=odd", "--jobs=0", "--readers=x"])
