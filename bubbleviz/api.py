@@ -34,7 +34,7 @@ from bubbleviz.render.json_document import pipeline_of, saved_of
 from bubbleviz.render.notebook import Report
 from bubbleviz.report import report as measured
 from bubbleviz.report.compared import comparison
-from bubbleviz.report.memory_limits import add_peak_bytes, memory_of
+from bubbleviz.report.memory_limits import find_device_memory, memory_of
 from bubbleviz.report.report import assemble, schedule_ran, with_schedule
 from bubbleviz.report.saved import looks_saved, read_pipeline, read_saved, sizes_and_times
 from bubbleviz.schedules.communication.torch_csv import read_file
@@ -151,12 +151,20 @@ def analyze(
     if not what_if and not ideal:
         return report
     with step("simulate schedules"):
-        simulated = ask_what_if(
-            run.ranks, run.operations, counts, explanation, schedule, planned, others=what_if
-        )
+        held = None
         if report.memory is not None:
-            simulated = add_peak_bytes(simulated, report.memory, report, limit)
-        if limit is not None and simulated.limit_bytes is None:
+            held = find_device_memory(report.memory, explanation.phase_times.kinds, limit)
+        simulated = ask_what_if(
+            run.ranks,
+            run.operations,
+            counts,
+            explanation,
+            schedule,
+            planned,
+            others=what_if,
+            memory=held,
+        )
+        if limit is not None and held is None:
             what = f"memory limit {memory_limit} plays no part"
             reason = "profiles do not tell what all stages hold in bytes (bubbleviz guide memory)"
             note = Limitation(what, reason, kind=LimitationKind.LIMIT_UNUSED)

@@ -23,6 +23,8 @@ from bubbleviz.schedules.choices import (
     MEASURED,
     NO_DELAY,
     Choice,
+    DeviceMemory,
+    add_memory,
     compare_schedules,
     simulate_equal_stages,
 )
@@ -52,8 +54,9 @@ class WhatIf:
             bound.
         ideal: The order of ``same``, or of 1F1B if it is unknown, with equal stages and free
             transfers, or None if neither can be simulated.
-        best: The fastest other schedule that fits in the same memory and saves time, or None if
-            there is none or others are not simulated.
+        fastest_other: The fastest schedule that fits in the memory and is not the one that ran, or
+            None if there is none or others are not simulated.
+        best: Simulation of the fastest other schedule, or None if it does not save time.
         limit_bytes: Memory of a device that schedules are compared with, or None if they are
             compared with that of the run.
         reordered: Order of microbatches of unequal length in which ``same`` is shortest, and the
@@ -66,6 +69,7 @@ class WhatIf:
     reason: str = ""
     window: str = "schedule"
     ideal: Ideal | None = None
+    fastest_other: Choice | None = None
     best: Ideal | None = None
     limit_bytes: float | None = None
     reordered: tuple[tuple[int, ...], float] | None = None
@@ -106,6 +110,7 @@ def ask_what_if(
     plan: Plan | None = None,
     *,
     others: bool = True,
+    memory: DeviceMemory | None = None,
 ) -> WhatIf:
     """Return how long the typical iteration would take under other schedules.
 
@@ -117,10 +122,13 @@ def ask_what_if(
         recognised: The recognised schedule, or None if nothing was recognised.
         plan: The plan of the run, or None for the recognised schedule.
         others: Whether to simulate every schedule instead of the recognised one alone.
+        memory: Memory of the devices in bytes, or None if it is unknown.
     """
+    limit_bytes = None if memory is None else memory.limit
 
     def unknown(reason: str) -> WhatIf:
-        return WhatIf(None, (), None, explanation.no_path_reason or reason)
+        why = explanation.no_path_reason or reason
+        return WhatIf(None, (), None, why, limit_bytes=limit_bytes)
 
     shown = typical(counts.iterations, counts.headline)
     if shown is None or not explanation.changes:
@@ -140,7 +148,9 @@ def ask_what_if(
     rows = _measured_choices(measured, shown, explanation, peak)
     name = None if recognised is None else recognised.name
     by_makespan = explanation.period_ns is None
-    return _compare_with_run(measured, rows, name, plan, others=others, by_makespan=by_makespan)
+    return _compare_with_run(
+        measured, rows, name, plan, memory, others=others, by_makespan=by_makespan
+    )
 
 
 def _compare_with_run(
@@ -148,6 +158,7 @@ def _compare_with_run(
     rows: tuple[Choice, ...],
     name: str | None,
     plan: Plan | None,
+    memory: DeviceMemory | None,
     *,
     others: bool,
     by_makespan: bool,
@@ -159,6 +170,7 @@ def _compare_with_run(
         rows: The order that ran as measured, and perhaps without delays.
         name: Name of the recognised schedule, or None if it is unknown.
         plan: The plan of the run, or None for the recognised schedule.
+        memory: Memory of the devices in bytes, or None if it is unknown.
         others: Whether to simulate every schedule instead of the recognised one alone.
         by_makespan: Whether schedules are compared by makespan instead of cost.
     """
@@ -173,13 +185,23 @@ def _compare_with_run(
     reordered = None
     if others and measured.times.lengths and same is not None and same.plan.replicas == 1:
         reordered = order_microbatches(same.plan, measured.times)
+    if memory is not None:
+        rows = tuple(add_memory(row, memory) for row in rows)
+        compared = [(add_memory(choice, memory), simulated) for choice, simulated in compared]
+    choices = tuple(choice for choice, _ in compared)
+    fastest = find_fastest_other(choices, name) if others else None
+    best = None
+    if fastest is not None and (fastest.speedup or 0.0) > _MIN_SPEEDUP:
+        best = next(simulated for choice, simulated in compared if choice is fastest)
     return WhatIf(
         measured,
-        (*rows, *(choice for choice, _ in compared)),
+        (*rows, *choices),
         same,
         window="schedule" if by_makespan else "stage",
         ideal=simulate_equal_stages(None if same is None else same.plan, measured),
-        best=_find_best(compared, name) if others else None,
+        fastest_other=fastest,
+        best=best,
+        limit_bytes=None if memory is None else memory.limit,
         reordered=reordered,
     )
 
@@ -192,14 +214,6 @@ def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | 
         name: Name of the schedule that ran, or None if it is unknown.
     """
     return next((choice for choice in choices if choice.fits and choice.schedule != name), None)
-
-
-def _find_best(compared: list[tuple[Choice, Ideal | None]], name: str | None) -> Ideal | None:
-    """Return the fastest other schedule if it saves time, or None."""
-    fastest = find_fastest_other((choice for choice, _ in compared), name)
-    if fastest is None or (fastest.speedup or 0.0) <= _MIN_SPEEDUP:
-        return None
-    return next(simulated for choice, simulated in compared if choice is fastest)
 
 
 def _has_uneven_microbatches(explanation: Explanation) -> bool:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.explain.changes import replay_planned_order
 from bubbleviz.explain.diagnosis.findings import mean_saving
-from bubbleviz.explain.what_if import find_fastest_other
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.report.restrictions import (
@@ -494,7 +493,7 @@ def _advise_on_schedule(report: Report) -> Advice | None:
     measured, base_ms = others.as_measured, others.base_ms
     if measured is None or not measured.makespan_ms or base_ms is None:
         return None
-    best = find_fastest_other(others.schedules, None if ran is None else ran.name)
+    best = others.fastest_other
     if best is None or best.makespan_ms is None:
         return None
     length_ms = measured.makespan_ms

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
 from bubbleviz.align.run import Run
 from bubbleviz.align.stage_layers import stages_of_chunks
-from bubbleviz.explain.what_if import WhatIf
+from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.interpret.memory import OperationMemory
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
-from bubbleviz.report.report import Report
-from bubbleviz.schedules.plan_memory import within
+from bubbleviz.schedules.choices import DeviceMemory
 
 
 def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
@@ -64,44 +62,26 @@ def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]])
     )
 
 
-def add_peak_bytes(
-    what_if: WhatIf, memory: RunMemory, report: Report, limit_bytes: float | None
-) -> WhatIf:
-    """Return other schedules with the bytes of their fullest device, and whether they fit.
-
-    A device holds its resident memory, and for each microbatch the activations of all its chunks.
+def find_device_memory(
+    memory: RunMemory, kinds: Sequence[PhaseTime], limit_bytes: float | None
+) -> DeviceMemory | None:
+    """Return the memory of the devices of a run, or None if that of a stage is unknown.
 
     Args:
-        what_if: Other schedules at the times of the run.
         memory: Memory of the run.
-        report: Report of the run.
-        limit_bytes: Memory of a device, or None to compare with the run alone.
-
-    Returns:
-        The schedules, unchanged if the memory of a stage is unknown.
+        kinds: Phase times of the run, which have the stage of each virtual stage.
+        limit_bytes: Memory of a device, or None to compare schedules with the run.
     """
-    kinds = report.explanation.phase_times.kinds
     stages = {kind.virtual_stage: kind.stage for kind in kinds}
     measured = measured_memory(memory, stages)
     if measured is None:
-        return what_if
-    held = dict.fromkeys(sorted(stages[number] for number in range(len(measured.held))), 0.0)
+        return None
+    microbatch = {stages[number]: 0.0 for number in range(len(measured.held))}
     for number, held_bytes in enumerate(measured.held):
-        held[stages[number]] += held_bytes
-    run_bytes = float(max(rank.peak_bytes for rank in memory.ranks))
-    rows = []
-    for row in what_if.rows:
-        if row.is_measured_order:
-            peak_bytes = run_bytes
-        elif len(row.peaks) == len(measured.resident):
-            devices = zip(measured.resident, row.peaks, held.values(), strict=True)
-            peak_bytes = max(resident + peak * each for resident, peak, each in devices)
-        else:
-            rows.append(row)
-            continue
-        fits = row.fits
-        if limit_bytes is not None:
-            is_held_once = row.is_measured_order or row.replicas == 1
-            fits = is_held_once and within(peak_bytes, limit_bytes)
-        rows.append(replace(row, peak_bytes=peak_bytes, fits=fits))
-    return replace(what_if, rows=tuple(rows), limit_bytes=limit_bytes)
+        microbatch[stages[number]] += held_bytes
+    return DeviceMemory(
+        measured.resident,
+        tuple(microbatch[stage] for stage in sorted(microbatch)),
+        float(max(rank.peak_bytes for rank in memory.ranks)),
+        limit_bytes,
+    )

@@ -426,6 +426,7 @@ def _what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
         times=None if measured is None else _simulated_times(measured),
         rows=[_choice(choice) for choice in what_if.rows],
         reordered=what_if.reordered,
+        limit_bytes=what_if.limit_bytes,
     )
 
 

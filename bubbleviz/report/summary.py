@@ -708,6 +708,8 @@ class WhatIfEntry(Struct, frozen=True):
         times: Times of the run, or None if they are unknown.
         rows: The run, then other schedules, the best first.
         reordered: Best order of unequal microbatches, and the share that it saves, or None.
+        limit_bytes: Memory of a device that schedules are compared with, or None if it is that of
+            the run.
     """
 
     reason: str
@@ -715,6 +717,7 @@ class WhatIfEntry(Struct, frozen=True):
     times: SimulatedTimes | None
     rows: list[ChoiceEntry]
     reordered: tuple[tuple[int, ...], float] | None
+    limit_bytes: Positive | None
 
 
 class LongBubble(Struct, frozen=True):

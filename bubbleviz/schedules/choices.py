@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from bubbleviz.errors import BubblevizError, UsageError
@@ -17,6 +17,7 @@ from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, of_stages
 from bubbleviz.schedules.plan import Plan, Schedule
+from bubbleviz.schedules.plan_memory import within
 from bubbleviz.schedules.varied_times import Variation, draw_makespans, no_variation, variation_of
 
 #: Names of two choices that are no schedule: the order that ran, and the same without any delay.
@@ -172,6 +173,47 @@ def _compare_with(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice
         speedup=1 - time_ms / measured_ms if measured_ms else None,
         fits=peak <= (ran.peak_activations or 0.0) + _SAME_MEMORY and plan.replicas == 1,
     )
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Memory of the devices of a run, in bytes, from which that of other schedules follows.
+
+    Attributes:
+        resident: Memory that each device always holds.
+        microbatch: Activations of one microbatch on each device, in all of its chunks.
+        peak: Peak memory of the fullest device of the run.
+        limit: Memory of a device that schedules have to fit in, or None to compare with the run.
+    """
+
+    resident: tuple[float, ...]
+    microbatch: tuple[float, ...]
+    peak: float
+    limit: float | None = None
+
+
+def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
+    """Return a choice with the memory of its fullest device, and whether it fits in the limit.
+
+    Args:
+        choice: A schedule, or the order that ran.
+        memory: Memory of the run.
+
+    Returns:
+        The choice, unchanged if its peaks are unknown or of another number of devices.
+    """
+    if choice.is_measured_order:
+        peak_bytes = memory.peak
+    elif len(choice.peaks) == len(memory.resident):
+        devices = zip(memory.resident, choice.peaks, memory.microbatch, strict=True)
+        peak_bytes = max(resident + peak * microbatch for resident, peak, microbatch in devices)
+    else:
+        return choice
+    if memory.limit is None:
+        return replace(choice, peak_bytes=peak_bytes)
+    holds_weights_once = choice.is_measured_order or choice.replicas == 1
+    is_within = within(peak_bytes, memory.limit)
+    return replace(choice, peak_bytes=peak_bytes, fits=holds_weights_once and is_within)
 
 
 #: The schedule that represents an unknown one.

@@ -11,6 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+from bubbleviz.explain.what_if import find_fastest_other
 from bubbleviz.render.json_document import document
 from bubbleviz.report import advice
 from bubbleviz.report.advice import Advice, advise, select_findings
@@ -73,7 +74,7 @@ def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: b
     assert report.what_if is not None
     same = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*same, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
-    others = replace(report.what_if, rows=rows, same=None)
+    others = replace(report.what_if, rows=rows, fastest_other=rows[-1], same=None)
     found = write_all_advice(replace(report, what_if=others))
 
     assert ("schedule" in {advice.kind for advice in found}) is advised
@@ -89,7 +90,8 @@ def test_the_schedule_that_ran_is_not_advised() -> None:
     replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("1f1b", 4, 8, 1, makespan_ns=90e6, fits=True))
     for same in (report.what_if.same, None):
-        others = replace(report.what_if, rows=rows, same=same)
+        fastest = find_fastest_other(rows[2:], "1f1b")
+        others = replace(report.what_if, rows=rows, fastest_other=fastest, same=same)
 
         assert advice_on_schedule(replace(report, what_if=others)) is None
 
@@ -102,7 +104,7 @@ def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> Non
     # The replay is longer, since operation times vary.
     replayed = (Choice(name, 4, 8, 1, makespan_ns=2 * same_ns) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=0.9 * same_ns, fits=True))
-    others = replace(report.what_if, rows=rows)
+    others = replace(report.what_if, rows=rows, fastest_other=rows[-1])
     advised = advice_on_schedule(replace(report, what_if=others))
 
     assert advised is not None

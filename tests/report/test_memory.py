@@ -16,9 +16,11 @@ from bubbleviz.analyses.layout.inputs import of_profiles
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.picture.panels import theory
 from bubbleviz.report.memory import PhaseMemory
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.report.sentences import write_all_advice
+from bubbleviz.report.view import View
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan_memory import with_memory
 from tests.planting import Planting, plant
@@ -122,6 +124,33 @@ def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
     assert roomy.what_if is not None
     fits = {row.schedule: row.fits for row in roomy.what_if.rows}
     assert (fits["1f1b"], fits["gpipe"], fits["dualpipe"]) == (True, False, False)
+
+
+@pytest.mark.parametrize("limit", [None, "1.1GB"])
+def test_the_picture_and_the_advice_choose_the_same_schedule(
+    limit: str | None, tmp_path: Path
+) -> None:
+    """GPipe holds all microbatches, so any schedule fits in its memory, but few in 1.1 GB."""
+    traces = planted(replace(BASE, schedule="gpipe", microbatches=6), tmp_path)
+    report = bubbleviz.analyze(traces, what_if=True, memory_limit=limit)
+    advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
+    what_if = report.what_if
+    assert what_if is not None
+    assert what_if.best is not None
+
+    assert what_if.best.plan.name == advised.place
+    title = f"{advised.place} at the measured times: the best in "
+    assert title + ("as much memory" if limit is None else "1.") in theory(report, View())
+    fits = {row.schedule: row.fits for row in what_if.rows}
+    assert fits[advised.place]
+
+
+def test_a_saved_report_has_the_memory_limit(tmp_path: Path) -> None:
+    traces = planted(BASE, tmp_path)
+    for options, limit_bytes in (((), None), (("--memory-limit", "2GB"), 2e9)):
+        file = tmp_path / f"{limit_bytes}.json"
+        assert main(["analyze", *traces, "--what-if", *options, "--json", str(file)]) == 0
+        assert json.loads(file.read_text())["what_if"]["limit_bytes"] == limit_bytes
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from bubbleviz.explain.what_if import WhatIf
+from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture import page as pages
 from bubbleviz.render.picture.axis import draw_axis
@@ -165,7 +166,9 @@ def _theories(others: WhatIf) -> Iterator[tuple[str, Ideal]]:
     if same is not None:
         yield f"{same.plan.name} at the measured times", same
     if best is not None:
-        yield f"{best.plan.name} at the measured times: the best in as much memory", best
+        limit_bytes = others.limit_bytes
+        memory = "as much memory" if limit_bytes is None else memory_text(limit_bytes)
+        yield f"{best.plan.name} at the measured times: the best in {memory}", best
 
 
 def of_typical(report: Report, view: View) -> View:

@@ -44,22 +44,17 @@ class UnsavedNumbers:
 
     Attributes:
         chunk_times: Measured chunks of each virtual stage whose chunk costs are fitted.
-        memory_limit_bytes: Memory of a device that schedules are compared with, or None if it is
-            that of the run.
         no_slowdowns: The reason why there are no slowdowns, or "" if there are or none is known.
     """
 
     chunk_times: tuple[ChunkTimes, ...] = ()
-    memory_limit_bytes: float | None = None
     no_slowdowns: str = ""
 
 
 def unsaved_numbers(report: Report) -> UnsavedNumbers:
     """Return the numbers of a page that its JSON report does not contain."""
-    others = report.what_if
     return UnsavedNumbers(
         chunk_times=_chunk_times(report),
-        memory_limit_bytes=None if others is None else others.limit_bytes,
         no_slowdowns=_no_slowdowns(report),
     )
 

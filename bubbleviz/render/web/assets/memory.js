@@ -43,7 +43,7 @@ function schedulePoints(run) {
 function schedulesSpec(run) {
   const [inBytes, points] = schedulePoints(run);
   if (points.length < 2) return null;
-  const limit = inBytes ? run.data.unsaved.memory_limit_bytes : null;
+  const limit = inBytes ? run.report.what_if.limit_bytes : null;
   const unit = inBytes ? MEMORY_UNITS.find(([size]) => Math.max(...points.map((own) => own.memory)) >= size) ?? [1, "B"] : [1, ""];
   const most = 1.08 * Math.max(limit ?? 0, ...points.map((own) => own.memory)) / unit[0];
   const values = points.map((own) => ({ memory: own.memory / unit[0], ratio: own.ratio, schedules: own.names.join(", "), fits: own.fits ? "yes" : "no" }));

@@ -120,7 +120,7 @@ function otherSchedules(run) {
   const lengthNs = (own) => { const ms = stage ? own.cost_ms : own.makespan_ms; return ms === null ? null : ms * 1e6; };
   const unit = commonUnit(others.rows.map(lengthNs));
   const inBytes = others.rows.some((own) => own.peak_bytes !== null && own.peak_bytes !== undefined);
-  const limit = run.data.unsaved.memory_limit_bytes;
+  const limit = others.limit_bytes;
   const rows = others.rows.map((own) => [
     scheduleName(own, schedule), time(lengthNs(own), unit), share(own.bubble_ratio), share(own.speedup),
     own.peak_activations === null ? "–" : significant(own.peak_activations), ...(inBytes ? [memoryCell(own.peak_bytes)] : []), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
