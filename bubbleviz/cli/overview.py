@@ -18,8 +18,16 @@ if TYPE_CHECKING:
 
 #: Devices and names of ranges on one screen.
 _DEVICES, _SHAPES = 3, 4
-#: So many files like one that is shown are named.
+#: Maximum number of similar files that are named.
 _LIKE = 8
+#: Singular of the names of rows; all other names lose their final "s".
+_SINGULAR = {
+    "kernels and instructions": "kernel or instruction",
+    "copies": "copy",
+    "copies and memsets": "copy or memset",
+    "copies and fills": "copy or fill",
+    "CUDA graphs traced as a whole": "CUDA graph traced as a whole",
+}
 
 
 def inspection_parts(
@@ -48,8 +56,12 @@ def inspection_parts(
     if contents.reader:
         facts.append(("read by", contents.reader))
     if not everything:
-        held = (f"{count:,} {what}" for what, count in contents.tables.items() if count is not None)
-        facts.append(("rows", ", ".join(held)))
+        rows = (
+            counted(count, _SINGULAR.get(rows, rows.removesuffix("s")), rows)
+            for rows, count in contents.tables.items()
+            if count is not None
+        )
+        facts.append(("rows", ", ".join(rows)))
     yield Sentence(
         "".join(f"\n  {what:<13}{fact}" for what, fact in facts), lead=one_line(source.path, 200)
     )

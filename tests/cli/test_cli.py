@@ -11,6 +11,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.render.formats import renderers
 from tests.support.command_line import CommandLine
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
@@ -103,3 +104,11 @@ def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
     several = cli.printed("inspect", "fixtures/zb-v")
     assert several.count("analyze can compute bubble ratios") == 1
     assert "and 3 files like it (-v): " in several
+
+
+def test_inspect_counts_a_single_row_in_the_singular(tmp_path: Path, cli: CommandLine) -> None:
+    file = profile(tmp_path, [K(0, 10, 1)], [C(-5, -4, 1)], [R(-9, 9, "F0"), R(10, 12, "F1")])
+
+    printed = cli.printed("inspect", file)
+
+    assert "rows         1 kernel, 1 CUDA API call, 2 NVTX rows, 0 copies" in printed
