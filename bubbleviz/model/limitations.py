@@ -167,7 +167,8 @@ class Restriction:
         no_pipeline: why ranks form no whole pipeline, so that none has a bubble; None where they
             do.
         kind: of the limitation that it follows from; None where another fact tells it.
-        advice: what to do about it before anything else; empty where other advice stands.
+        advice: What to do about it before anything else, or "" if other advice comes first.
+        details: What the table of ``analyze -v`` that it names shows of it, or "" if none does.
     """
 
     code: str
@@ -177,6 +178,12 @@ class Restriction:
     no_pipeline: str | None = None
     kind: LimitationKind | None = None
     advice: str = ""
+    details: str = ""
+
+    @property
+    def advice_of_analyze(self) -> str:
+        """The advice, with the table of ``analyze -v`` that shows more."""
+        return f"{self.advice} ({self.details})" if self.details else self.advice
 
     @property
     def entry(self) -> dict[str, str]:

@@ -38,15 +38,16 @@ WITHOUT_GPU_WORK = Restriction(
     of_part=True,
     kind=LimitationKind.STAGES_WITHOUT_GPU_WORK,
     advice="Trace GPU work in every process: some stages have ranges and no kernel in the "
-    "profiles, so the bubble is unknown (-v coverage names them)",
+    "profiles, so the bubble is unknown",
+    details="-v coverage names them",
 )
 KERNELS_LOST = Restriction(
     "kernels-lost",
     "incomplete: kernels that were launched are not in the profile",
     "it is incomplete, since kernels that were launched are not in the profile",
     kind=LimitationKind.KERNELS_LOST,
-    advice="Profile again: some launched kernels are not in the profile, so idle time may be work "
-    "(-v coverage counts them)",
+    advice="Profile again: some launched kernels are not in the profile, so idle time may be work",
+    details="-v coverage counts them",
 )
 GRAPHS_LOST = Restriction(
     "graphs-lost",
@@ -54,7 +55,8 @@ GRAPHS_LOST = Restriction(
     "it is incomplete, since graph launches have no recorded kernels",
     kind=LimitationKind.GRAPHS_LOST,
     advice="Profile with larger buffers or for a shorter time: graph launches have no recorded "
-    "kernels, so idle time around them is unknown (-v coverage counts them)",
+    "kernels, so idle time around them is unknown",
+    details="-v coverage counts them",
 )
 MAYBE_INCOMPLETE = Restriction(
     "stages-may-be-missing",
@@ -101,7 +103,8 @@ RESTRICTIONS = (
         "it is incomplete, since work launched before the capture is not recorded",
         kind=LimitationKind.WORK_BEFORE_CAPTURE,
         advice="Start the capture while the devices are idle: they ran work that was launched "
-        "before it and is not recorded, so their idle time is unknown (-v coverage says how long)",
+        "before it and is not recorded, so their idle time is unknown",
+        details="-v coverage says how long",
     ),
     Restriction(
         "recordings-awaited",
@@ -114,8 +117,8 @@ RESTRICTIONS = (
         "incomplete: kernels have invalid timestamps",
         "it is incomplete, since kernels with invalid timestamps were left out",
         kind=LimitationKind.KERNELS_LEFT_OUT,
-        advice="Export or profile again: kernels have invalid timestamps, so idle time may be work "
-        "(-v coverage counts them)",
+        advice="Export or profile again: kernels have invalid timestamps, so idle time may be work",
+        details="-v coverage counts them",
     ),
     Restriction(
         "recorded-names-lost",
@@ -123,7 +126,8 @@ RESTRICTIONS = (
         "it is incomplete, since operations with damaged names were left out",
         kind=LimitationKind.RECORDING_NAMES_LOST,
         advice="Copy the recordings again, or record again: operations whose names are damaged "
-        "are left out, so idle time may be work (-v coverage counts them)",
+        "are left out, so idle time may be work",
+        details="-v coverage counts them",
     ),
     Restriction(
         "kernels-overrun",
@@ -131,7 +135,8 @@ RESTRICTIONS = (
         "it is uncertain, since kernels end after the next one on their stream starts",
         kind=LimitationKind.KERNELS_OVERRUN,
         advice="Profile again: recorded ends of kernels are wrong, so operations and idle time "
-        "next to them are uncertain (-v coverage counts them)",
+        "next to them are uncertain",
+        details="-v coverage counts them",
     ),
     Restriction(
         "waiting-counted",
@@ -139,8 +144,8 @@ RESTRICTIONS = (
         "it is uncertain, since kernels that look like waiting count as compute",
         kind=LimitationKind.WAITING_COUNTED,
         advice="List kernels that communicate in a TOML file, and give it with --convention: "
-        "kernels that look like waiting count as compute, so idle time is too small (-v coverage "
-        "names them)",
+        "kernels that look like waiting count as compute, so idle time is too small",
+        details="-v coverage names them",
     ),
     Restriction(
         "ranks-without-operations",
@@ -149,7 +154,8 @@ RESTRICTIONS = (
         of_part=True,
         kind=LimitationKind.RANKS_WITHOUT_OPERATIONS,
         advice="Name the forwards and backwards of all GPUs: some computed only outside "
-        "operations, so the bubble is unknown (-v coverage names them)",
+        "operations, so the bubble is unknown",
+        details="-v coverage names them",
     ),
     MAYBE_INCOMPLETE,
     Restriction(
@@ -172,7 +178,8 @@ RESTRICTIONS = (
         "it is incomplete, since the GPU work of some operations is not in the profile",
         kind=LimitationKind.OPERATIONS_WITHOUT_WORK,
         advice="Profile again: some forwards and backwards have no kernels, so idle time may be "
-        "work (-v coverage counts them)",
+        "work",
+        details="-v coverage counts them",
     ),
     Restriction(
         "operations-lacking",
@@ -194,9 +201,9 @@ RESTRICTIONS = (
         "uncertain: ranks of one host contradict each other on its clock",
         "it is uncertain, since ranks of one host contradict each other on its clock",
         kind=LimitationKind.RANKS_CONTRADICTED,
-        advice="Give each machine a host name of its own and name iterations in ranges, or set the "
-        "stages with --parallel: operations of one host ran before their input was there "
-        "(-v coverage names them)",
+        advice="Give each machine a host name of its own and name iterations in ranges, or set "
+        "the stages with --parallel: operations of one host ran before their input was there",
+        details="-v coverage names them",
     ),
 )
 #: Minimum share of kernels without valid times that restricts a report, because the error of a

@@ -109,8 +109,9 @@ def _record_again(report: Report) -> str:
     windows = {note.window for note in report.limitations if note.kind is restriction.kind}
     window = windows.pop() if len(windows) == 1 else ""
     if not window:
-        return restriction.advice
-    return f"{restriction.advice}; or leave out the iterations with damage: --window {window}"
+        return restriction.advice_of_analyze
+    advice = restriction.advice_of_analyze
+    return f"{advice}; or leave out the iterations with damage: --window {window}"
 
 
 def _record_launches(report: Report) -> str:

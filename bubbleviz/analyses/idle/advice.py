@@ -99,10 +99,9 @@ def advice(report: IdleReport) -> tuple[str, ...]:
             "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
             "the run",
         )
-    again = tuple(own.advice for own in report.restrictions if own.kind in _DAMAGED)
-    if again:
-        # The section that counts the kernels is one of ``analyze``.
-        return tuple(sentence.removesuffix(" (-v coverage counts them)") for sentence in again)
+    record_again = [entry.advice for entry in report.restrictions if entry.kind in _DAMAGED]
+    if record_again:
+        return tuple(record_again)
     # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
     nccl = any(is_nccl(name) for rank in report.devices for name in rank.works)
     late = "; bubbleviz nccl names who is late, if communicators were recorded" if nccl else ""
