@@ -13,6 +13,7 @@ from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support.edited_databases import change, columns_of
+from tests.support.notes import restriction_codes
 from tests.support.report_texts import text_of
 
 TWO = Planting(servers=2, jitter=0.05, iterations=4, transfer_ns=20_000)
@@ -69,7 +70,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert notes(report, CONTRADICTED) == []
     (reason,) = notes(report, SHARED)
     assert "count as 2 machines" in reason
-    assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
+    assert restriction_codes(report) == ["host-name-shared"]
     assert "one host name stands for several machines" in text_of(report)
     assert (
         document(report)["restrictions"][0]["text"] == "one host name stands for several machines"
@@ -99,7 +100,7 @@ def test_machines_are_separated_if_stages_have_replicas(
     report = bubbleviz.analyze(tmp_path)
 
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-3)
-    assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
+    assert restriction_codes(report) == ["host-name-shared"]
     assert not [advice for advice in report.advice if "transfers" in advice.text]
 
 
@@ -139,7 +140,7 @@ def test_contradictions_that_remain_mark_the_ratio(
     report = bubbleviz.analyze(tmp_path)
 
     assert notes(report, CONTRADICTED) != []
-    assert [restriction.code for restriction in report.restrictions] == ["ranks-contradicted"]
+    assert restriction_codes(report) == ["ranks-contradicted"]
     assert "uncertain: ranks of one host contradict each other" in text_of(report)
     what_first = document(report)["what_to_do_first"]
     assert what_first.startswith("Give each machine a host name of its own")
@@ -163,7 +164,7 @@ def test_contradictions_on_separate_clocks_mark_the_ratio(
     report = bubbleviz.analyze(tmp_path)
 
     assert notes(report, CONTRADICTED) != []
-    assert [restriction.code for restriction in report.restrictions] == ["ranks-contradicted"]
+    assert restriction_codes(report) == ["ranks-contradicted"]
 
 
 def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from bubbleviz.align.stages.stage_order import lack_many
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, Truth, plant
+from tests.support.notes import find_limitation
 from tests.support.planted_runs import analysed
 
 pytestmark = pytest.mark.thorough
@@ -137,7 +138,7 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
     # Zero-bubble schedules hide what waits, and may leave several choices.
     assert len(pairs) == 12 or (found == {None} and schedule != "1f1b")
     assert found == {None} or report.iterations[1].ratios["stage"].value is not None
-    (note,) = [n for n in report.limitations if n.what == "ranks without a profile"]
+    note = find_limitation(report, "ranks without a profile")
     assert note.count == 2 * len(absent)
 
 

@@ -26,8 +26,9 @@ from bubbleviz.render.document import Table
 from bubbleviz.sources.nccl.events import UNKNOWN
 from tests.support.command_line import CommandLine
 from tests.support.nccl_event_files import Op, Plugin, Step, line
-from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
+from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, put, ring
 from tests.support.needs import real_file
+from tests.support.notes import limitation_counts, limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_profiles import gpu as gpu_planes
 from tests.support.xla_profiles import written
@@ -56,8 +57,8 @@ def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
 
     (outside,) = (note for note in found.limitations if "outside its ranges" in note.what)
     assert outside.reason.endswith("give NCCL's event files, too, or a profile of nsys")
-    assert {"operations whose members are unknown"} < notes(found)
-    assert "operations whose waiting is unknown" not in notes(found)
+    assert {"operations whose members are unknown"} < limitation_subjects(found)
+    assert "operations whose waiting is unknown" not in limitation_subjects(found)
 
 
 def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
     # A member that is missing is told.
     found = measure_communication(ring(tmp_path, 6, 3)[::2])
     assert found.ranks == (3,)
-    assert "operations of which not all members were recorded" in notes(found)
+    assert "operations of which not all members were recorded" in limitation_subjects(found)
 
 
 # A part of the run
@@ -292,7 +293,7 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
     found = measure_communication(profile(tmp_path, kernels, [*calls, C(1, 2, 999)], ranges))
 
     check(found)
-    assert {note.what: note.count for note in found.limitations}["kernels without timestamps"] == 1
+    assert limitation_counts(found)["kernels without timestamps"] == 1
 
 
 # The command: its tables, CSV and JSON; real files.

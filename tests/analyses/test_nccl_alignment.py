@@ -21,7 +21,8 @@ from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
 from bubbleviz.analyses.nccl.profiles import Starts
 from bubbleviz.errors import BubblevizError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
-from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put
+from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, put
+from tests.support.notes import limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 
 # Together with a profile
@@ -111,7 +112,7 @@ def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
     found = measure_communication([trace, str(path)])
-    assert "operations that kernels match at several offsets" in notes(found)
+    assert "operations that kernels match at several offsets" in limitation_subjects(found)
     assert found.clocks[-1].aligned_by.value == "unaligned"
     assert len(found.operations) == 20 + 40
 

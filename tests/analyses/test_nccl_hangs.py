@@ -14,7 +14,8 @@ from bubbleviz.errors import InputError, NothingToAnalyseError, ProfileError
 from bubbleviz.sources.nccl.formats import read_events
 from tests.support.command_line import CommandLine
 from tests.support.flight_dumps import Entry, dump, entry
-from tests.support.nccl_runs import columns, notes
+from tests.support.nccl_runs import columns
+from tests.support.notes import limitation_subjects
 
 everyone, replicas, others = (partial(entry, group, "all_reduce", 1) for group in "034")
 sent, received = partial(entry, "1", "send 0->1"), partial(entry, "1", "recv 1<-0")
@@ -77,7 +78,7 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     late[0].insert(0, sent(7, 40, 1, record_id=70))
     found = measure_communication(dump(tmp_path, late))
     assert hangs.late_ranks(found.operations) == ranked
-    assert "sends and receives that cannot be paired" in notes(found)
+    assert "sends and receives that cannot be paired" in limitation_subjects(found)
     with pytest.raises(NothingToAnalyseError, match="no communication operation"):
         measure_communication(dump(tmp_path, {rank: [] for rank in range(4)}))
 
@@ -113,6 +114,9 @@ def test_a_damaged_dump_is_refused(content: bytes, tmp_path: Path) -> None:
         read_events(str(path))
     # Beside others it is left out, and may be the one that is missing.
     found = measure_communication(dump(tmp_path, {1: [replicas()]}))
-    assert (notes(found) >= {"a profile of the directory"}, found.faults[0].undumped) == (1, (0,))
+    assert (
+        limitation_subjects(found) >= {"a profile of the directory"},
+        found.faults[0].undumped,
+    ) == (1, (0,))
     with pytest.raises(InputError, match="should end in its rank"):
         read_events(str(path.rename(tmp_path / "dump")))

@@ -11,7 +11,8 @@ from bubbleviz.analyses.nccl.members import Split
 from bubbleviz.analyses.nccl.totals import find_totals
 from tests.support.edited_databases import change
 from tests.support.nccl_payloads import carrying
-from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
+from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns
+from tests.support.notes import limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 
 HASH = 0xFEEDFACECAFEBEEF
@@ -68,7 +69,7 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
         ("Recv", 0, 1, 2, 2000, 4_000, 4_500, 2),
         ("SendRecv", -1, -1, -1, -1, 9_000, 9_100, 1),
     ]
-    assert notes(found) >= {
+    assert limitation_subjects(found) >= {
         "kernels of NCCL outside its ranges",
         "calls of NCCL without kernels",
         "operations whose waiting is unknown",  # of the ranges
@@ -107,7 +108,7 @@ def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> Non
     assert len(found.operations) == 4
     if "SCHEMAS" not in edit:
         assert {own for (own,) in columns(found, "communicator")} == {-1}
-        assert notes(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
+        assert limitation_subjects(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
 
 
 def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
@@ -143,4 +144,4 @@ def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) ->
         (1, 300, 4_700, Split.ORDER),
         (2, 0, 4_700, Split.ORDER),
     }
-    assert "operations paired by their order alone" in notes(found)
+    assert "operations paired by their order alone" in limitation_subjects(found)

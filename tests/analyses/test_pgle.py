@@ -14,8 +14,9 @@ from bubbleviz.analyses.pgle.files import read_costs, written_costs
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from tests.support.command_line import CommandLine
+from tests.support.notes import limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
-from tests.support.xla_runs import FORMS, NCCL, Run, notes, steps, told
+from tests.support.xla_runs import FORMS, NCCL, Run, steps, told
 
 
 def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
 
     together = measure_costs(path, aggregate="max")
     assert told(together) == {"fusion.1": 0.040, "fusion.2": 0.030}
-    assert shared in notes(together)
+    assert shared in limitation_subjects(together)
     assert [label for label, *_ in together.modules] == [
         "jit_step(7)",
         "jit_step(9)",
@@ -68,7 +69,7 @@ def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
     assert told(measure_costs(path, modules=["jit_init"])) == {"fusion.1": 0.010}
     one = measure_costs(path, modules=["jit_step(7)"])
     assert told(one) == {"fusion.1": 0.020, "fusion.2": 0.030}
-    assert shared not in notes(one)
+    assert shared not in limitation_subjects(one)
     assert told(measure_costs(path, aggregate="max", modules=["jit_step"]))["fusion.1"] == 0.040
     with pytest.raises(UsageError, match=r"jit_nothing.*hold jit_init\(1\), jit_step\(7\)"):
         measure_costs(path, modules=["jit_nothing"])
@@ -140,7 +141,7 @@ def test_collectives_beside_compute_are_told(shared_ns: int, warned: bool, tmp_p
     costs = measure_costs(run.written(tmp_path))
 
     # One hundredth is a tie, and passes.
-    assert (OVERLAP in notes(costs)) == warned
+    assert (OVERLAP in limitation_subjects(costs)) == warned
 
 
 PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"

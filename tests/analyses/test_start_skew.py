@@ -14,6 +14,7 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.nccl.analysis import measure_communication
 from bubbleviz.interpret.start_skew import RecordedDevice, find_common_start, find_unclear_waits
+from tests.support.notes import find_limitation, limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 
 MS = 1_000_000
@@ -70,7 +71,7 @@ def test_waiting_for_the_last_recording_is_left_out(tmp_path: Path) -> None:
     assert early.end_ns - early.start_ns == 104 * MS
     assert early.exposed_communication_ns == 15 * MS
     assert late.exposed_communication_ns == 15 * MS
-    (note,) = [note for note in report.limitations if note.what == SKEWED]
+    note = find_limitation(report, SKEWED)
     assert "up to 890.0 ms before that are left out" in note.reason
 
 
@@ -79,7 +80,7 @@ def test_waiting_for_the_last_recording_is_marked_in_communication(tmp_path: Pat
     rank_of(tmp_path, 2, 900, 900)
     measured = measure_communication(tmp_path)
 
-    (note,) = [note for note in measured.limitations if note.what == SKEWED]
+    note = find_limitation(measured, SKEWED)
     assert "up to 890.0 ms of its waiting are no fault of that device" in note.reason
 
 
@@ -87,7 +88,7 @@ def test_recordings_that_begin_together_have_no_mark(tmp_path: Path) -> None:
     rank_of(tmp_path, 1, 0, 10)
     rank_of(tmp_path, 2, 0, 900)
 
-    assert SKEWED not in {note.what for note in measure_communication(tmp_path).limitations}
+    assert SKEWED not in limitation_subjects(measure_communication(tmp_path))
 
 
 def test_processes_of_one_file_are_recorded_from_the_same_moment(tmp_path: Path) -> None:
@@ -138,12 +139,12 @@ def test_recordings_that_were_merged_into_a_file_may_begin_apart(
     report = bubbleviz.idle(late)
 
     assert [rank.exposed_communication_ns // MS for rank in report.ranks] == [15, 15]
-    assert SKEWED in {note.what for note in report.limitations}
-    assert SKEWED in {note.what for note in measure_communication(late).limitations}
+    assert SKEWED in limitation_subjects(report)
+    assert SKEWED in limitation_subjects(measure_communication(late))
     together = merged_trace(tmp_path / "together.json", 0, label, utc=utc)
     report = bubbleviz.idle(together)
     assert sorted(rank.exposed_communication_ns for rank in report.ranks) == [15 * MS, 905 * MS]
-    assert SKEWED not in {note.what for note in report.limitations}
+    assert SKEWED not in limitation_subjects(report)
 
 
 @pytest.mark.parametrize("utc", [True, False])
@@ -166,7 +167,7 @@ def test_a_wait_that_a_late_recording_may_explain_is_marked_without_a_clock(
     rank_of(tmp_path, 2, 900, 900, utc=False)
 
     for report in (bubbleviz.idle(tmp_path), measure_communication(tmp_path)):
-        (note,) = [note for note in report.limitations if note.what == UNCLEAR]
+        note = find_limitation(report, UNCLEAR)
         assert "the first collective took 895.0 ms" in note.reason
         assert note.count == 1
 
@@ -197,7 +198,7 @@ def test_a_wait_that_another_recording_saw_needs_no_clock(tmp_path: Path) -> Non
     rank_of(tmp_path, 2, 0, 900, utc=False)
 
     for report in (bubbleviz.idle(tmp_path), measure_communication(tmp_path)):
-        assert UNCLEAR not in {note.what for note in report.limitations}
+        assert UNCLEAR not in limitation_subjects(report)
 
 
 def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
     report = bubbleviz.idle(tmp_path, window="time:0s-")
 
     assert report.ranks[0].exposed_communication_ns == 905 * MS
-    assert not [note for note in report.limitations if note.what == SKEWED]
+    assert SKEWED not in limitation_subjects(report)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_ranks_that_were_recorded_in_time_keep_their_time(
     report = bubbleviz.idle(tmp_path)
 
     assert report.ranks[0].exposed_communication_ns == (915 - waits_from_ms) * MS
-    assert not [note for note in report.limitations if note.what == SKEWED]
+    assert SKEWED not in limitation_subjects(report)
 
 
 def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) -> RecordedDevice:

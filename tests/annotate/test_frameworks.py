@@ -23,11 +23,11 @@ from bubbleviz import annotate
 from bubbleviz.conventions.convention_file import built_in, recognise
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
 from tests.support.command_line import CommandLine
+from tests.support.notes import limitation_text
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import check_ratios, found_rows, rank_numbers, true_rows
 
@@ -88,10 +88,6 @@ def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> i
     key = f"{found['mb']}.{found['chunk']}.0"
     own = stages.get((rank, name), stages.get((rank, f"F{key}")))
     return own if own is not None else stages.get((rank, f"B{key}"))
-
-
-def told(report: Report) -> str:
-    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
 def templates(names: Mapping[str, str], keep: str | tuple[str, ...] | None = "") -> Rename:
@@ -344,7 +340,7 @@ def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path
     if isinstance(said, tuple):
         assert [str(i.name) for i in report.iterations] == list(said)
     elif said:
-        assert said in told(report)
+        assert said in limitation_text(report)
     if said == "" or convention == "bubbleviz":
         assert report.limitations == ()
         ranks = rank_numbers(report, truth)
@@ -374,7 +370,9 @@ def test_deepspeed_without_backward_on_inner_stages(engine: str, tmp_path: Path)
     for iteration in report.iterations:
         for ratio in iteration.ratios.values():
             assert ratio.value is None
-    assert "no B or BW" in told(report) or "backward" in told(report), told(report)
+    assert "no B or BW" in limitation_text(report) or "backward" in limitation_text(report), (
+        limitation_text(report)
+    )
 
 
 @dataclass(frozen=True)
@@ -471,7 +469,7 @@ def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
     assert {row[3] for row in rows} == {Phase.F, Phase.BW}
     assert sum(row[5] for row in rows) == sum(row[5] for row in true)
     assert len(report.iterations) == 3
-    assert "microbatch" in told(report)
+    assert "microbatch" in limitation_text(report)
     for own, iteration in zip(report.iterations, truth.iterations, strict=True):
         for ratio in ("schedule", "stage") if schedule == "1f1b" else ():
             value, expected = own.ratios[ratio].value, iteration.bubble_ratio[ratio]

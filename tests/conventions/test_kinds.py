@@ -38,6 +38,7 @@ from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.idle_runs import c, k
+from tests.support.notes import find_limitation
 from tests.support.nsys_exports import C, K, R, profile
 
 # What kernels are, by name.
@@ -290,7 +291,7 @@ def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
 
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
 
-    (note,) = (n for n in report.limitations if n.what == "kernels that look like communication")
+    note = find_limitation(report, "kernels that look like communication")
     assert (note.kind is LimitationKind.COMMUNICATION_COUNTED) == is_mentioned
     screen = " ".join(plain_lines(first_screen(report, View(), Display())).split())
     assert (note.what in screen) == is_mentioned

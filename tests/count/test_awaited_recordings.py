@@ -14,6 +14,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
+from tests.support.notes import find_limitation, limitation_subjects, restriction_codes
 from tests.support.torch_traces import traces_of
 
 MS = 1_000_000
@@ -83,7 +84,7 @@ def ratio_of(report: Report) -> float | None:
 
 
 def reason_of(report: Report) -> str:
-    (note,) = [note for note in report.limitations if note.what == AWAITED]
+    note = find_limitation(report, AWAITED)
     return note.reason
 
 
@@ -131,7 +132,7 @@ def test_replicas_wait_in_a_collective(tmp_path: Path) -> None:
     report = bubbleviz.analyze(plant_late(tmp_path, {4, 5, 6, 7}, 900 * MS, planting))
 
     assert averaged(report) == [False, True, True]
-    assert AWAITED in {note.what for note in report.limitations}
+    assert AWAITED in limitation_subjects(report)
 
 
 def test_traces_of_pytorch_have_the_same_numbers(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_single_iteration_that_waits_has_no_ratio(tmp_path: Path) -> None:
     report = bubbleviz.analyze(folder)
 
     assert ratio_of(report) is None
-    assert [restriction.code for restriction in report.restrictions] == ["recordings-awaited"]
+    assert restriction_codes(report) == ["recordings-awaited"]
     screen = as_text(report, View())
     assert "incomplete: iterations began before all ranks were recorded" in screen
     assert "start all profilers before the first iteration" in screen
@@ -160,7 +161,7 @@ def test_a_single_iteration_that_waits_has_no_ratio(tmp_path: Path) -> None:
 def test_a_window_without_such_iterations_has_no_note(tmp_path: Path) -> None:
     report = bubbleviz.analyze(plant_late(tmp_path, {1}, 500 * MS), window="iteration:1-3")
 
-    assert AWAITED not in {note.what for note in report.limitations}
+    assert AWAITED not in limitation_subjects(report)
 
 
 @pytest.mark.parametrize("planting", [PIPELINE, Planting(iterations=1, files="rank")])
@@ -171,7 +172,7 @@ def test_ranks_that_wait_for_the_first_stage_wait_before_the_iteration(
 
     assert all(averaged(report))
     assert ratio_of(report) == planted_ratio(tmp_path / "right", planting)
-    assert AWAITED not in {note.what for note in report.limitations}
+    assert AWAITED not in limitation_subjects(report)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-1f1b"])
@@ -181,4 +182,4 @@ def test_recordings_that_begin_together_keep_all_iterations(schedule: str, tmp_p
     report = bubbleviz.analyze(tmp_path)
 
     assert averaged(report) == [True]
-    assert AWAITED not in {note.what for note in report.limitations}
+    assert AWAITED not in limitation_subjects(report)

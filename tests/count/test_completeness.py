@@ -19,6 +19,7 @@ from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import schedule_named, schedules
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
+from tests.support.notes import find_limitation, limitation_counts, limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import EXAMPLE
 from tests.support.planted_runs import analysed
@@ -55,7 +56,7 @@ def test_a_forward_without_a_backward_of_its_number_is_not_cut(
 ) -> None:
     planting = Planting(iterations=iterations)
     report = bubbleviz.analyze(renamed(tmp_path, {name: "F2000000000.0.0"}, planting))
-    notes = {note.what: note.count for note in report.limitations}
+    notes = limitation_counts(report)
     assert notes.get(UNMATCHED) == iterations
     assert CUT not in notes
 
@@ -69,13 +70,13 @@ def test_numbers_are_to_be_checked_only_where_names_have_some(
     drop = f"DELETE FROM NVTX_EVENTS WHERE rowid = ({row})"
     report = bubbleviz.analyze(change(tmp_path / "node0.sqlite", drop))
 
-    (note,) = (note for note in report.limitations if note.what == UNMATCHED)
+    note = find_limitation(report, UNMATCHED)
     assert said in note.reason
 
 
 def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
     report = analysed(Planting(iterations=3, cut_ns=45_000_000))
-    notes = {note.what for note in report.limitations}
+    notes = limitation_subjects(report)
     assert CUT in notes
     assert UNMATCHED not in notes
     assert not report.operations_lacking
@@ -101,7 +102,7 @@ def test_an_iteration_that_begins_with_another_microbatch_is_whole(tmp_path: Pat
     truth = plant(SWAPPED, tmp_path)
     for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), since(0, tmp_path)):
         assert [i.complete for i in report.iterations] == [True] * 6
-        assert CUT not in {note.what for note in report.limitations}
+        assert CUT not in limitation_subjects(report)
         for own, true in zip(report.iterations, truth.iterations, strict=True):
             assert own.ratios["schedule"].value == pytest.approx(
                 true.bubble_ratio["schedule"], abs=1e-6
@@ -236,7 +237,7 @@ def test_lacking_operations_are_counted_and_bound_the_ratio(
 ) -> None:
     report = _without(tmp_path, *names, rank=rank)
 
-    (note,) = (note for note in report.limitations if note.what == LACKING)
+    note = find_limitation(report, LACKING)
     assert note.count == count
     if rank is not None:
         assert note.reason.endswith(f"on node0 GPU {rank} ({count})")

@@ -21,6 +21,7 @@ from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
+from tests.support.notes import find_limitation, restriction_codes
 
 SIX = Planting(iterations=6, iteration_ranges=True, kernels=4, barrier=True)
 LOST = "kernels that were launched and not recorded"
@@ -44,19 +45,14 @@ def damaged(folder: Path, *iterations: int) -> Path:
     return path
 
 
-def codes(report: Report) -> list[str]:
-    return [restriction.code for restriction in report.restrictions]
-
-
 def reason_of(report: Report, what: str) -> str:
-    (reason,) = [note.reason for note in report.limitations if note.what == what]
-    return reason
+    return find_limitation(report, what).reason
 
 
 def test_lost_kernels_of_averaged_iterations_mark_the_ratio(tmp_path: Path) -> None:
     report = bubbleviz.analyze(damaged(tmp_path, 1))
 
-    assert "kernels-lost" in codes(report)
+    assert "kernels-lost" in restriction_codes(report)
     assert "--window iteration:2-5" in reason_of(report, LOST)
     assert (describe_first_steps(report) or "").endswith("--window iteration:2-5")
 
@@ -77,7 +73,7 @@ def test_damaged_runs_promise_no_saving(tmp_path: Path, cli: CommandLine, *, del
     assert document["what_to_do_first"].startswith("Profile again" if deleted else "Move layers")
     assert (document["advice"] == []) is deleted
     assert ("Move layers off stage 2" not in shown + page.read_text()) is deleted
-    assert ("kernels-lost" in codes(bubbleviz.analyze(path))) is deleted
+    assert ("kernels-lost" in restriction_codes(bubbleviz.analyze(path))) is deleted
 
 
 def test_gate_takes_no_promise_from_a_damaged_run(tmp_path: Path, cli: CommandLine) -> None:
@@ -101,10 +97,10 @@ def test_a_window_without_the_damage_has_no_mark(text: str, tmp_path: Path) -> N
     whole = bubbleviz.analyze(damaged(tmp_path, 1))
     report = bubbleviz.analyze(tmp_path / "node0.sqlite", window=parse_window(text))
 
-    assert "kernels-lost" in codes(whole)
-    assert codes(report) == []
+    assert "kernels-lost" in restriction_codes(whole)
+    assert restriction_codes(report) == []
     assert "none of it lies in the averaged iterations" in reason_of(report, LOST)
-    (note,) = [note for note in report.limitations if note.what == LOST]
+    note = find_limitation(report, LOST)
     assert note.kind is LimitationKind.COSTS
     ratios = {i.name: i.ratios["schedule"].value for i in whole.iterations}
     assert [i.ratios["schedule"].value for i in report.iterations] == [
@@ -115,8 +111,8 @@ def test_a_window_without_the_damage_has_no_mark(text: str, tmp_path: Path) -> N
 def test_skipped_iterations_with_damage_leave_no_mark(tmp_path: Path) -> None:
     path = damaged(tmp_path, 0)
 
-    assert codes(bubbleviz.analyze(path, skip=1)) == []
-    assert codes(bubbleviz.analyze(path)) == ["kernels-lost"]
+    assert restriction_codes(bubbleviz.analyze(path, skip=1)) == []
+    assert restriction_codes(bubbleviz.analyze(path)) == ["kernels-lost"]
 
 
 def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
@@ -124,11 +120,11 @@ def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
     change(path, "UPDATE StringIds SET value = 'cudaGraphLaunch' WHERE value LIKE '%LaunchKernel%'")
     report = bubbleviz.analyze(path)
 
-    assert "graphs-lost" in codes(report)
+    assert "graphs-lost" in restriction_codes(report)
     assert (describe_first_steps(report) or "").endswith("--window iteration:2-5")
-    assert codes(bubbleviz.analyze(path, window=parse_window("iteration:2-5"))) == []
-    assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0"))) == []
-    assert codes(bubbleviz.analyze(path, skip=2)) == []
+    assert restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:2-5"))) == []
+    assert restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:0"))) == []
+    assert restriction_codes(bubbleviz.analyze(path, skip=2)) == []
 
 
 @pytest.mark.parametrize("lost", ["graphs", "kernels"])
@@ -140,7 +136,7 @@ def test_few_losses_of_one_iteration_mark_the_ratio(lost: str, tmp_path: Path) -
         to_graph = "UPDATE StringIds SET value = 'cudaGraphLaunch'"
         change(path, f"{to_graph} WHERE value LIKE '%LaunchKernel%'")
     whole = bubbleviz.analyze(path)
-    assert codes(whole) == []
+    assert restriction_codes(whole) == []
     within = f"BETWEEN {BOUND.format('start', 1)} AND {BOUND.format('end', 1)}"
     row = (
         f"SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} "
@@ -151,9 +147,9 @@ def test_few_losses_of_one_iteration_mark_the_ratio(lost: str, tmp_path: Path) -
 
     (note,) = [note for note in report.limitations if "recorded" in note.what]
     assert note.count == 1
-    assert f"{lost}-lost" in codes(report)
+    assert f"{lost}-lost" in restriction_codes(report)
     assert note.window == "iteration:2-29"
-    assert f"{lost}-lost" not in codes(
+    assert f"{lost}-lost" not in restriction_codes(
         bubbleviz.analyze(path, window=parse_window("iteration:2-29"))
     )
 
@@ -175,13 +171,15 @@ def test_times_until_agree_with_a_slow_reference(
 
 def test_a_window_with_the_damage_keeps_the_mark(tmp_path: Path) -> None:
     window = parse_window("iteration:1-3")
-    assert "kernels-lost" in codes(bubbleviz.analyze(damaged(tmp_path, 2), window=window))
+    assert "kernels-lost" in restriction_codes(
+        bubbleviz.analyze(damaged(tmp_path, 2), window=window)
+    )
 
 
 def test_damage_everywhere_suggests_no_window(tmp_path: Path) -> None:
     report = bubbleviz.analyze(damaged(tmp_path, 0, 2, 4))
 
-    assert "kernels-lost" in codes(report)
+    assert "kernels-lost" in restriction_codes(report)
     assert "--window" not in reason_of(report, LOST)
 
 
@@ -189,7 +187,7 @@ def test_without_averaged_iterations_all_damage_counts(tmp_path: Path) -> None:
     report = bubbleviz.analyze(damaged(tmp_path, 1), skip=6)
 
     assert report.summary.iterations == 0
-    assert codes(report) == ["kernels-lost"]
+    assert restriction_codes(report) == ["kernels-lost"]
 
 
 def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
@@ -205,14 +203,14 @@ def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
     )
     report = bubbleviz.analyze(path)
 
-    assert "kernels-overrun" in codes(report)
+    assert "kernels-overrun" in restriction_codes(report)
     assert "--window iteration:0-3" in reason_of(report, OVERRUN)
     assert (describe_first_steps(report) or "").startswith(
         "Profile again: recorded ends of kernels"
     )
     assert (describe_first_steps(report) or "").endswith("--window iteration:0-3")
     assert write_all_advice(report) == ()
-    assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
+    assert restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
 
 
 @pytest.mark.parametrize(
@@ -244,8 +242,8 @@ def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:
     inside = bubbleviz.idle(path, window="iteration:1-2")
     outside = bubbleviz.idle(path, window="iteration:3-5")
 
-    assert [r.code for r in whole.restrictions] == ["kernels-lost"]
-    assert [r.code for r in inside.restrictions] == ["kernels-lost"]
+    assert restriction_codes(whole) == ["kernels-lost"]
+    assert restriction_codes(inside) == ["kernels-lost"]
     assert outside.restrictions == ()
-    (reason,) = [note.reason for note in outside.limitations if note.what == LOST]
+    reason = find_limitation(outside, LOST).reason
     assert "none of it lies in the window" in reason

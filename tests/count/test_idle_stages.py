@@ -26,11 +26,11 @@ from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import RankIntervals
-from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support.edited_databases import change
 from tests.support.exact import WINDOWS
 from tests.support.needs import real_file
+from tests.support.notes import find_limitation, limitation_subjects, restriction_codes
 from tests.support.operation_tables import csv_of
 from tests.support.torch_traces import traces_of
 
@@ -66,10 +66,6 @@ RUNS = {
 }
 
 
-def notes_of(report: Report) -> set[str]:
-    return {note.what for note in report.limitations}
-
-
 def mean_of(truth: Truth, name: str) -> float:
     ratios = [iteration.bubble_ratio[name] for iteration in truth.iterations]
     known = [ratio for ratio in ratios if ratio is not None]
@@ -82,7 +78,7 @@ def test_an_idle_stage_counts_with_no_work(name: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
 
     assert report.summary.iterations == 6
-    assert not {CUT, UNPAIRED} & notes_of(report)
+    assert not {CUT, UNPAIRED} & limitation_subjects(report)
     assert report.restrictions == ()
     for window in WINDOWS:
         mean = report.summary.bubble_ratio[window].mean
@@ -184,7 +180,7 @@ def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
             assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
         else:
             assert mean is None
-    assert (UNPAIRED in notes_of(report)) == (servers == 2)
+    assert (UNPAIRED in limitation_subjects(report)) == (servers == 2)
 
 
 def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
@@ -289,9 +285,9 @@ def test_a_stage_that_enters_ranges_and_launches_nothing_is_idle(
     report = bubbleviz.analyze(paths)
 
     assert report.summary.iterations == 6
-    assert CUT not in notes_of(report)
+    assert CUT not in limitation_subjects(report)
     assert report.restrictions == ()
-    (note,) = (n for n in report.limitations if n.what == WITHOUT_WORK)
+    note = find_limitation(report, WITHOUT_WORK)
     assert note.count == 32
     assert "count as idle" in note.reason
     for window in WINDOWS:
@@ -306,7 +302,7 @@ def test_ranges_whose_launches_have_no_kernels_do_not_make_a_stage_idle(tmp_path
     report = bubbleviz.analyze(path)
 
     assert [i.complete for i in report.iterations] == [True, False, True, True, False, True]
-    assert MARK in {restriction.code for restriction in report.restrictions}
+    assert MARK in restriction_codes(report)
 
 
 def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Path) -> None:
@@ -329,7 +325,7 @@ def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Pat
     report = bubbleviz.analyze(path)
 
     assert not report.iterations[1].complete
-    assert MARK in {restriction.code for restriction in report.restrictions}
+    assert MARK in restriction_codes(report)
 
 
 @pytest.mark.parametrize("steps", [True, False])

@@ -15,6 +15,7 @@ from bubbleviz.render import json_document
 from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
+from tests.support.notes import find_limitation
 from tests.support.planted_runs import BASE, analysed
 
 FORWARD = replace(BASE, inference=True, optimizer_ns=-1)
@@ -85,7 +86,7 @@ def test_evaluations_inside_training_are_counted_and_left_out() -> None:
     assert report.kind == "training"
     assert [i.kind for i in report.iterations] == ["training", "evaluation", "training", "training"]
     assert [i.averaged for i in report.iterations] == [True, False, True, True]
-    (note,) = [n for n in report.limitations if n.what == "evaluation iterations"]
+    note = find_limitation(report, "evaluation iterations")
     assert note.count == 1
 
 

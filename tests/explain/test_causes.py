@@ -40,6 +40,7 @@ from bubbleviz.schedules.plan import Memory
 from bubbleviz.schedules.workload import device_workload
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.notes import limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import analysed
@@ -322,7 +323,7 @@ def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:
         report = analysed(Planting(servers=2, iterations=2, iteration_ranges=True), align=align)
 
         assert (report.headline, report.bubbles.ratio) == (ratio, ratio)
-        assert "idle intervals and their causes" not in {n.what for n in report.limitations}
+        assert "idle intervals and their causes" not in limitation_subjects(report)
 
 
 @pytest.mark.parametrize(

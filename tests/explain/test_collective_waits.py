@@ -20,6 +20,7 @@ from bubbleviz.report.report import Report
 from tests.planting.options import Planting
 from tests.support.drawn_reports import Op, operations_of
 from tests.support.nccl_payloads import carrying
+from tests.support.notes import find_limitation, limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import analysed
 
@@ -145,15 +146,11 @@ def test_communicators_need_no_common_clock(tmp_path: Path) -> None:
     # In each of two periods.
     assert idle_ns[:2, 0, Cause.DEPENDENCY].tolist() == [3 * MS, 3 * MS]
     assert idle_ns[:2, :, Cause.COLLECTIVE].tolist() == [[500 * US] * 2] * 2
-    assert notes(report).isdisjoint({UNKNOWN, LACKING})
+    assert limitation_subjects(report).isdisjoint({UNKNOWN, LACKING})
 
 
 UNKNOWN = "collectives with unknown members"
 LACKING = "collectives with members that were not recorded"
-
-
-def notes(report: Report) -> set[str]:
-    return {note.what for note in report.limitations}
 
 
 def test_without_communicator_and_clock_all_is_collective(tmp_path: Path) -> None:
@@ -162,7 +159,7 @@ def test_without_communicator_and_clock_all_is_collective(tmp_path: Path) -> Non
     idle_ns = report.explanation.causes.idle_ns["period"]
 
     assert idle_ns[:2, :, Cause.COLLECTIVE].tolist() == [[3_500 * US, 500 * US]] * 2
-    (note,) = [note for note in report.limitations if note.what == UNKNOWN]
+    note = find_limitation(report, UNKNOWN)
     assert note.count == 6
 
 
@@ -210,7 +207,7 @@ def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(pieces: int) -> 
 
     # Drifting clocks stretch these times by less than a millionth.
     assert collective_ns == pytest.approx(np.full((2, 8), 730 * US), rel=1e-3)
-    assert notes(report).isdisjoint({UNKNOWN, LACKING})
+    assert limitation_subjects(report).isdisjoint({UNKNOWN, LACKING})
 
 
 def gathered_run(folder: Path) -> Report:

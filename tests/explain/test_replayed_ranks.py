@@ -9,6 +9,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain import replayed_ranks as module
 from bubbleviz.report.report import Report
+from tests.support.notes import find_limitation, limitation_subjects
 from tests.support.operation_tables import csv_of
 
 _STAGES, _MICROBATCHES, _ITERATIONS = 2, 3, 2
@@ -46,7 +47,7 @@ def test_unknown_pipelines_and_few_are_replayed_whole(
     monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
     report = _run(tmp_path, pipelines, known=known)
     assert report.explanation.replayed_ranks is None
-    assert not [note for note in report.limitations if note.what == _REPLAYED]
+    assert _REPLAYED not in limitation_subjects(report)
 
 
 def test_the_part_shows_what_the_whole_does(
@@ -56,7 +57,7 @@ def test_the_part_shows_what_the_whole_does(
     assert whole.explanation.replayed_ranks is None
     monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
     part = _run(tmp_path, 12, slow=7)
-    (note,) = [note for note in part.limitations if note.what == _REPLAYED]
+    note = find_limitation(part, _REPLAYED)
     assert note.reason.startswith("4 pipelines of 12 are replayed: the slowest,")
     first, second = part.explanation, whole.explanation
     assert first.path is not None

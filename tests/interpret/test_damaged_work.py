@@ -6,7 +6,6 @@ import gzip
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +14,11 @@ import numpy as np
 import pytest
 
 from bubbleviz import analyze
-from bubbleviz.analyses.idle import outputs, page, picture
-from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
 from bubbleviz.interpret.launches import WorklessRows
-from bubbleviz.interpret.linking import link
+from bubbleviz.interpret.linking import LinkedProfile, link
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.render.json_document import render, saved_of
@@ -34,11 +30,17 @@ from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
-from tests.interpret.test_unrecorded_work import WRITERS
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
 from tests.support.edited_databases import change
+from tests.support.export_forms import WRITERS
 from tests.support.needs import real_file
+from tests.support.notes import (
+    find_limitation,
+    limitation_counts,
+    limitation_subjects,
+    restriction_codes,
+)
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 from tests.support.processes import processes_of
@@ -72,21 +74,10 @@ def _damaged(folder: Path, change: str, rows: str) -> Path:
     return _changed(folder, f"UPDATE {KERNEL} SET {change} WHERE rowid IN ({rows})")
 
 
-def _counts(notes: Iterable[Limitation]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for note in notes:
-        counts[note.what] = counts.get(note.what, 0) + note.count
-    return counts
-
-
-def _counted(report: Report) -> dict[str, int]:
-    return _counts(report.limitations)
-
-
-def _linked(path: Path) -> tuple[Limitation, ...]:
-    """Return the limitations of linking a profile's work, whatever its ranges."""
+def _link(path: Path) -> LinkedProfile:
+    """Link the work of a profile to its launches, without ranges."""
     with reader_of(str(path)).open_file(str(path), 1, lambda *_: None) as file:
-        return link(file.read(("*",), partial=True), no_ranges()).limitations
+        return link(file.read(("*",), partial=True), no_ranges())
 
 
 @pytest.mark.real_files
@@ -98,7 +89,7 @@ def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
         if "no_kernels" not in path.name
     ]
     assert len(paths) > 15
-    found = {path.name: {n.what for n in _linked(path)} for path in paths}
+    found = {path.name: limitation_subjects(_link(path)) for path in paths}
     assert {name: told for name, told in found.items() if told & {TWICE, LENGTHLESS, LOST}} == {}
 
 
@@ -109,16 +100,16 @@ def test_nodes_of_one_graph_are_not_one(tmp_path: Path) -> None:
     kernels = [K(20, 30, 1, stream=7, graph_node=5), K(20, 30, 1, stream=8, graph_node=6)]
     for name, repeated in (("cudaGraphLaunch_v10000", 0), ("cudaLaunchKernel_v7000", 1)):
         path = profile(tmp_path, kernels, [C(10, 12, 1, name=name)])
-        assert _counts(_linked(path)).get(TWICE, 0) == repeated
+        assert limitation_counts(_link(path))[TWICE] == repeated
 
 
 def test_a_kernel_recorded_twice_changes_no_number(tmp_path: Path) -> None:
     path = _changed(tmp_path, f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE rowid % 5 = 0")
     report, true = analyze([path]), analyze([FIXTURES / "1f1b"])
-    assert _counted(report)[TWICE] == 141
+    assert limitation_counts(report)[TWICE] == 141
     assert report.summary == true.summary
     assert [p.kernels for p in report.profiles] == [p.kernels for p in true.profiles]
-    assert sum(_counted(analyze([t])).get(TWICE, 0) for t in traces_of(path, tmp_path)) == 141
+    assert sum(limitation_counts(analyze([t]))[TWICE] for t in traces_of(path, tmp_path)) == 141
 
 
 def test_kernels_without_a_length_are_told(tmp_path: Path) -> None:
@@ -126,7 +117,7 @@ def test_kernels_without_a_length_are_told(tmp_path: Path) -> None:
         f"SELECT rowid FROM {KERNEL} WHERE demangledName IN "
         "(SELECT id FROM StringIds WHERE value LIKE 'ampere%') LIMIT 3"
     )
-    assert _counted(analyze([_damaged(tmp_path, '"end" = start', rows)]))[LENGTHLESS] == 3
+    assert limitation_counts(analyze([_damaged(tmp_path, '"end" = start', rows)]))[LENGTHLESS] == 3
 
 
 # Times that cannot be.
@@ -177,7 +168,7 @@ def test_damaged_kernels_are_left_out_and_counted(
     change, what = DAMAGES[damage]
     rows, true = without_rows
     report = analyze([_damaged(tmp_path, change, rows)])
-    assert _counted(report)[what] == len(rows.split(","))
+    assert limitation_counts(report)[what] == len(rows.split(","))
     assert min(_windows(report)) > 0
     assert _ratios(report) == _ratios(true)
 
@@ -220,7 +211,7 @@ def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path
     report = analyze(traces)
     trace["traceEvents"].remove(kernel)
     traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
-    counts = _counted(report)
+    counts = limitation_counts(report)
     impossible = "kernels and copies with impossible times"
     assert sum(counts.get(what, 0) for what in (EARLY, OUTSIDE, impossible, UNTIMED)) == 1
     assert _ratios(report) == _ratios(analyze(traces))
@@ -247,26 +238,26 @@ def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
     change, place = ELSEWHERE[damage]
     path = _moved(tmp_path, change)
     report, idle_time = analyze(path), idle([path])
-    (note,) = (note for note in report.limitations if note.what == NOWHERE)
+    note = find_limitation(report, NOWHERE)
     assert note.count == 1
     assert place in note.reason
     assert len(report.ranks) == len(idle_time.ranks) == 4
     assert report.schedule is not None
     assert report.schedule.name == "1f1b"
-    assert _counts(idle_time.limitations)[NOWHERE] == 1
+    assert limitation_counts(idle_time)[NOWHERE] == 1
     # The rest is as if it had not been recorded.
     without = analyze(_changed(tmp_path, f"DELETE FROM {KERNEL} WHERE rowid = 100"))
     assert [i.ratios["schedule"] for i in report.iterations] == [
         i.ratios["schedule"] for i in without.iterations
     ]
-    assert NOWHERE not in _counted(without)
+    assert NOWHERE not in limitation_counts(without)
 
 
 def test_a_device_that_the_tables_lack_is_kept_and_told(tmp_path: Path) -> None:
     report = analyze(_changed(tmp_path, "DELETE FROM TARGET_INFO_CUDA_DEVICE WHERE cudaId = 3"))
     assert len(report.ranks) == 4
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
-    (note,) = (note for note in report.limitations if note.what == UNLISTED)
+    note = find_limitation(report, UNLISTED)
     assert "GPU 3" in note.reason
 
 
@@ -276,7 +267,7 @@ def test_without_a_list_of_devices_only_silent_processes_are_unknown(tmp_path: P
     ranges = [R(0, 30_000, "F0.0.0")]
     strays = [K(5, 7, 7, pid=9), K(9, 11, 8, device=5)]
     report = analyze(profile(tmp_path, [*kernels, *strays], calls, ranges))
-    assert _counted(report)[NOWHERE] == 1
+    assert limitation_counts(report)[NOWHERE] == 1
     assert [(rank.pid, rank.device_id) for rank in report.ranks] == [(1, 0), (1, 5)]
 
 
@@ -312,7 +303,7 @@ def _without(example: str, folder: Path, rows: str) -> tuple[Path, int]:
 
 def _lost_of(path: Path) -> tuple[int, bool]:
     """Return how many lost kernels linking counts, and whether of a sample."""
-    for note in _linked(path):
+    for note in _link(path).limitations:
         if note.what == LOST:
             return note.count, "about" in note.reason
     return 0, False
@@ -323,7 +314,7 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     path, lost = _without(example, tmp_path, "rowid * 7 % 10 = 3")
     report = analyze([path])
     assert lost > 50
-    assert _counted(report)[LOST] == lost
+    assert limitation_counts(report)[LOST] == lost
     assert next(note.what for note in report.limitations if str(path) in note.reason) == LOST
     marked = "incomplete: kernels that were launched are not in the profile"
     assert marked in headline_lines(report)[1]
@@ -335,20 +326,20 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
         read_saved(str(file)).restrictions == saved_of(report).restrictions == report.restrictions
     )
     assert "kernels that were launched are not in the profile" in methods(report)
-    assert _counts(idle([path]).limitations)[LOST] == lost
+    assert limitation_counts(idle([path]))[LOST] == lost
 
 
 def test_a_few_lost_kernels_are_counted_and_mark_nothing(tmp_path: Path) -> None:
     path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid IN (100, 302)")
     report = analyze([path])
-    assert _counted(report)[LOST] == lost == 2
+    assert limitation_counts(report)[LOST] == lost == 2
     assert not report.restrictions
 
 
 def test_lost_kernels_of_a_trace_are_counted(tmp_path: Path) -> None:
     path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid % 10 = 3")
     report = analyze(traces_of(path, tmp_path))
-    assert _counted(report)[LOST] == lost > 50
+    assert limitation_counts(report)[LOST] == lost > 50
 
 
 #: The middle of an example.
@@ -362,19 +353,19 @@ def test_kernels_that_the_end_of_the_capture_cut_are_not_lost(tmp_path: Path) ->
         f'DELETE FROM {KERNEL} WHERE "end" > (SELECT time FROM middle)',
         f"DELETE FROM {CALL} WHERE start > (SELECT time FROM middle)",
     )
-    assert LOST not in _counted(analyze([path]))
+    assert LOST not in limitation_counts(analyze([path]))
 
 
 def test_kernels_that_are_missing_while_the_capture_went_on_are_lost(tmp_path: Path) -> None:
     path, lost = _without("1f1b/node0.sqlite", tmp_path, f"start > {_MIDDLE}")
     report = analyze([path])
     assert lost == 0
-    assert _counted(report)[LOST] > 100
+    assert limitation_counts(report)[LOST] > 100
 
 
 def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> None:
     rows = f"SELECT rowid FROM {KERNEL} WHERE rowid % 10 = 3"
-    notes = _counted(analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)]))
+    notes = limitation_counts(analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)]))
     assert "kernels without timestamps" in notes
     assert LOST not in notes
 
@@ -582,9 +573,9 @@ def test_kernels_lost_before_the_span_do_not_mark_idle_time(
     path = _launches(tmp_path, (0, 0, 0), 0)
     change(path, f"DELETE FROM {KERNEL} WHERE rowid BETWEEN {first} AND {first + 19}")
     report = idle(path)
-    assert _codes(report) == codes
+    assert restriction_codes(report) == codes
     assert report.unknown_ns == unknown_us * US
-    assert _counts(report.limitations)[LOST] == 20
+    assert limitation_counts(report)[LOST] == 20
 
 
 def test_idle_time_before_the_first_recorded_operation_is_unknown(tmp_path: Path) -> None:
@@ -618,12 +609,12 @@ def _pairs(folder: Path, lost: int = 0) -> Path:
 @pytest.mark.parametrize("form", WRITERS)
 def test_kernels_that_share_the_id_of_a_launch_are_not_lost(form: str, tmp_path: Path) -> None:
     report = idle(WRITERS[form](_pairs(tmp_path), tmp_path))
-    assert _codes(report) == []
+    assert restriction_codes(report) == []
     assert report.unknown_ns == 0
 
 
 def test_fewer_kernels_than_launches_are_lost_though_some_share_an_id(tmp_path: Path) -> None:
-    assert _codes(idle(_pairs(tmp_path, lost=4))) == ["kernels-lost"]
+    assert restriction_codes(idle(_pairs(tmp_path, lost=4))) == ["kernels-lost"]
 
 
 def test_kernels_recorded_twice_stand_for_no_lost_ones(tmp_path: Path) -> None:
@@ -631,15 +622,15 @@ def test_kernels_recorded_twice_stand_for_no_lost_ones(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"DELETE FROM {KERNEL} WHERE rowid % 2 = 0")
         database.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")
-    assert _codes(idle(path)) == ["kernels-lost"]
+    assert restriction_codes(idle(path)) == ["kernels-lost"]
 
 
 def test_kernels_are_not_lost_if_the_table_of_links_is_empty(tmp_path: Path) -> None:
     path = write_rpd(tmp_path / "a.rpd", processes_of(_launches(tmp_path, (0, 0, 0), 0)))
     change(path, "DELETE FROM rocpd_api_ops")
     report = idle(path)
-    assert _codes(report) == []
-    assert LOST not in _counts(report.limitations)
+    assert restriction_codes(report) == []
+    assert LOST not in limitation_counts(report)
 
 
 # Kernels whose times no work can have.
@@ -647,16 +638,15 @@ def test_kernels_are_not_lost_if_the_table_of_links_is_empty(tmp_path: Path) -> 
 IMPOSSIBLE_MARK = "kernels-left-out"
 
 
-def _codes(report: Report | IdleReport) -> list[str]:
-    return [restriction.code for restriction in report.restrictions]
-
-
 def test_a_kernel_that_ends_before_it_starts_is_marked(tmp_path: Path) -> None:
     whole = FIXTURES / "1f1b" / "node0.sqlite"
-    assert IMPOSSIBLE_MARK not in (*_codes(analyze(whole)), *_codes(idle(whole)))
+    assert IMPOSSIBLE_MARK not in (
+        *restriction_codes(analyze(whole)),
+        *restriction_codes(idle(whole)),
+    )
     path = _changed(tmp_path, f"UPDATE {KERNEL} SET end = start - 100 WHERE rowid = 700")
     for report in (analyze(path), idle(path)):
-        assert IMPOSSIBLE_MARK in _codes(report)
+        assert IMPOSSIBLE_MARK in restriction_codes(report)
 
 
 def test_kernels_of_a_trace_that_end_before_they_start_are_marked(tmp_path: Path) -> None:
@@ -665,8 +655,8 @@ def test_kernels_of_a_trace_that_end_before_they_start_are_marked(tmp_path: Path
     kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
     kernels[len(kernels) // 2]["dur"] = -3
     traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
-    assert IMPOSSIBLE_MARK in _codes(analyze(traces))
-    assert IMPOSSIBLE_MARK in _codes(idle(traces))
+    assert IMPOSSIBLE_MARK in restriction_codes(analyze(traces))
+    assert IMPOSSIBLE_MARK in restriction_codes(idle(traces))
 
 
 @pytest.mark.parametrize(("kernels", "is_marked"), [(9_999, True), (10_000, False), (0, True)])
@@ -710,13 +700,9 @@ def test_idle_time_around_kernels_with_invalid_times_is_unknown(
 ) -> None:
     path = WRITERS[form](_launches(tmp_path, INVALID_TIMES[damage], 5), tmp_path)
     report = idle(path)
-    assert _codes(report) == [IMPOSSIBLE_MARK]
+    assert restriction_codes(report) == [IMPOSSIBLE_MARK]
     # From the end of the kernel before to the start of the next one.
     assert report.unknown_ns == 5 * 110 * US
-    document = json.loads(outputs.as_json(report, 1))
-    assert [entry["code"] for entry in document["restrictions"]] == [IMPOSSIBLE_MARK]
-    for shown in (title_of(report), picture.draw_idle(report), page.render(report)):
-        assert "kernels have invalid timestamps" in shown
 
 
 @pytest.mark.parametrize("damage", ["no timestamps", "starts 5 ms early"])
@@ -725,7 +711,7 @@ def test_few_kernels_with_invalid_times_mark_the_iteration_that_they_affect(
 ) -> None:
     path = _damaged(tmp_path, DAMAGES[damage][0], "3, 250, 600")
     report = analyze([path])
-    assert IMPOSSIBLE_MARK in _codes(report)
+    assert IMPOSSIBLE_MARK in restriction_codes(report)
     assert any(row.cause == "unknown" for row in report.bubbles)
 
 
@@ -740,16 +726,16 @@ def test_kernels_of_xla_that_end_before_they_start_are_marked(name: str, tmp_pat
         path.write_bytes(trace_json(planes) if name.endswith("json") else space(planes, ["host0"]))
         return path
 
-    assert _codes(idle(write())) == []
+    assert restriction_codes(idle(write())) == []
     events[3] = replace(events[3], end=events[3].start - 100)
-    assert IMPOSSIBLE_MARK in _codes(idle(write()))
+    assert IMPOSSIBLE_MARK in restriction_codes(idle(write()))
 
 
 def test_one_untimed_kernel_is_marked_if_much_time_is_unknown(tmp_path: Path) -> None:
     # 110 of 59,990 us are unknown, and 110 of 9,990 us.
     path = _launches(tmp_path, INVALID_TIMES["no times"], 1, n_kernels=600)
-    assert _codes(idle(path)) == []
-    assert _codes(idle(path, window="time:5s-5.00999s")) == [IMPOSSIBLE_MARK]
+    assert restriction_codes(idle(path)) == []
+    assert restriction_codes(idle(path, window="time:5s-5.00999s")) == [IMPOSSIBLE_MARK]
 
 
 def test_work_is_left_out_if_streams_cannot_be_read(tmp_path: Path) -> None:
@@ -758,7 +744,7 @@ def test_work_is_left_out_if_streams_cannot_be_read(tmp_path: Path) -> None:
         f"UPDATE {KERNEL} SET start = start - 200000000, end = end - 200000000 WHERE rowid = 50",
         f"UPDATE {KERNEL} SET streamId = 'seven' WHERE rowid = 5",
     )
-    counts = _counted(analyze(path))
+    counts = limitation_counts(analyze(path))
 
     assert counts[EARLY] == 1
     assert counts["streams of kernels and copies"] == 1

@@ -18,6 +18,7 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
+from tests.support.notes import limitation_counts, limitation_text
 from tests.support.nsys_exports import C, K, R, T, profile
 
 
@@ -82,14 +83,6 @@ def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
     }
 
 
-def said(report: Report) -> dict[str, int]:
-    return {note.what: note.count for note in report.limitations}
-
-
-def told(report: Report) -> str:
-    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
-
-
 def test_one_main_thread_and_autograd_threads_of_devices(tmp_path: Path) -> None:
     """One thread opens all ranges; pt_autograd_d launches the backward on device d."""
     rows = Rows()
@@ -144,7 +137,7 @@ def test_backwards_that_no_device_tells_apart_are_ambiguous_and_counted(
     report = bubbleviz.analyze([rows.write(tmp_path)])
 
     assert not {o for o in work(report) if o[2] == "BW"}
-    assert report.profiles[0].ambiguous_kernels == said(report)[AMBIGUOUS] == 2
+    assert report.profiles[0].ambiguous_kernels == limitation_counts(report)[AMBIGUOUS] == 2
     assert report.profiles[0].cross_thread_kernels == 0
     (unknown,) = report.unattributed_kernels
     assert (unknown.count, unknown.gpu_ns) == (2, 200)
@@ -161,7 +154,7 @@ def test_a_helper_thread_launches_no_backward(name: str, tmp_path: Path) -> None
     report = bubbleviz.analyze([rows.write(tmp_path, names)])
 
     assert report.profiles[0].cross_thread_kernels == 1
-    assert said(report)[HELPERS] == 1
+    assert limitation_counts(report)[HELPERS] == 1
     own = report.unattributed_kernels
     assert [(k.name, k.count) for k in own] == [("loader_kernel", 1)]
     assert name in own[0].where
@@ -183,7 +176,7 @@ def test_users_add_names_of_helper_threads(tmp_path: Path) -> None:
     assert bubbleviz.analyze([path]).profiles[0].cross_thread_kernels == 2
     report = bubbleviz.analyze([path], convention=[str(mine)])
     assert report.profiles[0].cross_thread_kernels == 1
-    assert said(report)[HELPERS] == 1
+    assert limitation_counts(report)[HELPERS] == 1
 
 
 def test_the_cross_thread_rule_can_be_switched_off(tmp_path: Path, cli: CommandLine) -> None:
@@ -342,8 +335,8 @@ def test_kernels_without_a_process_belong_to_the_only_one(way: str, tmp_path: Pa
     assert work(now) == work(then)
     assert now.iterations[0].ratios == then.iterations[0].ratios
     assert now.profiles[0].attributed_kernels == 3
-    assert said(now)["the process of kernels"] == 3
-    assert way == "null" or "globalPid" in told(now)
+    assert limitation_counts(now)["the process of kernels"] == 3
+    assert way == "null" or "globalPid" in limitation_text(now)
 
 
 @pytest.mark.parametrize("way", ["dropped", "null"])
@@ -356,8 +349,8 @@ def test_kernels_of_several_processes_stay_unlinked_and_that_is_said(
     report = bubbleviz.analyze([path])
     assert report.profiles[0].kernels == 6
     assert report.profiles[0].linked_kernels == 0
-    assert said(report)["kernels without their launching call"] == 6
-    assert said(report)["the process of kernels"] == 6
+    assert limitation_counts(report)["kernels without their launching call"] == 6
+    assert limitation_counts(report)["the process of kernels"] == 6
     assert all(i.ratios["schedule"].value is None for i in report.iterations)
     assert main(["analyze", str(path)]) == 0
     assert "Traceback" not in capsys.readouterr().err

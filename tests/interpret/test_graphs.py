@@ -17,6 +17,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
+from tests.support.notes import limitation_text
 from tests.support.nsys_exports import C, K, M, R, global_id, profile
 
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -71,10 +72,6 @@ def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
     ]
 
 
-def told(report: Report) -> str:
-    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
-
-
 def test_every_node_of_a_graph_belongs_to_the_operation_that_launched_it(tmp_path: Path) -> None:
     report = bubbleviz.analyze([profile(tmp_path, NODES, CALLS, RANGES)])
 
@@ -85,7 +82,7 @@ def test_every_node_of_a_graph_belongs_to_the_operation_that_launched_it(tmp_pat
         ("BW", 1, 3_300, 3_850, 3, 450),
     ]
     assert report.profiles[0].attributed_kernels == 12
-    assert "--cuda-graph-trace" not in told(report)
+    assert "--cuda-graph-trace" not in limitation_text(report)
 
 
 def test_nodes_on_several_devices_are_work_of_each(tmp_path: Path) -> None:
@@ -117,7 +114,7 @@ def test_graphs_traced_as_a_whole_are_work(
         ("BW", 1, 3_300, 3_900),
     ]
     assert report.summary.bubble_ratio["schedule"].mean is not None
-    assert "--cuda-graph-trace" not in told(report) + shown
+    assert "--cuda-graph-trace" not in limitation_text(report) + shown
     assert report.coverage[0].gpu_ns == report.coverage[0].attributed_gpu_ns == 2_400
     assert "analyze can compute bubble ratios" in shown
     assert "no CUDA kernels" not in shown
@@ -153,8 +150,8 @@ def test_a_table_of_graphs_that_lacks_a_column_is_told(tmp_path: Path) -> None:
     change(path, LOST_COLUMN)
     report = bubbleviz.analyze([path])
 
-    assert "correlationId" in told(report)
-    assert GRAPH in told(report)
+    assert "correlationId" in limitation_text(report)
+    assert GRAPH in limitation_text(report)
 
 
 @pytest.mark.parametrize("empty", [True, False])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz import analyze
-from bubbleviz.analyses.idle import outputs, page, picture
 from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.interpret.overruns import clip_overruns
@@ -26,16 +24,21 @@ from bubbleviz.native import library
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.view import View
-from tests.interpret.test_unrecorded_work import WRITERS
 from tests.support.columnar_exports import FORMS, columnar
 from tests.support.edited_databases import change
+from tests.support.export_forms import WRITERS
 from tests.support.idle_runs import spent
 from tests.support.needs import real_file
+from tests.support.notes import (
+    limitation_counts,
+    limitation_subjects,
+    restriction_codes,
+    restriction_texts,
+)
 from tests.support.nsys_exports import C, K, M, profile
 from tests.support.places import FIXTURES
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, trace_json
 from tests.support.xla_profiles import op, written
 
@@ -77,7 +80,7 @@ def corrected(
     """Return the corrected ends in us, and the counts of the limitations, keyed by subject."""
     clipped = clip_overruns("file", activities, streams, are_queues=are_queues)
     ends = (clipped.activities.end_ns // US).tolist()
-    return ends, {note.what: note.count for note in clipped.limitations}
+    return ends, limitation_counts(clipped)
 
 
 def test_the_first_work_on_each_stream_is_known() -> None:
@@ -290,9 +293,8 @@ def run(folder: Path, *, damaged: bool) -> Path:
     return profile(folder, kernels, calls)
 
 
-def xla(folder: Path, *, damaged: bool) -> list[P]:
+def xla(*, damaged: bool) -> list[P]:
     """Return the kernels of :func:`run` as XLA planes."""
-    del folder
     kernels, calls = [], []
     for i in range(12):
         start = 1_000_000 + 100 * US * i
@@ -308,55 +310,27 @@ def xla(folder: Path, *, damaged: bool) -> list[P]:
     return [device, P("/host:CPU", [L("launcher", calls, 100)], {"process_id": 4321})]
 
 
-def _torch(folder: Path, *, damaged: bool) -> Path:
-    return traces_of(run(folder, damaged=damaged), folder)[0]
+def write_form(form: str, folder: Path, *, damaged: bool) -> Path:
+    """Write the kernels of :func:`run` in a format."""
+    folder.mkdir()
+    if form == "xplane":
+        return written(folder, xla(damaged=damaged))
+    if form == "xla json":
+        path = folder / "host.trace.json"
+        path.write_bytes(trace_json(xla(damaged=damaged)))
+        return path
+    export = run(folder, damaged=damaged)
+    if form == "arrow":
+        return columnar(export, folder, FORMS["arrow"])
+    return WRITERS[form](export, folder)
 
 
-def _rocpd(folder: Path, *, damaged: bool) -> Path:
-    return write_rocpd(folder / "a.db", processes_of(run(folder, damaged=damaged)))
-
-
-def _rpd(folder: Path, *, damaged: bool) -> Path:
-    return write_rpd(folder / "a.rpd", processes_of(run(folder, damaged=damaged)))
-
-
-def _columnar(form: str) -> Callable[..., Path]:
-    def write(folder: Path, *, damaged: bool) -> Path:
-        return columnar(run(folder, damaged=damaged), folder / "columns", FORMS[form])
-
-    return write
-
-
-def _xplane(folder: Path, *, damaged: bool) -> Path:
-    return written(folder, xla(folder, damaged=damaged))
-
-
-def _xla_json(folder: Path, *, damaged: bool) -> Path:
-    path = folder / "host.trace.json"
-    path.write_bytes(trace_json(xla(folder, damaged=damaged)))
-    return path
-
-
-FORMATS = {
-    "nsys": run,
-    "parquet": _columnar("parquet"),
-    "arrow": _columnar("arrow"),
-    "torch": _torch,
-    "rocpd": _rocpd,
-    "rpd": _rpd,
-    "xplane": _xplane,
-    "xla json": _xla_json,
-}
-
-
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [*WRITERS, "arrow", "xplane", "xla json"])
 def test_every_format_with_streams_is_corrected(tmp_path: Path, form: str) -> None:
-    (tmp_path / "sound").mkdir()
-    (tmp_path / "damaged").mkdir()
-    sound = idle(FORMATS[form](tmp_path / "sound", damaged=False))
-    damaged = idle(FORMATS[form](tmp_path / "damaged", damaged=True))
+    sound = idle(write_form(form, tmp_path / "sound", damaged=False))
+    damaged = idle(write_form(form, tmp_path / "damaged", damaged=True))
     assert not sound.restrictions
-    assert [r.text for r in damaged.restrictions] == [MARK]
+    assert restriction_texts(damaged) == [MARK]
     assert damaged.ranks[0].busy_ns == sound.ranks[0].busy_ns == 120 * US
     # Causes of idle time describe the corrected kernels.
     assert spent(damaged.ranks[0]) == spent(sound.ranks[0])
@@ -388,7 +362,7 @@ def waited_for(
 @pytest.mark.parametrize("form", WRITERS)
 def test_the_end_of_the_last_kernel_is_before_a_wait_returns(tmp_path: Path, form: str) -> None:
     report = idle(WRITERS[form](waited_for(tmp_path, late_us=5_000), tmp_path))
-    assert [r.text for r in report.restrictions] == [MARK]
+    assert restriction_texts(report) == [MARK]
     assert (report.ranks[0].busy_ns, report.ranks[0].span_ns) == (120 * US, 1_110 * US)
     (note,) = [n for n in report.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
     assert (note.what, note.count) == ("kernels that end after a wait for their device", 1)
@@ -427,16 +401,6 @@ def test_sqlite_gives_the_streams_that_pages_give(
     assert idle(file).ranks[0].busy_ns == by_pages == 120 * US
 
 
-def test_the_mark_is_in_every_output_of_idle(tmp_path: Path) -> None:
-    report = idle(run(tmp_path, damaged=True))
-    assert title_of(report).endswith(f", {MARK}")
-    assert MARK in picture.draw_idle(report)
-    assert MARK in page.render(report)
-    document = json.loads(outputs.as_json(report, 1))
-    assert document["restrictions"] == [{"code": "kernels-overrun", "text": MARK}]
-    assert [own["what"] for own in document["limitations"]][:1] == [WHAT]
-
-
 def with_wrong_end(folder: Path) -> list[str]:
     """Return the profiles of a pipeline in which a kernel before a bubble has a wrong end."""
     files = [
@@ -459,7 +423,7 @@ def test_the_ratio_of_a_pipeline_is_kept_and_marked(tmp_path: Path) -> None:
     sound = analyze([str(file) for file in sorted((FIXTURES / "1f1b").glob("*.sqlite"))])
     report = analyze(with_wrong_end(tmp_path))
     assert not sound.restrictions
-    assert [own.code for own in report.restrictions] == ["kernels-overrun"]
+    assert restriction_codes(report) == ["kernels-overrun"]
     assert any(MARK in line for line in headline_lines(report))
     assert "kernels-overrun" in render(report, View())
     ratios = [of.summary.bubble_ratio["schedule"].mean for of in (sound, report)]
@@ -470,20 +434,25 @@ def test_a_profile_with_damaged_streams_is_analysed_without_them(tmp_path: Path)
     file = run(tmp_path, damaged=True)
     change(file, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'seven' WHERE rowid = 5")
     report = idle(file)
-    assert "streams of kernels and copies" in [note.what for note in report.limitations]
+    assert "streams of kernels and copies" in limitation_subjects(report)
     assert not report.restrictions
 
 
-def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
+def with_copy(folder: Path) -> Path:
+    """Write an export of a kernel of 900 us, during which a copy of the same stream starts."""
     kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
     copies = [M(100 * US, 110 * US, 2)]
     calls = [C(0, 1, i) for i in (1, 2, 3)]
-    path = profile(tmp_path, kernels, calls, copies=copies)
+    return profile(folder, kernels, calls, copies=copies)
+
+
+def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
+    path = with_copy(tmp_path)
     rocpd = write_rocpd(tmp_path / "a.db", processes_of(path))
     for file in (path, rocpd, write_rpd(tmp_path / "a.rpd", processes_of(path))):
         report = idle(file)
         assert report.ranks[0].busy_ns == 30 * US, file
-        assert [r.text for r in report.restrictions] == [MARK]
+        assert restriction_texts(report) == [MARK]
 
 
 @pytest.mark.parametrize(
@@ -506,11 +475,7 @@ def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
 def test_copies_of_rocprof_bound_kernels_of_their_stream_alone(
     tmp_path: Path, stream: int | None, queue: int | None, *, is_clipped: bool
 ) -> None:
-    kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
-    path = profile(
-        tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)], copies=[M(100 * US, 110 * US, 2)]
-    )
-    file = write_rocpd(tmp_path / "a.db", processes_of(path), suffixed=False)
+    file = write_rocpd(tmp_path / "a.db", processes_of(with_copy(tmp_path)), suffixed=False)
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(
             "UPDATE rocpd_memory_copy SET stream_id = ?, queue_id = ?", (stream, queue)
@@ -519,10 +484,7 @@ def test_copies_of_rocprof_bound_kernels_of_their_stream_alone(
 
 
 def test_a_copy_without_a_queue_is_on_no_stream_whose_kernels_have_several(tmp_path: Path) -> None:
-    kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
-    copies = [M(100 * US, 110 * US, 2)]
-    path = profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)], copies=copies)
-    file = write_rocpd(tmp_path / "a.db", processes_of(path), suffixed=False)
+    file = write_rocpd(tmp_path / "a.db", processes_of(with_copy(tmp_path)), suffixed=False)
     assert idle(file).restrictions
     change(file, "UPDATE rocpd_kernel_dispatch SET queue_id = 2 WHERE id = 2")
     assert not idle(file).restrictions
@@ -532,10 +494,7 @@ def test_a_copy_without_a_queue_is_on_no_stream_whose_kernels_have_several(tmp_p
 def test_copies_of_rpd_bound_kernels_of_their_queue_alone(
     tmp_path: Path, queue: int, *, is_clipped: bool
 ) -> None:
-    kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
-    copies = [M(100 * US, 110 * US, 2)]
-    path = profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)], copies=copies)
-    file = write_rpd(tmp_path / "a.rpd", processes_of(path))
+    file = write_rpd(tmp_path / "a.rpd", processes_of(with_copy(tmp_path)))
     change(file, f"UPDATE rocpd_op SET queueId = {queue} WHERE id = 3")
     assert bool(idle(file).restrictions) == is_clipped
 
@@ -547,7 +506,7 @@ def test_kernels_by_which_rocm_copies_bound_others_of_their_queue(tmp_path: Path
     process.kernels[1] = (*process.kernels[1][:5], "__amd_rocclr_copyBuffer")
     report = idle(write_rocpd(tmp_path / "a.db", [process]))
     assert report.ranks[0].busy_ns == 30 * US
-    assert [r.text for r in report.restrictions] == [MARK]
+    assert restriction_texts(report) == [MARK]
 
 
 @pytest.mark.real_files

@@ -9,8 +9,10 @@ import pytest
 
 import bubbleviz
 from tests.interpret.test_graphs import LAUNCH
-from tests.interpret.test_unrecorded_work import UNRECORDED, US, WRITERS, marked
+from tests.interpret.test_unrecorded_work import UNRECORDED, US
+from tests.support.export_forms import WRITERS
 from tests.support.idle_runs import spent
+from tests.support.notes import restriction_texts
 from tests.support.nsys_exports import C, K, R, profile
 
 #: Kernels of each graph launch, of 100 us each, and time from one launch to the next.
@@ -56,7 +58,7 @@ def test_partial_replays_are_counted_in_every_format(
     report = bubbleviz.idle(
         WRITERS[form](write_replays(tmp_path, keep_slices({4: kept})), tmp_path)
     )
-    assert marked(report) == [MARK]
+    assert restriction_texts(report) == [MARK]
     # From the launch to the first kernel of the next launch; the recorded ones take 100 us each.
     assert spent(report.ranks[0])[UNRECORDED] == 1_020 - 100 * len(NAMES[kept])
     (note,) = [note for note in report.limitations if "graph launches" in note.what]
@@ -67,11 +69,11 @@ def test_kernels_may_be_lost_in_the_middle(tmp_path: Path) -> None:
     report = bubbleviz.idle(
         write_replays(tmp_path, lambda i, rows: rows[:2] + rows[6:] if i == 4 else rows)
     )
-    assert marked(report) == [MARK]
+    assert restriction_texts(report) == [MARK]
 
 
 def test_replays_of_equal_kernels_may_be_partial(tmp_path: Path) -> None:
-    assert marked(
+    assert restriction_texts(
         bubbleviz.idle(write_replays(tmp_path, keep_slices({4: slice(5, None)}), names="aaaaaaaa"))
     )
 
@@ -79,7 +81,7 @@ def test_replays_of_equal_kernels_may_be_partial(tmp_path: Path) -> None:
 def test_a_loss_begins_and_ends_inside_launches(tmp_path: Path) -> None:
     kept = {3: slice(5), 4: slice(0), 5: slice(0), 6: slice(6, None)}
     report = bubbleviz.idle(write_replays(tmp_path, keep_slices(kept)))
-    assert marked(report) == [
+    assert restriction_texts(report) == [
         "incomplete: 2 of 10 graph launches have no recorded kernels, and 2 only some"
     ]
     # From the first of these launches to the kernels of the one after them.
@@ -111,13 +113,13 @@ def test_kernels_that_a_graph_did_not_run_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "lost").mkdir()
     (tmp_path / "skipped").mkdir()
     lost = bubbleviz.idle(write_queued(tmp_path / "lost", keep_slices({4: slice(3)})))
-    assert marked(lost) == [MARK]
+    assert restriction_texts(lost) == [MARK]
     assert spent(lost.ranks[0])[UNRECORDED] == 500
-    assert not marked(bubbleviz.idle(write_queued(tmp_path / "skipped", skip_kernels)))
+    assert not restriction_texts(bubbleviz.idle(write_queued(tmp_path / "skipped", skip_kernels)))
 
 
 def test_launches_that_run_concurrently_are_not_partial(tmp_path: Path) -> None:
-    assert not marked(
+    assert not restriction_texts(
         bubbleviz.idle(write_queued(tmp_path, keep_slices({4: slice(3)}), every_us=100))
     )
 
@@ -136,20 +138,20 @@ def test_launches_that_run_concurrently_are_not_partial(tmp_path: Path) -> None:
     ids=lambda edit: edit[0],
 )
 def test_launches_that_are_not_known_to_be_partial(tmp_path: Path, edit: tuple[str, Edit]) -> None:
-    assert not marked(bubbleviz.idle(write_replays(tmp_path, edit[1])))
+    assert not restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit[1])))
 
 
 def test_few_launches_show_no_partial_replay(tmp_path: Path) -> None:
     edit = keep_slices({1: slice(3)})
-    assert not marked(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=4)))
-    assert marked(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=5)))
+    assert not restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=4)))
+    assert restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=5)))
 
 
 def test_a_bubble_in_a_partial_replay_is_unknown(tmp_path: Path) -> None:
     names = [f"{phase}{i}.0.0" for phase in "FB" for i in range(5)]
     ranges = [R(PERIOD * (i + 1) - US, PERIOD * (i + 1) + 900 * US, n) for i, n in enumerate(names)]
     report = bubbleviz.analyze([write_replays(tmp_path, keep_slices({4: slice(3)}), ranges=ranges)])
-    assert MARK in [restriction.text for restriction in report.restrictions]
+    assert MARK in restriction_texts(report)
     unknown = [(row.start_ns, row.end_ns) for row in report.bubbles if row.cause == "unknown"]
     launched_ns, next_start_ns = PERIOD * 5, PERIOD * 6 + 20 * US
     assert unknown == [

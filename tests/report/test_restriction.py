@@ -23,6 +23,7 @@ from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
+from tests.support.notes import find_limitation, limitation_subjects, restriction_texts
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import EXAMPLE, FIXTURES
 from tests.support.report_texts import text_of
@@ -56,7 +57,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
 
     assert report.incomplete
     assert not report.single_stage
-    assert "stages without a profile" in [note.what for note in report.limitations]
+    assert "stages without a profile" in limitation_subjects(report)
     text = text_of(report)
     assert f"! ({INCOMPLETE})" in text.splitlines()[0]
     assert "one stage is no pipeline" not in text
@@ -203,7 +204,7 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
 
     # Transfers of the first and last stage that are left show that there are others.
     missing = [] if rank in (1, 2) else [INCOMPLETE]
-    words = [restriction.text for restriction in report.restrictions]
+    words = restriction_texts(report)
     counted = [] if rank else ["stages are counted from the first that has a profile"]
     assert words == [*missing, WITHOUT_WORK, *counted]
     head = " ".join(text_of(report).split("\n\n")[0].split())
@@ -222,7 +223,7 @@ def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
     whole = bubbleviz.analyze(FIXTURES / "1f1b")
     for ranks, single in (((0, 2), False), ((1, 2, 3), True)):
         report = bubbleviz.analyze(_without_kernels(tmp_path, *ranks))
-        (note,) = (note for note in report.limitations if note.what == "stages without GPU work")
+        note = find_limitation(report, "stages without GPU work")
         pids = ", ".join(str(whole.ranks[rank].pid) for rank in ranks)
 
         assert f"processes {pids} and none of the kernels" in note.reason

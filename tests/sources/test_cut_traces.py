@@ -11,7 +11,6 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
 from bubbleviz.analyses.idle.advice import advice, title_of
-from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl import outputs as nccl
 from bubbleviz.analyses.nccl import text as nccl_text
@@ -21,6 +20,7 @@ from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.view import View
 from bubbleviz.sources import gzip_files
 from tests.planting import Planting, plant
+from tests.support.notes import limitation_subjects, restriction_codes
 from tests.support.nsys_exports import C, K, profile
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import trace_json
@@ -43,11 +43,6 @@ def whole_trace(folder: Path) -> Path:
     return path
 
 
-def codes(report: IdleReport | bubbleviz.Report) -> list[str]:
-    """Return the codes of the restrictions of a report."""
-    return [restriction.code for restriction in report.restrictions]
-
-
 def cut(path: Path, share: float, name: str) -> Path:
     """Return a copy of the first share of a file."""
     content = path.read_bytes()
@@ -57,7 +52,7 @@ def cut(path: Path, share: float, name: str) -> Path:
 
 
 def test_a_whole_trace_has_no_mark(tmp_path: Path) -> None:
-    assert codes(bubbleviz.idle(whole_trace(tmp_path))) == []
+    assert restriction_codes(bubbleviz.idle(whole_trace(tmp_path))) == []
 
 
 @pytest.mark.parametrize("share", [0.8, 1.0])
@@ -81,7 +76,7 @@ def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, share: float) ->
 @pytest.mark.parametrize("share", [0.8, 0.95])
 def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, share: float) -> None:
     report = bubbleviz.idle(cut(whole_trace(tmp_path), share, "cut.json"))
-    assert codes(report)[0] == "file-damaged"
+    assert restriction_codes(report)[0] == "file-damaged"
     assert MARK in title_of(report)
     assert MARK in picture.draw_idle(report)
     assert MARK in page.render(report)
@@ -98,7 +93,7 @@ def test_a_flipped_byte_of_gzip_data_is_marked(
     content[int(0.9 * len(content))] ^= 0xFF
     path = tmp_path / "flipped.json.gz"
     path.write_bytes(content)
-    assert codes(bubbleviz.idle(path))[0] == "file-damaged"
+    assert restriction_codes(bubbleviz.idle(path))[0] == "file-damaged"
 
 
 @pytest.mark.parametrize("is_noticeable", [True, False])
@@ -110,15 +105,15 @@ def test_unreadable_events_are_marked_if_they_are_many(tmp_path: Path, is_notice
     pieces = (joint + event for joint, event in zip(joints, events, strict=True))
     path.write_text(beginning + "".join(pieces))
     report = bubbleviz.idle(path)
-    assert "events that cannot be read" in [note.what for note in report.limitations]
-    assert ("file-damaged" in codes(report)) is is_noticeable
+    assert "events that cannot be read" in limitation_subjects(report)
+    assert ("file-damaged" in restriction_codes(report)) is is_noticeable
 
 
 def test_a_cut_xla_trace_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "whole.trace.json"
     path.write_bytes(trace_json(tpu(1)))
-    assert "file-damaged" not in codes(bubbleviz.idle(path))
-    assert codes(bubbleviz.idle(cut(path, 0.9, "cut.trace.json"))) == ["file-damaged"]
+    assert "file-damaged" not in restriction_codes(bubbleviz.idle(path))
+    assert restriction_codes(bubbleviz.idle(cut(path, 0.9, "cut.trace.json"))) == ["file-damaged"]
 
 
 def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
@@ -132,20 +127,20 @@ def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
                 events.append({"name": name, "ph": "X", **place, **times, "args": args})
     path = tmp_path / "whole.json"
     path.write_text(json.dumps(events))
-    assert codes(bubbleviz.analyze(path)) == []
+    assert restriction_codes(bubbleviz.analyze(path)) == []
     report = bubbleviz.analyze(cut(path, 0.9, "cut.json"))
-    assert codes(report) == ["file-damaged"]
+    assert restriction_codes(report) == ["file-damaged"]
 
 
 def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
     plant(Planting(stages=2, microbatches=4, iterations=3), tmp_path)
     exports = sorted(tmp_path.glob("*.sqlite"))
     traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
-    assert codes(bubbleviz.analyze(traces)) == []
+    assert restriction_codes(bubbleviz.analyze(traces)) == []
     content = traces[-1].read_bytes()
     traces[-1].write_bytes(content[: int(0.95 * len(content))])
     report = bubbleviz.analyze(traces)
-    assert "file-damaged" in codes(report)
+    assert "file-damaged" in restriction_codes(report)
     assert any(MARK in line for line in headline_lines(report))
     assert MARK in render(report, View())
 
@@ -179,7 +174,7 @@ def test_text_after_the_end_of_a_trace_is_told(tmp_path: Path, rest: str) -> Non
     path = tmp_path / "longer.json"
     path.write_text(f"\n{whole.read_text()}{rest}")
     report = bubbleviz.idle(path)
-    told = "text after the end of the trace" in [note.what for note in report.limitations]
+    told = "text after the end of the trace" in limitation_subjects(report)
     assert told is bool(rest.strip("\n\0"))
     assert report.ranks[0].host == bubbleviz.idle(whole).ranks[0].host
-    assert codes(report) == []
+    assert restriction_codes(report) == []

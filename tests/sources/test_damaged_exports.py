@@ -17,6 +17,7 @@ from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.sources.nsys.sqlite_export import opened
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change, columns_of, rebuilt
+from tests.support.notes import find_limitation, limitation_subjects
 from tests.support.nsys_exports import C, K, M, R, profile
 from tests.support.places import FIXTURES
 
@@ -73,7 +74,7 @@ def test_processes_that_are_not_recorded_are_no_damage(tmp_path: Path) -> None:
 def test_kernels_that_cannot_be_read_are_no_idle_time(
     statement: str, reason: str, tmp_path: Path
 ) -> None:
-    (note,) = (n for n in idle([small(tmp_path, statement)]).limitations if n.what == "kernels")
+    note = find_limitation(idle([small(tmp_path, statement)]), "kernels")
 
     assert reason in note.reason
 
@@ -82,7 +83,7 @@ def test_copies_alone_are_whole_without_launches(tmp_path: Path) -> None:
     calls = "UPDATE StringIds SET value = 'cudaMemcpyAsync' WHERE value LIKE 'cudaLaunch%'"
     path = small(tmp_path, f"DROP TABLE {KERNEL}", calls)
 
-    assert not [n for n in idle([path]).limitations if n.what == "kernels"]
+    assert "kernels" not in limitation_subjects(idle([path]))
 
 
 @pytest.mark.parametrize(("start", "lost"), [(0, 1), (-1, 0), (1, 0)])

@@ -28,6 +28,7 @@ from bubbleviz.sources.trace_events import times_ns
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
 from tests.support.needs import real_file
+from tests.support.notes import limitation_counts
 from tests.support.processes import HIP
 from tests.support.torch_traces import traces_of
 
@@ -111,7 +112,7 @@ def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
     whole = trace.read_bytes()
     trace.write_bytes(whole[: whole.rindex(b"{") - 2])
 
-    notes = {note.what: note.count for note in _read(trace).limitations}
+    notes = limitation_counts(_read(trace))
 
     assert notes["kernels and copies of some launches"] == 2
 

@@ -18,6 +18,7 @@ from bubbleviz.sources import readers
 from bubbleviz.sources.readers import reader_of
 from tests.support.columnar_exports import columnar
 from tests.support.needs import real_file
+from tests.support.notes import limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.operation_tables import tables_in, traced
 from tests.support.processes import Process, processes_of
@@ -154,7 +155,7 @@ def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
     assert sorted(zip(start_ns, work.end_ns - work.start_ns, strict=True)) == [(0, 10), (20, 15)]
     assert len(found.ranges) == 0
     assert len(everything) == 0
-    notes = {note.what for note in found.limitations}
+    notes = limitation_subjects(found)
     if found.launches_known:
         assert calls == 0
     else:

@@ -33,6 +33,7 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
 from tests.support.command_line import CommandLine
+from tests.support.notes import limitation_text, restriction_codes
 from tests.support.recorded_runs import record_run, recorded, written
 
 BASE = Planting(jitter=0.1, transfer_ns=20_000, communication=False, kernels=1)
@@ -63,10 +64,6 @@ def true_ratios(truth: Truth) -> dict[str, dict[str, float | None]]:
     return {str(iteration.index): iteration.bubble_ratio for iteration in truth.iterations}
 
 
-def said(report: bubbleviz.Report) -> str:
-    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
-
-
 @pytest.mark.parametrize("run", RUNS)
 def test_a_planted_recording_gives_the_planted_numbers(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,7 +83,7 @@ def test_a_planted_recording_gives_the_planted_numbers(
     chunks = 2 if run in ("interleaved", "zb-v") else 1
     assert set(report.operations.chunk.tolist()) == set(range(chunks))
     assert report.convention == "recording"
-    assert "without a profile" not in said(report)
+    assert "without a profile" not in limitation_text(report)
 
 
 def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +158,7 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
         expected = true[name] | ({"period": None} if name in ("1", "6") else {})
         assert values == pytest.approx(expected, abs=1e-12)
     assert ratios(again) == ratios(report)
-    assert "2 of every 5 are" in said(report)
+    assert "2 of every 5 are" in limitation_text(report)
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
     assert "between-iterations" not in {own.faults[0].name for own in diagnosis.findings}
@@ -176,7 +173,7 @@ def test_numbers_that_begin_anew_are_counted(
     report = bubbleviz.analyze([tmp_path / "run"])
 
     assert len(report.iterations) == 4
-    assert "they do not increase" in said(report)
+    assert "they do not increase" in limitation_text(report)
 
 
 @pytest.mark.parametrize("wait", ["RECV_F mb=0", "COLLECTIVE"])
@@ -264,9 +261,9 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: Comma
     report = bubbleviz.analyze([path])
 
     assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
-    assert "1 damaged line (line 3: the checksum does not fit)" in said(report)
+    assert "1 damaged line (line 3: the checksum does not fit)" in limitation_text(report)
     assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
-    assert [own.code for own in report.restrictions] == ["single-stage"]
+    assert restriction_codes(report) == ["single-stage"]
     assert "damaged      1 line (line 3: the checksum does not fit)" in cli.printed("inspect", path)
     # The iteration in front of the damage has no next one.
     assert ratios(report)["0"]["period"] is None
@@ -280,8 +277,8 @@ def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
     report = bubbleviz.analyze([path])
 
     assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
-    assert "1 damaged line (line 5: the checksum does not fit)" in said(report)
-    assert "process was killed" not in said(report)
+    assert "1 damaged line (line 5: the checksum does not fit)" in limitation_text(report)
+    assert "process was killed" not in limitation_text(report)
     assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
 
 
@@ -291,7 +288,7 @@ def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
 
     report = bubbleviz.analyze([path])
 
-    assert "process was killed" in said(report)
+    assert "process was killed" in limitation_text(report)
     assert "Limits:" not in screen(report)
 
 
@@ -315,7 +312,7 @@ def test_operations_whose_names_are_damaged_restrict_the_ratio(
     mark = "incomplete: names of recorded operations are damaged"
     picture = ET.fromstring(render(report, View()))
 
-    assert [restriction.code for restriction in report.restrictions][:1] == ["recorded-names-lost"]
+    assert restriction_codes(report)[:1] == ["recorded-names-lost"]
     assert f"! {mark}" in screen(report)
     assert mark in " ".join(picture.itertext())
     assert document(report)["restrictions"][0]["text"] == mark
@@ -427,7 +424,7 @@ def test_names_of_a_newer_bubbleviz_are_left_out(tmp_path: Path) -> None:
     report = bubbleviz.analyze([tmp_path])
 
     assert len(report.operations) == 4
-    assert "ranges with unknown names" in said(report)
+    assert "ranges with unknown names" in limitation_text(report)
 
 
 def paths_of(*paths: Path) -> list[str]:
@@ -442,8 +439,8 @@ def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
 
     assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
     assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
-    assert "other recordings" in said(bubbleviz.analyze([tmp_path]))
-    assert "other recordings" not in said(bubbleviz.analyze(rotated(tmp_path / "alone")))
+    assert "other recordings" in limitation_text(bubbleviz.analyze([tmp_path]))
+    assert "other recordings" not in limitation_text(bubbleviz.analyze(rotated(tmp_path / "alone")))
 
 
 def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Path) -> None:
@@ -451,7 +448,7 @@ def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Pa
         written(tmp_path, rank=rank, world_size=2, hour=hour // 2)
 
     assert paths_of(tmp_path) == ["rank-00000.1.bvrec"]
-    assert "ranks without a profile" in said(bubbleviz.analyze([tmp_path]))
+    assert "ranks without a profile" in limitation_text(bubbleviz.analyze([tmp_path]))
 
 
 def rotated(folder: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
 from tests.support.command_line import CommandLine
 from tests.support.needs import real_file
+from tests.support.notes import limitation_counts, limitation_subjects
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type, trace_json
 from tests.support.xla_profiles import (
@@ -67,11 +68,9 @@ def test_without_launches_no_idle_time_is_the_hosts(tmp_path: Path) -> None:
     assert Cause.HOST not in report.bubbles.cause
     assert (report.operations.launched_ns == -1).all()
     assert [note for note in report.limitations if note.what == "launches"]
-    assert not [
-        note
-        for note in bubbleviz.analyze(written(tmp_path, gpu(), "g.xplane.pb")).limitations
-        if note.what == "launches"
-    ]
+    assert "launches" not in limitation_subjects(
+        bubbleviz.analyze(written(tmp_path, gpu(), "g.xplane.pb"))
+    )
 
 
 def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_cpus_stand_for_devices(tmp_path: Path) -> None:
     assert found.activities.ranks.tolist() == [[9, 0], [9, 1]]
     assert found.activities.names == ("dot.1",)
     assert named(found.ranges)["XlaModule:#hlo_module=jit_f#"] == 2
-    assert {note.what for note in found.limitations} >= {"devices", "launches"}
+    assert limitation_subjects(found) >= {"devices", "launches"}
 
 
 def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
@@ -254,7 +253,7 @@ def test_a_trace_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> N
         found = read_or_refused(path)
         counts.append(0 if found is None else len(found.activities))
         if found is not None and length < len(whole) - 4:
-            assert "the end of the trace" in [note.what for note in found.limitations]
+            assert "the end of the trace" in limitation_subjects(found)
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, everything)
     assert set(counts) - {0, everything}
@@ -350,7 +349,7 @@ def test_events_with_bad_offsets_are_left_out_and_counted(
     folder.mkdir()
     without = written(folder, planes(lambda events: [*events[:5], *events[6:]]))
     assert ratios(report) == ratios(bubbleviz.analyze([without]))
-    counts = {note.what: note.count for note in report.limitations}
+    counts = limitation_counts(report)
     assert counts["events outside the capture"] == 1
 
 

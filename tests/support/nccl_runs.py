@@ -17,10 +17,6 @@ def columns(found: Communication, *names: str) -> list[tuple[int, ...]]:
     return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
 
 
-def notes(found: Communication) -> set[str]:
-    return {note.what for note in found.limitations}
-
-
 def put(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")

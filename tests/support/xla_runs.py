@@ -115,7 +115,3 @@ def steps(count: int, cost: int = 1_000) -> Run:
             run.thunk("fusion.1", (cost + k) * (10 if k == 0 else 1))
             run.thunk("all-gather-start.2", 500, 40, kernel=NCCL)
     return run
-
-
-def notes(costs: Costs) -> set[str]:
-    return {note.what for note in costs.limitations}

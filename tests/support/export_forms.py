@@ -1,0 +1,20 @@
+"""An nsys export as the same run in every format that has kernels and launching calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.columnar_exports import columnar
+from tests.support.processes import processes_of
+from tests.support.rocm_profiles import write_rocpd, write_rpd
+from tests.support.torch_traces import traces_of
+
+#: Functions that write an export of one process as another format into a folder, by format.
+WRITERS: dict[str, Callable[[Path, Path], Path]] = {
+    "nsys": lambda export, _: export,
+    "parquet": lambda export, folder: columnar(export, folder / "columns"),
+    "torch": lambda export, folder: traces_of(export, folder)[0],
+    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", processes_of(export)),
+    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", processes_of(export)),
+}

@@ -1,0 +1,55 @@
+"""The limitations and restrictions of a report, as tests ask for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from bubbleviz.model.limitations import Limitation, Restriction
+
+
+class HasLimitations(Protocol):
+    """A report or a profile."""
+
+    @property
+    def limitations(self) -> Sequence[Limitation]: ...
+
+
+class HasRestrictions(Protocol):
+    """A report."""
+
+    @property
+    def restrictions(self) -> Sequence[Restriction]: ...
+
+
+def restriction_codes(report: HasRestrictions) -> list[str]:
+    return [restriction.code for restriction in report.restrictions]
+
+
+def restriction_texts(report: HasRestrictions) -> list[str]:
+    return [restriction.text for restriction in report.restrictions]
+
+
+def limitation_subjects(report: HasLimitations) -> set[str]:
+    """Return what the limitations are about."""
+    return {limitation.what for limitation in report.limitations}
+
+
+def limitation_counts(report: HasLimitations) -> Counter[str]:
+    """Return the count of each subject, summed over its limitations."""
+    counts: Counter[str] = Counter()
+    for limitation in report.limitations:
+        counts[limitation.what] += limitation.count
+    return counts
+
+
+def limitation_text(report: HasLimitations) -> str:
+    """Return all limitations, one per line, as ``subject: reason``."""
+    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
+
+
+def find_limitation(report: HasLimitations, subject: str) -> Limitation:
+    """Return the only limitation with this subject."""
+    (limitation,) = (note for note in report.limitations if note.what == subject)
+    return limitation
