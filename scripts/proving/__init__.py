@@ -1,1 +1,1 @@
-"""Plans proved by running them: jobs whose stages sleep, measured, planned and measured again."""
+"""Run plans and advice on PyTorch, with pipelines whose stages sleep for given times."""

@@ -1,18 +1,19 @@
-"""Measure jobs of torch.distributed.pipelining, plan them, run the plans, and measure again.
+"""Record PyTorch pipelines, plan them, run the plans on PyTorch, and compare the times.
 
     python -m scripts.proving
     python -m scripts.proving uneven-4 slow-link-4 --scale 1.5
 
-Needs PyTorch beside bubbleviz. Ranks are processes that talk through gloo, and stages sleep, so
-eight ranks run on two cores. Each job runs PyTorch's schedules for its layout; the first of them is
-analysed and planned within the memory of the schedule that PyTorch's users take most, and the plan
-runs on ``_PipelineScheduleRuntime``. Prints a line per run; fails if a plan is slower than one of
-PyTorch's schedules within its memory, or gradients are wrong.
+Needs PyTorch next to bubbleviz, and no GPU: ranks are processes that communicate over gloo, and
+stages sleep, so eight ranks run on two cores. Each job runs PyTorch's schedules for its layout. The
+first run is recorded and planned within the memory of the most common schedule of the layout, and
+the plan runs on ``_PipelineScheduleRuntime``. Fails if a plan is slower than a PyTorch schedule
+that fits in the same memory, or if gradients are wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -20,115 +21,131 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bubbleviz.report.saved import read_pipeline
+from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.plan_memory import peak_memory
+from bubbleviz.schedules.workload import Workload
+from scripts.proving.command_line import run_bubbleviz
 from scripts.proving.jobs import JOBS, Job, scaled
-from scripts.proving.predicting import bubbleviz, memory_of, shipped_s, workload_of, write_plan
-from scripts.proving.training import Order, Ranks, Result, RunError
+from scripts.proving.training import MAX_GRADIENT_ERROR, Order, Ranks, Result, RunError
 
-#: The memory that plans keep within is that of this schedule, of each layout.
-_USUAL = {"one": "1F1B", "looped": "Interleaved1F1B", "v": "ZBVZeroBubble"}
+#: bubbleviz's names of PyTorch's schedules.
+_NAMES = {
+    "InterleavedZeroBubble": "interleaved-zb",
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Interleaved1F1B": "interleaved-1f1b",
+    "LoopedBFS": "looped-bfs",
+    "ZBVZeroBubble": "zb-v",
+    "DualPipeV": "dualpipev",
+}
+#: Schedule whose memory limits the plan, keyed by layout.
+_REFERENCES = {"one": "1F1B", "looped": "Interleaved1F1B", "v": "ZBVZeroBubble"}
+#: Factor by which a plan may be slower than a schedule, to allow for noise.
+_TOLERANCE = 1.02
 
 
 @dataclass(frozen=True)
 class Run:
-    """One order of a job, predicted and run.
+    """One order of a job that was run.
 
     Attributes:
-        job: that it is of.
-        name: of the schedule, or what of the plan was loaded.
-        predicted_s: iteration, from the times that were measured on the job's first schedule.
-        result: what it took.
-        fits: whether it keeps within the memory of the plan.
-        planned: whether it is a plan.
+        name: Name of the schedule, or ``plan``.
+        result: Times and gradients of the run.
+        fits: Whether the order needs no more memory than the plan.
+        predicted_s: Predicted time of an iteration, or None if it is no plan.
     """
 
-    job: Job
     name: str
-    predicted_s: float
     result: Result
     fits: bool
-    planned: bool = False
-
-    @property
-    def error(self) -> float:
-        """How far the prediction is off, as a share of what was measured."""
-        return self.predicted_s / self.result.seconds - 1
+    predicted_s: float | None = None
 
 
 def main() -> int:
-    """Run what the command line asks for; fail where a plan is slower or gradients differ."""
+    """Run the jobs of the command line; return 1 if a plan is slower or a gradient is wrong."""
+    names = [job.name for job in JOBS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=", ".join(job.name for job in JOBS))
-    parser.add_argument("--iterations", type=int, default=5, help="timed, of each order")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", choices=names, help=", ".join(names))
+    parser.add_argument("--iterations", type=int, default=5, help="timed iterations per order")
     parser.add_argument(
-        "--scale", type=float, default=2.0, help="of all times: longer ones are disturbed less"
+        "--scale", type=float, default=2.0, help="factor of all times; long ones vary less"
     )
-    given = parser.parse_args()
-    known = {job.name: job for job in JOBS}
-    unknown = [name for name in given.jobs if name not in known]
-    if unknown:
-        parser.error(f"no job is called {unknown[0]}; known are {', '.join(known)}")
-    jobs = [
-        scaled(job, given.scale)
-        for name, job in known.items()
-        if name in given.jobs or not given.jobs
-    ]
-    runs: list[Run] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for job in jobs:
-            folder = Path(scratch) / job.name
-            folder.mkdir()
-            try:
-                for run in _prove(job, folder, given.iterations):
-                    runs.append(run)
-                    print(_line(run), flush=True)
-            except RunError as error:
-                print(f"{job.name}: {error}", file=sys.stderr)
-                return 1
-    worst = max(abs(run.error) for run in runs)
-    print(f"{len(runs)} orders; largest error of a prediction: {worst:.1%} of the median iteration")
-    return 0 if _holds(runs) else 1
+    options = parser.parse_args()
+    are_good = True
+    for job in JOBS:
+        if job.name in (options.jobs or names):
+            are_good &= _prove(scaled(job, options.scale), options.iterations)
+    return int(not are_good)
 
 
-def _prove(job: Job, folder: Path, iterations: int) -> Iterator[Run]:
-    """Yield the runs of a job: PyTorch's schedules, then the plan."""
-    with Ranks(job) as ranks:
-        measured, *others = job.shipped
-        recording = folder / measured
-        results = {measured: ranks.run(Order(measured, record=recording, iterations=iterations))}
-        report = folder / "report.json"
-        bubbleviz("analyze", recording, "-o", report, "--force")
-        workload = workload_of(report)
-        limit = memory_of(_USUAL[job.layout], job, workload)
-        order, planned_s = write_plan(report, limit, job)
-        for name in others:
-            results[name] = ranks.run(Order(name, iterations=iterations))
-        for name, result in results.items():
-            fits = memory_of(name, job, workload) <= limit * (1 + 1e-9)
-            yield Run(job, name, shipped_s(name, job, workload), result, fits)
-        result = ranks.run(Order(str(order), "compute_only", iterations=iterations))
-        yield Run(job, "plan", planned_s, result, fits=True, planned=True)
-
-
-def _line(run: Run) -> str:
-    return (
-        f"{run.job.name} {run.name}: {run.result.seconds * 1e3:.0f} ms, predicted "
-        f"{run.predicted_s * 1e3:.0f} ({run.error:+.1%}), gradients within "
-        f"{run.result.gradient_error:.0e}, load {os.getloadavg()[0]:.1f}"
-    )
-
-
-def _of(runs: list[Run], job: Job, *, planned: bool) -> list[Run]:
-    return [run for run in runs if run.job == job and run.planned is planned]
-
-
-def _holds(runs: list[Run]) -> bool:
-    """Return whether gradients are those of the whole model, and no fitting schedule is faster."""
-    if any(run.result.gradient_error > 1e-9 for run in runs):
+def _prove(job: Job, iterations: int) -> bool:
+    """Run the orders of a job and print their times; return whether the plan holds."""
+    runs = []
+    try:
+        for run in _run_orders(job, iterations):
+            runs.append(run)
+            print(f"{job.name} {_format_run(run)}", flush=True)
+    except RunError as error:
+        print(f"{job.name}: {error}", file=sys.stderr)
         return False
-    return all(
-        _of(runs, run.job, planned=True)[-1].result.seconds <= run.result.seconds * 1.02
-        for run in runs
-        if run.fits and not run.planned
+    *schedules, plan = runs
+    fastest_s = min(run.result.seconds for run in schedules if run.fits)
+    gradient_error = max(run.result.gradient_error for run in runs)
+    return gradient_error <= MAX_GRADIENT_ERROR and plan.result.seconds <= _TOLERANCE * fastest_s
+
+
+def _run_orders(job: Job, iterations: int) -> Iterator[Run]:
+    """Yield the runs of PyTorch's schedules, then the run of the plan."""
+    with tempfile.TemporaryDirectory() as name, Ranks(job) as ranks:
+        folder = Path(name)
+        recording, report = folder / "recording", folder / "report.json"
+        results: dict[str, Result] = {}
+        for schedule in job.shipped:
+            record = None if results else recording
+            results[schedule] = ranks.run(Order(schedule, record=record, iterations=iterations))
+        run_bubbleviz("analyze", recording, "-o", report)
+        workload = read_pipeline(str(report)).workload
+        limit = _find_peak_memory(_REFERENCES[job.layout], job, workload)
+        for schedule, result in results.items():
+            fits = _find_peak_memory(schedule, job, workload) <= limit * (1 + 1e-9)
+            yield Run(schedule, result, fits)
+        order, predicted_s = _plan(report, limit, job)
+        result = ranks.run(Order(str(order), "compute_only", iterations=iterations))
+        yield Run("plan", result, fits=True, predicted_s=predicted_s)
+
+
+def _find_peak_memory(name: str, job: Job, workload: Workload) -> float:
+    """Return the peak memory of a rank under one of PyTorch's schedules, in microbatches."""
+    n_chunks = len(job.placement) // job.ranks
+    plan = schedule_named(_NAMES[name]).plan(job.ranks, job.microbatches, n_chunks)
+    return max(peak_memory(plan, workload.activation, workload.kept))
+
+
+def _plan(report: Path, limit: float, job: Job) -> tuple[Path, float]:
+    """Plan a recorded run; return the file of the order and the predicted time in seconds.
+
+    Args:
+        report: Report of the run. The plan is written next to it.
+        limit: Memory of each rank in microbatches.
+        job: The job that ran.
+    """
+    order, document = report.with_name("plan.csv"), report.with_name("plan.json")
+    run_bubbleviz("plan", report, "--memory-limit", limit, "-o", order, "-o", document)
+    plan = json.loads(document.read_bytes())
+    in_turn_ns = plan["communication"]["own_makespan_ns"]
+    return order, (in_turn_ns if job.streams else plan["best"]["makespan_ns"]) / 1e9
+
+
+def _format_run(run: Run) -> str:
+    seconds = run.result.seconds
+    prediction = ""
+    if run.predicted_s is not None:
+        error = run.predicted_s / seconds - 1
+        prediction = f"predicted {run.predicted_s * 1e3:.0f} ms ({error:+.1%}), "
+    return (
+        f"{run.name}: {seconds * 1e3:.0f} ms, {prediction}gradients within "
+        f"{run.result.gradient_error:.0e}, load {os.getloadavg()[0]:.1f}"
     )
 
 

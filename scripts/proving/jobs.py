@@ -1,29 +1,29 @@
-"""Jobs: what each virtual stage of a pipeline takes, on which rank it is, and slow links."""
+"""Jobs: pipelines whose virtual stages take given times, with slow links and slow ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: Milliseconds by virtual stage.
+#: Milliseconds, indexed by virtual stage.
 Times = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training job of stages that sleep.
+    """A training job whose stages sleep.
 
     Attributes:
-        name: for people and files.
-        placement: rank of each virtual stage.
-        microbatches: m.
+        name: Name on the command line and in the output.
+        placement: Rank of each virtual stage.
+        microbatches: Number of microbatches, m.
         forward_ms: T_F of each virtual stage.
-        backward_ms: T_B, the backward for the input.
-        weight_ms: T_W, the backward for the weights.
-        links: (sender, receiver, milliseconds) of each slow link between two ranks.
-        streams: whether transfers between two ranks run one after the other, as NCCL's on a stream.
-        lengths: how many times as long each microbatch takes; empty where all are alike.
-        replicas: pipelines that train side by side and average their gradients.
-        slow: (stage, replica, how many times as long it takes) of each slow rank.
+        backward_ms: T_B of each virtual stage, the backward for the input.
+        weight_ms: T_W of each virtual stage, the backward for the weights.
+        links: Sender, receiver and delay in milliseconds of each slow link.
+        streams: Whether transfers between two ranks run one after the other, as with NCCL.
+        lengths: Factor of the times of each microbatch, or () if all are equal.
+        replicas: Number of pipelines that train together and average their gradients.
+        slow: Stage, replica and factor of the times of each slow rank.
     """
 
     name: str
@@ -45,135 +45,110 @@ class Job:
 
     @property
     def layout(self) -> str:
-        """How virtual stages lie on ranks: one each, looped, or a V."""
+        """Layout of virtual stages: ``one`` per rank, ``looped``, or ``v``."""
         if len(self.placement) == self.ranks:
             return "one"
         return "v" if self.placement[self.ranks] == self.ranks - 1 else "looped"
 
     @property
     def shipped(self) -> tuple[str, ...]:
-        """PyTorch's schedules for this layout; the first splits backwards, so it is measured."""
+        """PyTorch's schedules for the layout. The first one splits backwards, so it is recorded."""
         return {
             "one": ("InterleavedZeroBubble", "1F1B", "GPipe"),
             "looped": ("InterleavedZeroBubble", "Interleaved1F1B", "LoopedBFS"),
             "v": ("ZBVZeroBubble", "DualPipeV"),
         }[self.layout]
 
+    def times_of(self, stage: int) -> tuple[float, float, float]:
+        """Return T_F, T_B and T_W of a virtual stage in milliseconds."""
+        return self.forward_ms[stage], self.backward_ms[stage], self.weight_ms[stage]
+
 
 def scaled(job: Job, factor: float) -> Job:
-    """Return the job with all its times so many times as long."""
-    forward, backward, weight = (
-        tuple(ms * factor for ms in each)
-        for each in (job.forward_ms, job.backward_ms, job.weight_ms)
-    )
+    """Return the job with all times multiplied by a factor."""
     links = tuple((sender, receiver, ms * factor) for sender, receiver, ms in job.links)
-    return replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight, links=links)
+    scaled_times = [[ms * factor for ms in times] for times in _times_of(job)]
+    return _with_times(replace(job, links=links), scaled_times)
 
 
 def cut(job: Job, placement: tuple[int, ...]) -> Job:
-    """Return a job of one stage a rank with each cut into parts, which are placed so on ranks."""
-    parts = len(placement) // job.ranks
-    forward, backward, weight = (
-        tuple(each[rank] / parts for rank in placement)
-        for each in (job.forward_ms, job.backward_ms, job.weight_ms)
-    )
-    return replace(
-        job, placement=placement, forward_ms=forward, backward_ms=backward, weight_ms=weight
-    )
+    """Split each stage of a job with one stage per rank into equal parts.
+
+    Args:
+        job: The job.
+        placement: Rank of each part.
+    """
+    n_parts = len(placement) // job.ranks
+    parts = [[times[rank] / n_parts for rank in placement] for times in _times_of(job)]
+    return _with_times(replace(job, placement=placement), parts)
 
 
 def repaired(job: Job, kind: str) -> Job:
     """Return a job without the faults of an advice's kind.
 
-    Stages and microbatches do as much work together as before; slow ranks work as the others do.
+    The work of stages and microbatches is distributed evenly. Slow ranks become as fast as others.
     """
-    if "stage" in kind.split("+"):
-        forward, backward, weight = (
-            _even(ms) for ms in (job.forward_ms, job.backward_ms, job.weight_ms)
-        )
-        job = replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight)
-    if "microbatch" in kind.split("+"):
+    kinds = kind.split("+")
+    if "stage" in kinds:
+        even = [[sum(times) / len(times)] * len(times) for times in _times_of(job)]
+        job = _with_times(job, even)
+    if "microbatch" in kinds:
         job = replace(job, lengths=(sum(job.lengths) / job.microbatches,) * job.microbatches)
-    return replace(job, slow=()) if "rank" in kind.split("+") else job
+    return replace(job, slow=()) if "rank" in kinds else job
 
 
-def _even(times: Times) -> Times:
-    return (sum(times) / len(times),) * len(times)
+def job_without_times(
+    placement: tuple[int, ...], microbatches: int, *, streams: bool = False
+) -> Job:
+    """Return a job whose stages take no time."""
+    none = (0.0,) * len(placement)
+    return Job("no times", placement, microbatches, none, none, none, streams=streams)
 
 
-def _one(p: int) -> tuple[int, ...]:
-    return tuple(range(p))
+def _times_of(job: Job) -> tuple[Times, Times, Times]:
+    return job.forward_ms, job.backward_ms, job.weight_ms
 
 
-def _looped(p: int) -> tuple[int, ...]:
-    return (*range(p), *range(p))
+def _with_times(job: Job, times: list[list[float]]) -> Job:
+    forward, backward, weight = map(tuple, times)
+    return replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight)
 
 
-def _v(p: int) -> tuple[int, ...]:
-    return (*range(p), *reversed(range(p)))
+def _both_ways(ms: float, *pairs: tuple[int, int]) -> tuple[tuple[int, int, float], ...]:
+    """Return slow links in both directions between pairs of ranks."""
+    return tuple((*ends, ms) for a, b in pairs for ends in ((a, b), (b, a)))
 
 
+_LOOPED_4, _V_4, _V_2 = (0, 1, 2, 3) * 2, (0, 1, 2, 3, 3, 2, 1, 0), (0, 1, 1, 0)
+_EVEN = (20.0,) * 4
 JOBS = (
-    Job("even-4", _one(4), 8, (20.0,) * 4, (20.0,) * 4, (20.0,) * 4),
+    Job("even-4", (0, 1, 2, 3), 8, _EVEN, _EVEN, _EVEN),
+    Job("uneven-4", (0, 1, 2, 3), 8, (20, 30, 24, 45), (22, 34, 26, 50), (16, 20, 18, 35)),
+    Job("slow-link-4", (0, 1, 2, 3), 12, _EVEN, (24.0,) * 4, _EVEN, _both_ways(30, (1, 2))),
+    Job("one-way-2", (0, 1), 4, (30, 20), (30, 40), (20, 30), ((0, 1, 45),)),
     Job(
-        "uneven-4",
-        _one(4),
-        8,
-        (20.0, 30.0, 24.0, 45.0),
-        (22.0, 34.0, 26.0, 50.0),
-        (16.0, 20.0, 18.0, 35.0),
+        *("last-stage-8", tuple(range(8)), 16),
+        forward_ms=(20,) * 7 + (40,),
+        backward_ms=(20,) * 7 + (44,),
+        weight_ms=(16,) * 7 + (36,),
     ),
     Job(
-        "slow-link-4",
-        _one(4),
-        12,
-        (20.0,) * 4,
-        (24.0,) * 4,
-        (20.0,) * 4,
-        ((1, 2, 30.0), (2, 1, 30.0)),
-    ),
-    Job("one-way-2", _one(2), 4, (30.0, 20.0), (30.0, 40.0), (20.0, 30.0), ((0, 1, 45.0),)),
-    Job(
-        "last-stage-8",
-        _one(8),
-        16,
-        (20.0,) * 7 + (40.0,),
-        (20.0,) * 7 + (44.0,),
-        (16.0,) * 7 + (36.0,),
+        *("looped-4", _LOOPED_4, 8),
+        forward_ms=(20, 24, 20, 20, 20, 28, 20, 40),
+        backward_ms=(20, 24, 20, 20, 20, 28, 20, 44),
+        weight_ms=(16, 20, 16, 16, 16, 20, 16, 30),
     ),
     Job(
-        "looped-4",
-        _looped(4),
-        8,
-        (20.0, 24.0, 20.0, 20.0, 20.0, 28.0, 20.0, 40.0),
-        (20.0, 24.0, 20.0, 20.0, 20.0, 28.0, 20.0, 44.0),
-        (16.0, 20.0, 16.0, 16.0, 16.0, 20.0, 16.0, 30.0),
+        *("v-4", _V_4, 8),
+        forward_ms=(28, 20, 20, 20, 20, 20, 20, 36),
+        backward_ms=(30, 20, 20, 20, 20, 20, 20, 40),
+        weight_ms=(20,) * 8,
+        links=_both_ways(20, (1, 2)),
     ),
+    Job("v-2", _V_2, 6, (20, 35, 25, 40), (25, 35, 25, 45), (20, 25, 15, 25)),
     Job(
-        "v-4",
-        _v(4),
-        8,
-        (28.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 36.0),
-        (30.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 40.0),
-        (20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0),
-        ((1, 2, 20.0), (2, 1, 20.0)),
-    ),
-    Job(
-        "v-2",
-        _v(2),
-        6,
-        (20.0, 35.0, 25.0, 40.0),
-        (25.0, 35.0, 25.0, 45.0),
-        (20.0, 25.0, 15.0, 25.0),
-    ),
-    Job(
-        "stream-4",
-        _one(4),
-        8,
-        (20.0, 30.0, 20.0, 30.0),
-        (20.0, 30.0, 20.0, 30.0),
-        (20.0, 20.0, 20.0, 20.0),
-        tuple((a, b, 12.0) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2))),
+        *("stream-4", (0, 1, 2, 3), 8, (20, 30, 20, 30), (20, 30, 20, 30), _EVEN),
+        links=_both_ways(12, (0, 1), (1, 2), (2, 3)),
         streams=True,
     ),
 )

@@ -1,107 +1,85 @@
-"""Links: messages that are held for a given time, without holding their sender."""
+"""Slow links: messages that take a given time without blocking their sender."""
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from torch import distributed
 
 
-class _Started:
-    """A transfer that is under way; what PyTorch calls a work."""
+class _Work:
+    """A transfer that runs in a thread, with the interface of PyTorch's ``Work``."""
 
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._failed: BaseException | None = None
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
 
     def wait(self) -> bool:
-        """Wait until it is complete."""
-        self._done.wait()
-        if self._failed is not None:
-            raise self._failed
+        """Wait until the transfer is complete."""
+        self._future.result()
         return True
-
-    def run(self, transfer: Callable[[], None]) -> None:
-        """Run it."""
-        try:
-            transfer()
-        except BaseException as error:
-            self._failed = error
-        self._done.set()
 
 
 class Links:
     """Starts transfers in place of ``torch.distributed.pipelining.schedules._batch_p2p``.
 
     Args:
-        rank: of this process.
-        held_s: seconds that a message is on its way, by sender and receiver.
-        streams: whether transfers with one rank run one after the other, in the order in which
-            they are started, each from when both ends are at its turn.
+        rank: Rank of this process.
+        delay_s: Time that a message takes in seconds, keyed by sender and receiver.
+        streams: Whether transfers with one rank run one after the other, in the order in which
+            they were started, like NCCL's transfers on a stream.
     """
 
-    def __init__(self, rank: int, held_s: dict[tuple[int, int], float], *, streams: bool) -> None:
-        self._rank, self._held_s, self._streams = rank, held_s, streams
-        self._queues: dict[int, queue.SimpleQueue[Any]] = {}
+    def __init__(self, rank: int, delay_s: dict[tuple[int, int], float], *, streams: bool) -> None:
+        self._rank, self._delay_s, self._streams = rank, delay_s, streams
+        #: One thread per other rank, which runs transfers in the order of their start.
+        self._threads: dict[int, ThreadPoolExecutor] = {}
 
     def start(self, p2p_ops: list[Any], desc: str | None = None) -> list[Any]:
-        """Start the transfers; each result is to be waited for."""
+        """Start transfers and return one object to wait for per transfer or rank."""
         del desc
         if not self._streams:
-            return [self._start(op) for op in p2p_ops]
+            return [self._start_one(op) for op in p2p_ops]
         works = []
         for peer in dict.fromkeys(op.peer for op in p2p_ops):
-            # What is started together with one rank meets it together.
+            # Transfers with the same rank that start together run together.
             ops = [op for op in p2p_ops if op.peer == peer]
-            held_s = max(self._delay_s(op) for op in ops)
-            works.append(self._queued(peer, partial(_occupy, ops, held_s)))
+            delay_s = max(map(self._delay_of, ops))
+            works.append(self._submit(peer, partial(_transfer_in_turn, ops, delay_s)))
         return works
 
-    def _start(self, op: Any) -> Any:
-        held_s = self._delay_s(op)
-        if op.op is distributed.isend and held_s:
-            due = time.monotonic() + held_s
-            return self._queued(op.peer, partial(_hold, op, due))
-        return _begin(op)
+    def _start_one(self, op: Any) -> Any:
+        delay_s = self._delay_of(op)
+        if op.op is distributed.isend and delay_s:
+            arrival_s = time.monotonic() + delay_s
+            return self._submit(op.peer, partial(_send_later, op, arrival_s))
+        return _start_now(op)
 
-    def _delay_s(self, op: Any) -> float:
-        ends = self._rank, op.peer
-        return self._held_s.get(ends if op.op is distributed.isend else ends[::-1], 0.0)
+    def _delay_of(self, op: Any) -> float:
+        ends = (self._rank, op.peer) if op.op is distributed.isend else (op.peer, self._rank)
+        return self._delay_s.get(ends, 0.0)
 
-    def _queued(self, peer: int, transfer: Callable[[], None]) -> _Started:
-        """Have a thread run the transfer behind those to the same rank."""
-        waiting = self._queues.get(peer)
-        if waiting is None:
-            waiting = self._queues[peer] = queue.SimpleQueue()
-            threading.Thread(target=_work, args=(waiting,), daemon=True).start()
-        started = _Started()
-        waiting.put((started, transfer))
-        return started
+    def _submit(self, peer: int, transfer: Callable[[], None]) -> _Work:
+        if peer not in self._threads:
+            self._threads[peer] = ThreadPoolExecutor(1)
+        return _Work(self._threads[peer].submit(transfer))
 
 
-def _begin(op: Any) -> Any:
+def _start_now(op: Any) -> Any:
     return op.op(op.tensor, op.peer, group=op.group, tag=op.tag)
 
 
-def _hold(op: Any, due: float) -> None:
-    """Send once the message has been on its way; messages do not wait for each other."""
-    time.sleep(max(0.0, due - time.monotonic()))
-    _begin(op).wait()
+def _send_later(op: Any, arrival_s: float) -> None:
+    """Send a message so that it arrives at a time. Messages do not delay each other."""
+    time.sleep(max(0.0, arrival_s - time.monotonic()))
+    _start_now(op).wait()
 
 
-def _occupy(ops: list[Any], held_s: float) -> None:
-    """Meet the other end, then keep the stream for as long as the message takes."""
-    for work in [_begin(op) for op in ops]:
+def _transfer_in_turn(ops: list[Any], delay_s: float) -> None:
+    """Wait for the other rank, then occupy the stream for the time of the transfer."""
+    for work in [_start_now(op) for op in ops]:
         work.wait()
-    time.sleep(held_s)
-
-
-def _work(waiting: queue.SimpleQueue[Any]) -> None:
-    while True:
-        started, transfer = waiting.get()
-        started.run(transfer)
+    time.sleep(delay_s)

@@ -1,4 +1,4 @@
-"""Ranks: processes that train a job under one schedule after the other, and time it."""
+"""Ranks: processes that train a job under one schedule after another and measure the time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from scripts.proving.jobs import Job
 from scripts.proving.links import Links
 from scripts.proving.stages import Stage, Switch, batch, expected_gradients
 
+#: Maximum difference of a gradient from the gradient of the undivided model.
+MAX_GRADIENT_ERROR = 1e-12
+
 
 @dataclass(frozen=True)
 class Order:
-    """What ranks run: one of PyTorch's schedules, or a file for its runtime.
+    """An order of operations: one of PyTorch's schedules, or a file for its runtime.
 
     Attributes:
-        name: of the schedule, or the path of the file.
-        format: of the file, as ``_load_csv`` calls it; empty for a schedule.
-        record: folder to record to; None for none.
-        iterations: that are timed, after one that is not.
+        name: Name of the schedule, or path of the file.
+        format: Format of the file for ``_load_csv``, or "" for a schedule.
+        record: Folder to record to, or None to record nothing.
+        iterations: Number of timed iterations, after one that is not timed.
     """
 
     name: str
@@ -41,11 +44,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run took.
+    """The result of a run.
 
     Attributes:
-        iterations_s: of each iteration, from the first rank's start to the last rank's end.
-        gradient_error: largest difference of a gradient to that of the model in one piece.
+        iterations_s: Time of each iteration, from the first rank's start to the last rank's end.
+        gradient_error: Largest difference of a gradient from the gradient of the undivided model.
     """
 
     iterations_s: tuple[float, ...]
@@ -58,11 +61,11 @@ class Result:
 
 
 class RunError(Exception):
-    """A rank failed, or did not come back in time."""
+    """A rank failed or did not answer in time."""
 
 
 class Ranks:
-    """The processes of a job; ``with`` ends them."""
+    """The processes of a job. Leaving the ``with`` block ends them."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -85,17 +88,17 @@ class Ranks:
             process.join()
 
     def run(self, order: Order, timeout_s: float = 120.0) -> Result:
-        """Run an order, and return what it took.
+        """Run an order.
 
         Raises:
-            RunError: a rank failed, or did not come back in time.
+            RunError: A rank failed or did not answer in time.
         """
         for pipe in self._pipes:
             pipe.send(order)
-        until = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         answers = []
         for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(max(0.0, until - time.monotonic())):
+            if not pipe.poll(max(0.0, deadline_s - time.monotonic())):
                 raise RunError(f"rank {rank} did not end {order.name} within {timeout_s:g} s")
             answers.append(pipe.recv())
         failed = next((answer for answer in answers if isinstance(answer, str)), None)
@@ -108,23 +111,27 @@ class Ranks:
         )
 
     def _gradient_error(self, parts: list[dict[str, Any]]) -> float:
-        wanted = expected_gradients(len(self._job.placement), self._job.microbatches)
-        found = {name: gradient for part in parts for name, gradient in part.items()}
-        if found.keys() != wanted.keys():
-            raise RunError(f"gradients of other weights: {sorted(found.keys() ^ wanted.keys())}")
-        errors = (wanted[name] - torch.tensor(found[name], dtype=torch.float64) for name in wanted)
+        expected = expected_gradients(len(self._job.placement), self._job.microbatches)
+        gradients = {name: gradient for part in parts for name, gradient in part.items()}
+        if gradients.keys() != expected.keys():
+            difference = sorted(gradients.keys() ^ expected.keys())
+            raise RunError(f"gradients of other weights: {difference}")
+        errors = (
+            expected[name] - torch.tensor(gradient, dtype=torch.float64)
+            for name, gradient in gradients.items()
+        )
         return max(float(error.abs().max()) for error in errors)
 
 
 def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
-    """Be one rank, until the end."""
+    """Run the orders that arrive at a pipe, as one rank."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", rank=rank, world_size=job.ranks * job.replicas)
     pipelines, copies = _groups(job)
-    held = {(sender, receiver): ms / 1e3 for sender, receiver, ms in job.links}
-    if held or job.streams:
-        schedules._batch_p2p = Links(rank, held, streams=job.streams).start
+    delay_s = {(sender, receiver): ms / 1e3 for sender, receiver, ms in job.links}
+    if delay_s or job.streams:
+        schedules._batch_p2p = Links(rank, delay_s, streams=job.streams).start
     while True:
         order = pipe.recv()
         try:
@@ -134,32 +141,37 @@ def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
 
 
 def _groups(job: Job) -> tuple[list[Any], list[Any]]:
-    """Return the ranks of each pipeline and the copies of each stage; numbered as Megatron does."""
-    p, copies = job.ranks, job.replicas
-    return (
-        [distributed.new_group(list(range(at, p * copies, copies))) for at in range(copies)],
-        [distributed.new_group(list(range(at * copies, (at + 1) * copies))) for at in range(p)],
-    )
+    """Create a group per pipeline and a group per set of copies, numbered as Megatron does."""
+    numbers = [
+        [stage * job.replicas + replica for stage in range(job.ranks)]
+        for replica in range(job.replicas)
+    ]
+    pipelines = [distributed.new_group(members) for members in numbers]
+    copies = [distributed.new_group(list(members)) for members in zip(*numbers, strict=True)]
+    return pipelines, copies
 
 
 def _train(
     place: tuple[int, int], job: Job, order: Order, pipelines: list[Any], copies: list[Any]
 ) -> tuple[list[tuple[float, float]], dict[str, Any]]:
-    """Train, and return start and end of each iteration, and gradients as lists.
+    """Train as one rank.
 
     Args:
-        place: rank in its pipeline, and which pipeline.
-        job: to train.
-        order: to run it in.
-        pipelines: groups of the ranks of each pipeline.
-        copies: groups of the ranks that hold the same stages.
+        place: Rank in the pipeline, and number of the pipeline.
+        job: The job to train.
+        order: The order to train in.
+        pipelines: Groups of the ranks of each pipeline.
+        copies: Groups of the ranks with the same stages.
+
+    Returns:
+        spans: Start and end of each iteration.
+        gradients: Gradients of this rank as lists, keyed by stage and name.
     """
     rank, replica = place
-    times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
-    mine = [stage for stage, at in enumerate(job.placement) if at == rank]
-    slow = next((factor for *at, factor in job.slow if tuple(at) == place), 1.0)
+    mine = [stage for stage, owner in enumerate(job.placement) if owner == rank]
+    slow = next((factor for *slow_place, factor in job.slow if tuple(slow_place) == place), 1.0)
     Switch.factors = tuple(slow * length for length in job.lengths or (1.0,) * job.microbatches)
-    models = [Stage(stage, times[stage]) for stage in mine]
+    models = [Stage(stage, job.times_of(stage)) for stage in mine]
     stages = [
         PipelineStage(
             model, stage, len(job.placement), torch.device("cpu"), group=pipelines[replica]
@@ -168,23 +180,23 @@ def _train(
     ]
     schedule = _schedule(stages, job, order)
     inputs, target = batch(job.microbatches)
-    given = (inputs,) if 0 in mine else ()
-    wanted = {"target": target} if len(job.placement) - 1 in mine else {}
+    first_input = (inputs,) if 0 in mine else ()
+    last_target = {"target": target} if len(job.placement) - 1 in mine else {}
     spans = []
     Switch.asleep = False
-    schedule.step(*given, **wanted)
+    schedule.step(*first_input, **last_target)
     with annotate.torch_pipelining(record=order.record) if order.record else nullcontext():
         for _ in range(order.iterations):
             for model in models:
                 model.zero_grad()
             Switch.asleep = True
             distributed.barrier()
-            begun = time.monotonic()
+            start_s = time.monotonic()
             with annotate.iteration() if job.replicas > 1 else nullcontext():
-                schedule.step(*given, **wanted)
+                schedule.step(*first_input, **last_target)
                 if job.replicas > 1:
                     _average(models, mine, copies[rank])
-            spans.append((begun, time.monotonic()))
+            spans.append((start_s, time.monotonic()))
             distributed.barrier()
     gradients = {
         f"{stage}.{name}": weight.grad.tolist()
@@ -215,7 +227,7 @@ def _schedule(stages: list[Any], job: Job, order: Order) -> Any:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Return an unused port."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])

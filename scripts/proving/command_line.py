@@ -1,0 +1,16 @@
+"""Runs bubbleviz the way a user does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run_bubbleviz(*arguments: object) -> None:
+    """Run a command of bubbleviz.
+
+    Raises:
+        CalledProcessError: The command failed.
+    """
+    command = [sys.executable, "-m", "bubbleviz", *map(str, arguments)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
