@@ -69,6 +69,16 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
     return np.asarray(ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
 
 
+#: UTC times from the year 2116 on are damaged. Those before can be added to the times of work, and
+#: subtracted from each other, without exceeding 64 bits.
+_MAX_UTC_NS = 1 << 62
+
+
+def possible_utc(utc_ns: int | None) -> int | None:
+    """Return a UTC time in ns, or None if it is unknown or cannot be a time of a recording."""
+    return None if utc_ns is None or abs(utc_ns) >= _MAX_UTC_NS else utc_ns
+
+
 def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for rows of some kinds that were left out for their times, if any."""
     reason = "they have no start, end before they start, or are years away"

@@ -17,7 +17,7 @@ from bubbleviz.schedules.measured_times import StageTimes, ticks_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.plan_memory import peak_memory, within
 from bubbleviz.schedules.simulation import Simulation, simulate
-from bubbleviz.schedules.workload import Workload, device_workload, phase_times
+from bubbleviz.schedules.workload import Workload, check_workload, device_workload, phase_times
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
@@ -239,6 +239,7 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
 
     Raises:
         UsageError: a time cannot be.
+        MismatchError: measured times are too long.
     """
     measured = times.measured
     if measured is not None and plan.replicas == 1 and measured.placement == plan.placement:
@@ -247,7 +248,7 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
             tuple(v * time_ns for time_ns in each)
             for each in (*phase_times(measured).values(), measured.down_ns, measured.up_ns)
         )
-        return replace(
+        scaled = replace(
             measured,
             microbatches=plan.microbatches,
             forward_ns=forward,
@@ -258,6 +259,8 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
             up_ns=up,
             lengths=times.lengths,
         )
+        check_workload(scaled)
+        return scaled
     *ticks, transfer = ticks_of(plan.stages, plan.microbatches * plan.chunks, times, plan.chunks)
     workload = device_workload(
         plan.placement, plan.microbatches, ticks, transfer, replicas=plan.replicas

@@ -13,15 +13,13 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.texts import counted
 from bubbleviz.schedules.plan import OperationTimes
-from bubbleviz.schedules.workload import Workload
+from bubbleviz.schedules.workload import MAX_TOTAL_NS, Workload, check_workload
 
 # Stage times: what operations take on each stage, in milliseconds and in whole ticks.
 
 
 #: Times are whole nanoseconds; one beyond the longest is a slip of the unit (115 days in ms).
 _SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
-#: Ticks that all operations may take together, so that no sum of them leaves 64 bits.
-_MOST_TICKS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def ticks_of(
     weight = _of_stages("--tw", times.weight_ms, stages)
     transfer = _of_stages("--tcomm", (times.transfer_ms,), 1)[0] * chunks
     longest = max(forward) + max(backward) + max(weight) + 2 * transfer
-    if longest * stages * microbatches > _MOST_TICKS:
+    if longest * stages * microbatches > MAX_TOTAL_NS:
         raise UsageError(
             "the times of all operations add up to more than 64 bits of nanoseconds; times are "
             "milliseconds, give shorter ones or fewer microbatches"
@@ -200,7 +198,7 @@ def measured_workload(
         forward_only: whether a run that never goes back is taken, too; nothing goes up then.
 
     Raises:
-        MismatchError: they lack a time of a virtual stage.
+        MismatchError: they lack a time of a virtual stage, or are too long to be simulated.
     """
     if microbatches is None:
         raise _lacks("its microbatches are unknown; name them in ranges")
@@ -240,7 +238,7 @@ def measured_workload(
             known = [ns for ns in ways if ns is not None] or [round(transfer_ns or 0.0)]
             down[s], up[s + 1] = round(known[0]), 0 if forward_only else round(known[-1])
     held = tuple(1 / placement.count(device) for device in placement)
-    return Workload(
+    workload = Workload(
         placement=placement,
         microbatches=microbatches,
         forward_ns=tuple(forward),
@@ -253,6 +251,8 @@ def measured_workload(
         kept=held,
         split=any(weight[s] for s in stages if apart[s]),
     )
+    check_workload(workload)
+    return workload
 
 
 def _placement(kinds: Sequence[OperationTimes]) -> tuple[int, ...]:

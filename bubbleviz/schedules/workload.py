@@ -5,12 +5,16 @@ Times are whole nanoseconds; memory is in any one unit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Memory
+
+#: Maximum sum of the times of all operations, so that no sum of some of them exceeds 64 bits.
+MAX_TOTAL_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,39 @@ def device_workload(
         kept=(memory.weight / chunks,) * len(placement),
         limit=None if memory.limit is None else (memory.limit,) * (max(placement) + 1),
     )
+
+
+def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
+    """Check that times add up to few enough nanoseconds to simulate.
+
+    Args:
+        times_ns: Times of a microbatch by kind of operation, and virtual stage or layer.
+        repeats: Number of times that each is counted.
+
+    Raises:
+        MismatchError: They add up to more than ``MAX_TOTAL_NS``.
+    """
+    total_ns = sum(map(sum, times_ns)) * repeats
+    if total_ns > MAX_TOTAL_NS:
+        raise MismatchError(
+            f"all operations together take {total_ns / 1e9:,.3g} s; at most "
+            f"{MAX_TOTAL_NS / 1e9:,.3g} s can be simulated, so check the measured times"
+        )
+
+
+def check_workload(workload: Workload) -> None:
+    """Check that all operations of a workload together are short enough to simulate.
+
+    Raises:
+        MismatchError: They are too long.
+    """
+    times_ns = (
+        *phase_times(workload).values(),
+        workload.down_ns,
+        workload.up_ns,
+    )
+    # Simulations count in units of 1/v ns.
+    check_total(times_ns, workload.microbatches * workload.chunks)
 
 
 def phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:

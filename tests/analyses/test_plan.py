@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import MeasuredMemory, Plan
 from bubbleviz.schedules.workload import Workload, device_workload
 from tests.planting import Planting, plant
-from tests.support.places import CHECKOUT
+from tests.support.command_line import CommandLine
+from tests.support.places import CHECKOUT, FIXTURES
 from tests.support.planted_runs import analysed
 
 pytestmark = pytest.mark.thorough
@@ -223,3 +225,34 @@ def test_results_of_what_ran_together_are_there_when_both_ended(tmp_path: Path) 
     assert planned.own is not None
     assert planned.own.makespan_ns == planned.run.ran_ns == 27_000_000
     assert planned.expected_ns == planned.best.best.makespan_ns == 25_500_000
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("pipeline_ns", ("plan", "{}")),
+        ("pipeline_ns", ("layout", "{}", "--layers-per-stage", "2")),
+        ("mean_ns", ("simulate", "--from", "{}", "--schedule", "zb-h1")),
+    ],
+)
+@pytest.mark.parametrize("time_ns", [4e18, 1e30])
+def test_measured_times_that_exceed_64_bits_are_refused(
+    name: str, command: tuple[str, ...], time_ns: float, cli: CommandLine, tmp_path: Path
+) -> None:
+    document = cli.json("analyze", str(FIXTURES / "1f1b"), "--json", "-")
+    document["phase_times"][0][name] = time_ns
+    report = tmp_path / "report.json"
+    report.write_bytes(json.encode(document))
+    said = cli.refused(*(part.format(report) for part in command))
+
+    total = r"3\.2e\+10" if time_ns == 4e18 else r"8e\+21"
+    limit = "at most 4.61e+09 s can be simulated, so check the measured times"
+    assert re.search(rf"all operations together take {total} s; {re.escape(limit)}$", said)
+
+
+def test_layers_whose_times_exceed_64_bits_are_refused(cli: CommandLine, tmp_path: Path) -> None:
+    layers = tmp_path / "layers.csv"
+    layers.write_text("name,forward_ms,backward_ms\na,1e10,2\nb,1,2\n")
+
+    said = cli.refused("layout", "--layers", str(layers), "-p", "2", "-m", "4000")
+    assert "all operations together take 4e+10 s; at most 4.61e+09 s can be simulated" in said

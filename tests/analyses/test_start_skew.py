@@ -285,3 +285,13 @@ def test_the_last_recording_that_is_waited_for_counts() -> None:
     assert find_common_start([waiting, unrelated]) is None
     assert find_common_start([waiting]) is None
     assert find_common_start([]) is None
+
+
+@pytest.mark.parametrize("epoch_ns", [(1 << 62), (1 << 63) - 1, -(1 << 63)])
+def test_a_damaged_utc_time_is_unknown(epoch_ns: int, tmp_path: Path) -> None:
+    kernels, calls = rows_of(1, 0, 100)
+    path = profile(tmp_path, kernels, calls, utc_epoch_ns=epoch_ns)
+
+    assert bubbleviz.idle(path).ranks[0].exposed_communication_ns == 815 * MS
+    # Nor does it stop other commands.
+    measure_communication(path)

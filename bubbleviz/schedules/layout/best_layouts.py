@@ -21,7 +21,12 @@ from bubbleviz.schedules.layout.partition import Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.plan_memory import fits
-from bubbleviz.schedules.workload import Workload, device_workload, phase_times
+from bubbleviz.schedules.workload import (
+    Workload,
+    check_total,
+    device_workload,
+    phase_times,
+)
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4
@@ -136,7 +141,11 @@ def best_layouts(
 
     Raises:
         UsageError: a schedule that was named is unknown, or does not allow the sizes.
+        MismatchError: All operations together are too long to simulate.
     """
+    layers = question.layers
+    times_ns = (*layers.times, layers.down_ns, layers.up_ns)
+    check_total((column.tolist() for column in times_ns), question.microbatches)
     named = names or ([FORWARD] if question.layers.forward_only else ())
     rules = [known.schedule_named(name) for name in named] or [
         rule for rule in known.SCHEDULES if rule.has_one_order

@@ -35,7 +35,7 @@ def source_of(export: Export) -> profile.Source:
         format="nsys",
         nsys_version=None if nsys is None else str(nsys),
         schema_version=None if schema is None else str(schema),
-        session_utc_ns=_whole(export.value("target/session")),
+        session_utc_ns=profile.possible_utc(_whole(export.value("target/session"))),
         session_clock_ns=_whole(export.value("target/session_clock")),
     )
 

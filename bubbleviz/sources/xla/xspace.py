@@ -31,7 +31,7 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import PID_MASK, Source
+from bubbleviz.model.profile import PID_MASK, Source, possible_utc
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import GZIP
 from bubbleviz.sources.in_memory import Decoded
@@ -519,7 +519,7 @@ def _decode_spaces(
             host=host or Path(path).name,
             host_known=bool(host),
             format="xplane",
-            session_utc_ns=utc_ns,
+            session_utc_ns=possible_utc(utc_ns),
         )
         limitations = []
         if space.start_ns is None:

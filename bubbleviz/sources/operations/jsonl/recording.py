@@ -18,7 +18,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import RECEIVING, WORK, Phase
-from bubbleviz.model.profile import Source
+from bubbleviz.model.profile import Source, possible_utc
 from bubbleviz.model.texts import counted
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.cells import Cells, NumberColumn
@@ -79,7 +79,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         host_known=bool(header.host),
         format="recording",
         # Times are those of the host's monotonic clock.
-        session_utc_ns=header.clock.utc_ns - header.clock.monotonic_ns,
+        session_utc_ns=possible_utc(header.clock.utc_ns - header.clock.monotonic_ns),
         session_clock_ns=0,
         device="rank",
     )
