@@ -64,12 +64,10 @@ _KNOWN = (*_COMMANDS, *_FORMER)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Return the application that runs some arguments: with the command they name, else with all.
-
-    A command is a signature of many options, and a module; most starts need one of them.
+    """Return the application, with the commands that the arguments need.
 
     Args:
-        arguments: of the command line; none where a shell asks for completions.
+        arguments: Arguments of the command line, or empty for an application with all commands.
     """
     app = typer.Typer(
         name="bubbleviz",
@@ -81,7 +79,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         epilog="bubbleviz PATH looks at a profile, then runs analyze, idle or nccl.",
     )
     app.callback()(_bubbleviz)
-    for name in arguments[:1] if arguments and arguments[0] in _KNOWN else _KNOWN:
+    for name in _select_commands(arguments):
         current = _FORMER.get(name, name)
         function = getattr(import_module(f"bubbleviz.cli.commands.{current}"), current)
         panel, example = _COMMANDS[current]
@@ -93,6 +91,20 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
             epilog=f"Example: bubbleviz {name} {example}".rstrip().replace("*", r"\*"),
         )(function)
     return app
+
+
+def _select_commands(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the names of the commands to load. Loading all of them takes longer than most runs.
+
+    Args:
+        arguments: Arguments of the command line.
+    """
+    if not arguments:
+        return _KNOWN
+    first = arguments[0]
+    if first == "--version":
+        return ()
+    return (first,) if first in _KNOWN else _KNOWN
 
 
 def _version(wanted: bool) -> None:

@@ -32,6 +32,8 @@ Key = npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | npt.NDArray[np.floa
 Words = npt.NDArray[np.uint64]
 #: Fewer rows are sorted before the compiled part would have been called.
 _FEW = 512
+#: Maximum size in bytes of the values that numpy's stable sort counts instead of comparing.
+_COUNTED_BYTES = 2
 #: Words lie below this, and integers at most here.
 _ROOM, _MOST = 1 << 64, (1 << 63) - 1
 
@@ -41,11 +43,14 @@ def sorted_rows(*keys: Key) -> Ints:
 
     Rows that agree in all of them keep their order, and what is no number comes last. Columns are
     packed into one word, digit by digit, which the compiled part sorts several times as fast as
-    numpy sorts columns; where they do not fit, into several, from the last to the first.
+    numpy sorts columns; where they do not fit, into several, from the last to the first. numpy
+    sorts a single column of at most 16 bits faster, by counting its values.
 
     Args:
         keys: columns, equally long, at least one.
     """
+    if len(keys) == 1 and keys[0].itemsize <= _COUNTED_BYTES:
+        return np.argsort(keys[0], kind="stable")
     if len(keys[0]) <= _FEW or not native.is_available():
         return np.lexsort(keys[::-1])
     order: Ints = np.arange(len(keys[0]))
