@@ -523,6 +523,11 @@ UNREADABLE = {
     "no recording": (b"no recording\n", "no recording of bubbleviz.annotate"),
     "binary": (b"bvrec\r\n\x1a\x01\x00", "binary format of an early development version"),
     "newer": (b'{"schema":"bubbleviz.recording/9"}\n', "of schema bubbleviz.recording/9"),
+    "too many ranks": (
+        b'{"schema":"bubbleviz.recording/1","rank":0,"began_ns":0,"clock":{"monotonic_ns":0,'
+        b'"utc_ns":0},"world_size":1000000000000}\n',
+        "with a wrong header: Expected `int` <= 1000000",
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from bubbleviz.recording_layout import LONGEST_TEXT, NONE, SUFFIX
 from bubbleviz.sources.operations.jsonl import parts
 from bubbleviz.sources.operations.jsonl.parts import PartReader, Stretch
 from bubbleviz.sources.operations.jsonl.sessions import read_session
+from bubbleviz.sources.operations.schema import MAX_RANK
 from tests.support.places import CHECKOUT
 
 TIMES = st.integers(0, 2**61)
@@ -88,7 +89,7 @@ def expected_rows(written: list[Block]) -> list[tuple[object, ...]]:
 @settings(max_examples=150, deadline=None)
 @given(
     written=st.lists(st.tuples(blocks(), CLOCKS), min_size=1, max_size=4),
-    place=st.tuples(st.integers(0, 2**31), st.just(NONE) | st.integers(1, 2**31)),
+    place=st.tuples(st.integers(0, MAX_RANK), st.just(NONE) | st.integers(1, MAX_RANK + 1)),
     start_ns=TIMES,
     sampled=st.just((0, 0)) | st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
     texts=st.tuples(TEXTS, st.none() | TEXTS, TEXTS),

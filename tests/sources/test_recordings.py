@@ -403,6 +403,8 @@ def test_a_damaged_header_and_an_old_format_are_refused(
         ),
         ({"rank": -1}, "a wrong header: Expected `int` >= 0 - at `..rank`"),
         ({"clock": None}, "a wrong header: Expected `object`, got `null` - at `..clock`"),
+        ({"rank": 10**6}, "a wrong header: Expected `int` <= 999999 - at `..rank`"),
+        ({"world_size": 10**12}, "a wrong header: Expected `int` <= 1000000 - at `..world_size`"),
     ],
 )
 def test_another_version_and_a_wrong_header_are_refused(

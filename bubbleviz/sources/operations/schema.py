@@ -57,7 +57,7 @@ UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 #: Largest absolute value of times: 2^62, so that the difference of two times fits into 64 bits.
 MAX_TIME_NS = 1 << 62
 #: Largest number of a rank, and so of a stage or pipeline.
-_MAX_RANK = 999_999
+MAX_RANK = 999_999
 #: Names of the columns of starts and ends, without their unit.
 _START_NAMES, _END_NAMES = ("start",), ("end", "duration")
 #: Column names in a message; the rest is counted.
@@ -78,7 +78,7 @@ def _time(meaning: str, unit: str = "ns") -> Column:
 
 #: All columns, keyed by name. -1 means unknown in columns that allow it.
 COLUMNS: Mapping[str, Column] = {
-    "rank": _whole("number of the rank", maximum=_MAX_RANK),
+    "rank": _whole("number of the rank", maximum=MAX_RANK),
     "phase": Column(CellKind.TEXT, "phase label, in any case"),
     **{
         f"{name}_{unit}": _time(meaning, unit)
@@ -90,14 +90,14 @@ COLUMNS: Mapping[str, Column] = {
         for unit in UNITS_NS
     },
     "iteration": Column(CellKind.TEXT, "number of the training step, or a place next to one"),
-    "stage": _whole("stage of the rank", NONE, _MAX_RANK),
+    "stage": _whole("stage of the rank", NONE, MAX_RANK),
     "microbatch": _pair("microbatch, or both microbatches of a fused operation"),
     "chunk": _pair("model chunk of the rank, or both of a fused operation"),
     "second_microbatch": _whole("microbatch of the backward of a fused operation", NONE),
     "second_chunk": _whole("chunk of the backward of a fused operation", NONE),
     "virtual_stage": _whole("virtual stage", NONE),
-    "pipeline": _whole("pipeline of the rank", NONE, _MAX_RANK),
-    "global_rank": _whole("number of the rank in its job", NONE, _MAX_RANK),
+    "pipeline": _whole("pipeline of the rank", NONE, MAX_RANK),
+    "global_rank": _whole("number of the rank in its job", NONE, MAX_RANK),
     "tokens": _whole("number of processed tokens"),
     "prefix": _whole("number of tokens of the same prompts that are read from earlier operations"),
     "sequence": _whole("split of the microbatch", NONE),

@@ -11,6 +11,7 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.errors import ProfileError
 from bubbleviz.recording_layout import NONE
 from bubbleviz.sources.operations.jsonl import refuse_binary
+from bubbleviz.sources.operations.schema import MAX_RANK
 
 #: Numbers of which the sum of two fits into a column of 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
@@ -50,10 +51,10 @@ class Header(msgspec.Struct, frozen=True):
         iterations: Number of recorded iterations per sampling interval.
     """
 
-    rank: _Count
+    rank: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANK)]
     began_ns: _Number
     clock: Clock
-    world_size: _Number = NONE
+    world_size: Annotated[int, msgspec.Meta(gt=-(2**62), le=MAX_RANK + 1)] = NONE
     pid: _Number = 0
     part: _Count = 0
     host: str = ""
