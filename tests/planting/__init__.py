@@ -4,12 +4,13 @@
 one ``.sqlite`` a server or a rank, and returns the truth. The same planting gives the same bytes.
 Nothing of it is measured, and none of the data is anyone's::
 
-    options     what can be planted           recorder  what a profiler sees of one rank
-    orders      orders of schedules           programs  when each operation of a run starts
-    units       the operations of a run       export    the tables of one file, on its clock
-    reductions  collectives before optimizers layout    nsys's tables, written to SQLite
-    host        calls and ranges in time                      places  hosts, files and clocks
-    truth       what is true of it, and the ratios by slow exact code
+    options      what can be planted           recorder  what a profiler sees of one rank
+    orders       orders of schedules           programs  when each operation of a run starts
+    units        the operations of a run       export    the tables of one file, on its clock
+    reductions   collectives before optimizers layout    nsys's tables, written to SQLite
+    host         calls and ranges in time      places    hosts, files and clocks
+    host_tables  hosts, processes and GPUs
+    truth        what is true of it, and the ratios by slow exact code
 
 Larger runs have planters of their own: ``kernels`` writes one profile of millions of kernels, and
 ``ranks`` runs of thousands of ranks. Nothing here uses ``bubbleviz.schedules``.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from tests.planting.host import AUTOGRAD, CALL_NS, MAIN, WATCHDOG
+from tests.planting.host_tables import KERNEL_CONSTANTS, process_tables, session_tables
 from tests.planting.layout import EXPORT_VERSION, enums
 from tests.planting.layout import Columns as TableColumns
 from tests.planting.options import Planting
@@ -248,25 +248,13 @@ def _kernels(recordings: Sequence[Recording], clock: Clock, strings: _Strings) -
     used = max(USUAL_KERNELS, int(rows["name"].max(initial=NONE)) + 1)
     ids = np.array([[strings.id(text) for text in names] for names in KERNEL_NAMES[:used]])
     named = ids[rows["name"]]
-    zeros = (
-        "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "cacheConfig",
-        "sharedMemoryLimitConfig", "clusterX", "clusterY", "clusterZ", "clusterSchedulingPolicy",
-    )  # fmt: skip
-    ones = ("gridY", "gridZ", "blockY", "blockZ", "launchType")
     return {
         **_activity(rows),
         "demangledName": named[:, 0],
         "shortName": named[:, 1],
         "mangledName": named[:, 2],
-        "registersPerThread": 32,
-        "gridX": 1056,
-        "blockX": 128,
-        "localMemoryTotal": 250_871_808,
         "gridId": np.arange(len(named), dtype=np.int64) + 1,
-        "sharedMemoryExecuted": 32_768,
-        "tensorSizeMinusOneElements": "[]",
-        **dict.fromkeys(zeros, 0),
-        **dict.fromkeys(ones, 1),
+        **KERNEL_CONSTANTS,
     }
 
 
@@ -357,52 +345,29 @@ def _processes(
     planting: Planting, places: Sequence[Place], strings: _Strings
 ) -> dict[str, TableColumns]:
     """Return what is known of processes, threads and devices."""
-    pids = [place.pid for place in places]
     threads = [(strings.id("python3"), place.thread(MAIN)) for place in places]
     if planting.autograd == "named":
         threads += [(strings.id("pt_autograd_0"), place.thread(AUTOGRAD)) for place in places]
     if planting.watchdog:
         threads += [(strings.id("pt_nccl_watchdg"), place.thread(WATCHDOG)) for place in places]
     return {
-        "PROCESSES": {
-            "globalPid": [HOST_ID + (pid << 24) for pid in pids],
-            "pid": pids,
-            "name": "python3",
-        },
         "ThreadNames": {
             "nameId": [name for name, _ in threads],
             "priority": 20,
             "globalTid": [thread for _, thread in threads],
         },
-        "TARGET_INFO_GPU": _gpus(places),
-        "TARGET_INFO_CUDA_DEVICE": {
-            "gpuId": [place.gpu for place in places],
-            "cudaId": [place.device for place in places],
-            "pid": pids,
-        },
-    }
-
-
-def _gpus(places: Sequence[Place]) -> TableColumns:
-    return {
-        "vmId": HOST_ID,
-        "id": [place.gpu for place in places],
-        "name": "NVIDIA H100 80GB HBM3",
-        "busLocation": [f"0000:{27 + 8 * place.gpu:02x}:00.0" for place in places],
-        "isDiscrete": 1,
-        "totalMemory": 85_045_870_592,
-        "smCount": 132,
-        "uuid": [place.uuid for place in places],
-        "cuDevice": [place.gpu for place in places],
-        "computeMajor": 9,
-        "computeMinor": 0,
+        **process_tables(
+            places[0].hostname,
+            pids=[place.pid for place in places],
+            gpus=[place.gpu for place in places],
+            devices=[place.device for place in places],
+        ),
     }
 
 
 def _metadata(place: Place, clock: Clock) -> dict[str, TableColumns]:
     """Return the tables that say where, when and by what the export was made."""
-    utc = datetime.fromtimestamp(clock.utc_epoch_ns // 10**9, tz=timezone.utc)
-    boot = _BOOT_NS + place.host * _BOOT_GAP_NS + clock.started_ns
+    boot_ns = _BOOT_NS + place.host * _BOOT_GAP_NS + clock.started_ns
     export = {
         **EXPORT_VERSION,
         "EXPORT_HOST": place.hostname,
@@ -417,17 +382,5 @@ def _metadata(place: Place, clock: Clock) -> dict[str, TableColumns]:
     return {
         "META_DATA_EXPORT": {"name": list(export), "value": list(export.values())},
         "META_DATA_CAPTURE": {"name": [n for n, _ in capture], "value": [v for _, v in capture]},
-        "TARGET_INFO_SESSION_START_TIME": {
-            "utcEpochNs": [clock.utc_epoch_ns],
-            "utcTime": utc.strftime("%Y-%m-%dT%H:%M:%S"),
-            "localTime": utc.strftime("%Y-%m-%dT%H:%M:%S"),
-            "systemClockNs": boot,
-        },
-        "TARGET_INFO_SYSTEM_ENV": {
-            "globalVid": HOST_ID,
-            "devStateName": "Local (CLI)",
-            "name": ["CpuArchitecture", "Hostname"],
-            "nameEnum": [3, 619],
-            "value": ["x86_64", place.hostname],
-        },
+        **session_tables(place.hostname, clock.utc_epoch_ns, boot_ns),
     }

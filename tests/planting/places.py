@@ -50,6 +50,11 @@ class Clock:
         return int(self.of(np.array([time], dtype=np.int64))[0])
 
 
+def gpu_uuid(hostname: str, gpu: int) -> str:
+    """Return the UUID of a GPU of a host."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"gpu{gpu}.{hostname}"))
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a rank runs, and what of the simulation it is: the device ``simulated``."""
@@ -72,7 +77,7 @@ class Place:
     @property
     def uuid(self) -> str:
         """The GPU's UUID."""
-        return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"gpu{self.gpu}.{self.hostname}"))
+        return gpu_uuid(self.hostname, self.gpu)
 
     def thread(self, number: int) -> int:
         """Return the globalTid of a thread of its process."""

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from tests.planting import layout
+from tests.planting.host_tables import KERNEL_CONSTANTS, process_tables, session_tables
 from tests.planting.kernels.launches import CALL_NAMES, DRIVER, RUNTIME, Arrays, Block, block_of
 from tests.planting.kernels.timetable import DEVICES, Recipe, Timetable, timetable_of
+from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.recorder import KERNEL_NAMES
 
 #: Where a profile says what it was made from; what is made from a recipe is an edition, to be
 #: counted up where that changes.
-_RECIPE, _EDITION = "BUBBLEVIZ_BENCHMARK", 1
-_HOST_ID = 1 << 48
+_RECIPE, _EDITION = "BUBBLEVIZ_BENCHMARK", 2
 _PUSH_POP = 59
 #: StringIds are sparse: one id in this many is in use. Those of library ranges come last.
 _ID_STEP, _FIRST_ID, _FIRST_LIBRARY_ID = 4, 71_000, 1_000_000
@@ -38,16 +39,6 @@ _OUTER = (
 _INNER = ("aten::addmm", "aten::as_strided", "aten::native_layer_norm", "AddmmBackward0")
 #: One library range in this many is a registered string.
 _REGISTERED = 3
-
-#: Columns of kernels that are the same in every row, as in tests.planting.export.
-_KERNEL_CONSTANTS: layout.Columns = {
-    "contextId": 1, "greenContextId": 0, "launchType": 1, "cacheConfig": 0,
-    "registersPerThread": 32, "gridX": 1056, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1,
-    "blockZ": 1, "staticSharedMemory": 0, "dynamicSharedMemory": 0, "localMemoryPerThread": 0,
-    "localMemoryTotal": 250_871_808, "sharedMemoryExecuted": 32_768, "sharedMemoryLimitConfig": 0,
-    "clusterX": 0, "clusterY": 0, "clusterZ": 0, "clusterSchedulingPolicy": 0,
-    "tensorSizeMinusOneElements": "[]",
-}  # fmt: skip
 
 
 def write_profile(recipe: Recipe, path: Path) -> Timetable:
@@ -93,7 +84,7 @@ def _pid(device: int) -> int:
 
 def _process(device: int) -> int:
     """Return the globalPid of a process."""
-    return _HOST_ID | (_pid(device) << 24)
+    return HOST_ID | (_pid(device) << 24)
 
 
 def _thread(device: int) -> int:
@@ -111,39 +102,22 @@ def _string_ids() -> dict[str, int]:
 def _small_tables(recipe: Recipe, strings: Mapping[str, int]) -> dict[str, layout.Columns]:
     """Return the tables that do not grow with the profile."""
     devices = range(DEVICES)
-    pids = [_pid(device) for device in devices]
-    environment = (("Hostname", "bench0"), ("OsName", "Linux"))
     exported = (("EXPORT_SCHEMA_VERSION", "3.25.0"), (_RECIPE, _signed(recipe)))
     return {
         "StringIds": {"id": list(strings.values()), "value": list(strings)},
-        "TARGET_INFO_SYSTEM_ENV": {
-            "globalVid": _HOST_ID, "devStateName": "CpuInfo",
-            "name": [name for name, _ in environment], "nameEnum": 0,
-            "value": [value for _, value in environment],
-        },
-        "TARGET_INFO_SESSION_START_TIME": {
-            "utcEpochNs": [1_760_000_000_000_000_000], "utcTime": "2025-10-09 08:53:20",
-            "localTime": "2025-10-09 08:53:20", "systemClockNs": 5_000_000_000_000,
-        },
-        "TARGET_INFO_GPU": {
-            "vmId": _HOST_ID, "id": list(devices), "name": "NVIDIA H100 80GB HBM3",
-            "busLocation": [f"0000:{27 + 8 * device:02x}:00.0" for device in devices],
-            "uuid": [f"0b0b1e00-0000-4000-8000-{device:012x}" for device in devices],
-            "cuDevice": list(devices),
-        },
-        "TARGET_INFO_CUDA_DEVICE": {"gpuId": list(devices), "cudaId": list(devices), "pid": pids},
-        "PROCESSES": {
-            "globalPid": [_process(device) for device in devices], "pid": pids, "name": "python3",
-        },
+        **process_tables("bench0", [_pid(device) for device in devices], devices, devices),
+        **session_tables("bench0", EPOCH_NS, monotonic_ns=5_000_000_000_000),
         "ThreadNames": {
-            "nameId": strings["python3"], "priority": 20,
+            "nameId": strings["python3"],
+            "priority": 20,
             "globalTid": [_thread(device) for device in devices],
         },
         "META_DATA_EXPORT": {
-            "name": [name for name, _ in exported], "value": [value for _, value in exported],
+            "name": [name for name, _ in exported],
+            "value": [value for _, value in exported],
         },
         **layout.enums(),
-    }  # fmt: skip
+    }
 
 
 def _blocks(timetable: Timetable, iteration: int) -> list[Block]:
@@ -199,7 +173,7 @@ def _write_kernels(
             "shortName": named[:, 1],
             "mangledName": named[:, 2],
             "gridId": np.arange(written + 1, written + 1 + len(named), dtype=np.int64),
-            **_KERNEL_CONSTANTS,
+            **KERNEL_CONSTANTS,
         }
         layout.insert_rows(database, "CUPTI_ACTIVITY_KIND_KERNEL", columns)
         written += len(named)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
+from tests.planting.host_tables import KERNEL_CONSTANTS, process_tables, session_tables
 from tests.planting.layout import EXPORT_VERSION, Columns, enums, write_export
 from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
@@ -211,15 +211,7 @@ def _recorded(
             "shortName": named[:, 1],
             "mangledName": named[:, 2],
             "gridId": np.arange(1, len(kernels) + 1),
-            "gridX": 1056,
-            "localMemoryTotal": 250_871_808,
-            "sharedMemoryExecuted": 32_768,
-            "registersPerThread": 32,
-            "blockX": 128,
-            "tensorSizeMinusOneElements": "[]",
-            **dict.fromkeys(("contextId", "gridY", "gridZ", "blockY", "blockZ", "launchType"), 1),
-            **dict.fromkeys(("staticSharedMemory", "dynamicSharedMemory"), 0),
-            **dict.fromkeys(("localMemoryPerThread", "greenContextId", "clusterX"), 0),
+            **KERNEL_CONSTANTS,
         },
         "CUPTI_ACTIVITY_KIND_RUNTIME": {
             "start": called[order],
@@ -252,35 +244,18 @@ def _pids(rank: Ints) -> Ints:
 
 def _target(server: int, ranks: int, session_ns: int, error_ns: int) -> dict[str, Columns]:
     """Return the tables that say where, when and by what an export was made."""
-    host, devices = f"node{server:05}", np.arange(ranks)
-    pids = _pids(devices)
-    gpus = [str(uuid.uuid5(uuid.NAMESPACE_DNS, f"gpu{gpu}.{host}")) for gpu in range(ranks)]
+    host, devices = f"node{server:05}", range(ranks)
+    pids = _pids(np.arange(ranks)).tolist()
     return {
-        "PROCESSES": {"globalPid": HOST_ID + (pids << 24), "pid": pids, "name": _PYTHON},
-        "TARGET_INFO_GPU": {
-            "vmId": HOST_ID,
-            "id": devices,
-            "name": "NVIDIA H100 80GB HBM3",
-            "uuid": gpus,
-            "cuDevice": devices,
-            "totalMemory": 85_045_870_592,
-            "smCount": 132,
-        },
-        "TARGET_INFO_CUDA_DEVICE": {"gpuId": devices, "cudaId": devices, "pid": pids},
+        **process_tables(host, pids, devices, devices),
+        **session_tables(
+            host,
+            utc_epoch_ns=EPOCH_NS + session_ns + error_ns,
+            monotonic_ns=_UPTIME_NS + 777_000_000 * server + session_ns,
+        ),
         "META_DATA_EXPORT": {
             "name": list(EXPORT_VERSION),
             "value": list(EXPORT_VERSION.values()),
         },
         "META_DATA_CAPTURE": {"name": ["CAPTURE_EVENT_TYPE"] * 2, "value": ["NvtxEvents", "Cuda"]},
-        "TARGET_INFO_SESSION_START_TIME": {
-            "utcEpochNs": [EPOCH_NS + session_ns + error_ns],
-            "systemClockNs": _UPTIME_NS + 777_000_000 * server + session_ns,
-        },
-        "TARGET_INFO_SYSTEM_ENV": {
-            "globalVid": HOST_ID,
-            "devStateName": "Local (CLI)",
-            "name": ["CpuArchitecture", "Hostname"],
-            "nameEnum": [3, 619],
-            "value": ["x86_64", host],
-        },
     }
