@@ -34,7 +34,7 @@ from bubbleviz.align.profile_clocks import (
 from bubbleviz.align.ranks import places_of
 from bubbleviz.align.refusals import refuse_other_runs
 from bubbleviz.align.stages.pipelines import Parallel
-from bubbleviz.align.stages.staging import Staging, stage
+from bubbleviz.align.stages.staging import stage
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Ints
@@ -69,7 +69,7 @@ class Alignment:
         hosts: Name of the host of each profile.
         captures: First and last time of each profile on its own clock.
         sessions: Clock of each profile according to its session.
-        staging: The recordings on these clocks, with stages, pipelines and iterations.
+        joined: The recordings on these clocks, with stages, pipelines and iterations.
         place: Index of each rank in the report.
         time: Common clock of all profiles.
         early: Limitations for ranks of one machine that contradict each other.
@@ -80,7 +80,7 @@ class Alignment:
     hosts: tuple[str, ...]
     captures: tuple[tuple[int, int], ...]
     sessions: tuple[ProfileClock, ...]
-    staging: Staging
+    joined: JoinedRecordings
     place: Ints
     time: Timebase
     early: tuple[Limitation, ...]
@@ -113,7 +113,7 @@ def align_recordings(parts: Recordings, hints: RunHints) -> Alignment:
         *notes,
         *alignment.time.limitations,
         *alignment.early,
-        *alignment.staging.limitations,
+        *alignment.joined.limitations,
     )
     return replace(alignment, limitations=limitations)
 
@@ -159,30 +159,30 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> Ali
     sessions = session_clocks(sources, machines)
     joined = join(parts, machines, sessions)
     refuse_other_runs(parts.recordings, machines, joined)
-    staging, place = _stage_in_order(as_stream(joined), hints)
+    joined, place = _stage_in_order(as_stream(joined), hints)
     captures = _captures(parts)
     return Alignment(
         machines=machines,
         hosts=tuple(source.host for source in sources),
         captures=captures,
         sessions=sessions,
-        staging=staging,
+        joined=joined,
         place=place,
-        time=timebase(staging, sessions, captures, hints.method or "causal"),
-        early=within_machines(staging),
+        time=timebase(joined, sessions, captures, hints.method or "causal"),
+        early=within_machines(joined),
     )
 
 
-def _stage_in_order(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
-    """Return stages, pipelines and iterations, and the index of each rank in the report.
+def _stage_in_order(joined: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
+    """Find stages, pipelines and iterations, and the index of each rank in the report.
 
     Raises:
         UsageError: ``hints.order`` does not name every rank once.
     """
-    staging = stage(joined, parallel=hints.parallel)
-    place = places_of(staging)
+    staged = stage(joined, parallel=hints.parallel)
+    place = places_of(staged)
     if not hints.order:
-        return staging, place
+        return staged, place
     # The order names ranks by the indices that they would have without it.
     if sorted(hints.order) != list(range(len(place))):
         raise UsageError(
@@ -190,8 +190,8 @@ def _stage_in_order(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging,
             "that the table gives them without it"
         )
     order = np.argsort(place)[np.array(hints.order)].tolist()
-    staging = stage(joined, order, hints.parallel)
-    return staging, places_of(staging)
+    staged = stage(joined, order, hints.parallel)
+    return staged, places_of(staged)
 
 
 def _separate_contradicting(
@@ -212,19 +212,19 @@ def _separate_contradicting(
         alignment: The alignment, or a new one if machines were separated.
         notes: Limitations for hostnames that stand for several machines, or may do so.
     """
-    staging = alignment.staging
+    joined = alignment.joined
     given_hosts = {host for group in hints.same_clock for host in group}
     is_given = any(recording.source.host in given_hosts for recording in parts.recordings)
-    is_given |= any(clock is not None and clock.aligned for clock in staging.joined.told_clocks)
+    is_given |= any(clock is not None and clock.aligned for clock in joined.told_clocks)
     shares_machine = len(alignment.machines) > len(set(alignment.machines))
-    if is_given or not shares_machine or not staging.pairing.known:
+    if is_given or not shares_machine or not joined.paired:
         return alignment, ()
-    machines = separate_machines(staging, rank_precedences(staging))
+    machines = separate_machines(joined, rank_precedences(joined))
     if machines is None:
         return alignment, ()
     renamed = _rename_hosts(parts, alignment.machines, machines)
     separated = _align(renamed, machines, hints)
-    is_matched = separated.staging.pairing.known
+    is_matched = separated.joined.paired
     if is_matched and not separated.time.contradicted and not separated.early:
         return separated, shared_name_limitations(alignment.machines, machines)
     kind = LimitationKind.RANKS_CONTRADICTED

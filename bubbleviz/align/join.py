@@ -7,12 +7,13 @@ nanoseconds; :func:`correct_clocks` is the only place that moves them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.profile_clocks import ProfileClock, correct_times
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
@@ -20,7 +21,7 @@ from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents, group_sum
-from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COUNTED, Phase
@@ -48,9 +49,19 @@ class JoinedRank:
     local: LocalRank
 
 
+def _unknown() -> Ints:
+    """Return the column of an attribute that is not known yet."""
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True)
 class JoinedRecordings(RecordedTables):
-    """The tables of all recordings. Ranks are numbered in the order of the profiles.
+    """The tables of all recordings, and what alignment finds out about their ranks.
+
+    Ranks are numbered in the order of the profiles. :func:`join` sets the attributes up to
+    ``unmarked``. The other attributes are unknown until
+    :func:`bubbleviz.align.stages.staging.stage` sets them together with the virtual stages and
+    chunks of the operations.
 
     Attributes:
         ranks: All ranks.
@@ -64,6 +75,24 @@ class JoinedRecordings(RecordedTables):
             none.
         inferred: Whether the names of any recording leave microbatches to be counted by order.
         unmarked: Whether the names of any recording do not show where iterations begin.
+        arrivals: Times at which the inputs of operations were available, on the clocks of sessions.
+        stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
+        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
+        reducing: Number shared by the ranks that reduce gradients together, or -1 if there are
+            none.
+        common_iteration: Iteration of each operation over all ranks, or -1 if it belongs to none.
+            ``operations.iteration`` counts the iterations of each rank.
+        iteration_names: Names of the iterations over all ranks.
+        paired: Whether it is known which iterations of the ranks are the same.
+        iteration_numbers: Columns (rank, iteration of that rank, iteration over all ranks).
+        stages_missing: Whether virtual stages are known to be missing.
+        ranks_missing: Whether ranks of these or other stages are known to be missing.
+        pipeline_unproven: Whether nothing shows that the ranks are stages instead of replicas of
+            one stage.
+        ends_early: Whether stages may be missing after the last recorded stage.
+        order_refutes: Whether an exact match of the order with a known schedule would show that no
+            stages are missing.
+        limitations: Properties of stages and iterations that could not be inferred.
     """
 
     ranks: tuple[JoinedRank, ...]
@@ -76,6 +105,22 @@ class JoinedRecordings(RecordedTables):
     named_iteration: Ints
     inferred: bool
     unmarked: bool
+    arrivals: Arrivals = field(default_factory=Arrivals.none)
+    stage_of_rank: Ints = field(default_factory=_unknown)
+    pipeline: Ints = field(default_factory=_unknown)
+    reducing: Ints = field(default_factory=_unknown)
+    common_iteration: Ints = field(default_factory=_unknown)
+    iteration_names: tuple[str, ...] = ()
+    paired: bool = False
+    iteration_numbers: tuple[Ints, Ints, Ints] = field(
+        default_factory=lambda: (_unknown(), _unknown(), _unknown())
+    )
+    stages_missing: bool = False
+    ranks_missing: bool = False
+    pipeline_unproven: bool = False
+    ends_early: bool = False
+    order_refutes: bool = True
+    limitations: tuple[Limitation, ...] = ()
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -98,6 +143,16 @@ class JoinedRecordings(RecordedTables):
         """Index of the machine of each rank."""
         index_of = {machine: index for index, machine in enumerate(self.machines)}
         return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
+
+    def common_iterations_of(self, rank: Ints, iteration: Ints) -> Ints:
+        """Return the iteration over all ranks of an iteration of each rank, or -1 if there is none.
+
+        Args:
+            rank: Ranks.
+            iteration: Iteration of each of these ranks, as the rank counts them.
+        """
+        ranks, iterations, common_iterations = self.iteration_numbers
+        return grouping.looked_up((ranks, iterations), common_iterations, (rank, iteration))
 
 
 def join(

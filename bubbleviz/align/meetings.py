@@ -18,9 +18,7 @@ import numpy as np
 from bubbleviz.align.clocks.precedences import LEAVE_NS, unsteady
 from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.pairing.iteration_pairs import paired
 from bubbleviz.align.stages.pipelines import Parallel
-from bubbleviz.align.stages.staging import Staging
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
@@ -37,25 +35,22 @@ _LEAVE_PARTS = 50
 _PIECES_NS = 5_000
 
 
-def met(
-    joined: JoinedRecordings, staging: Staging, time: Timebase, parallel: Parallel | None
-) -> CollectiveIntervals:
+def met(joined: JoinedRecordings, time: Timebase, parallel: Parallel | None) -> CollectiveIntervals:
     """Return the collectives of all ranks, with iterations over all of them and their meetings.
 
     Args:
-        joined: the recordings, on the report's clock.
-        staging: their stages, pipelines and iterations.
-        time: how far clocks can be off.
-        parallel: the sizes of the run, where the user gives them.
+        joined: The recordings on the report's clock, with stages, pipelines and iterations.
+        time: Uncertainty of the clocks.
+        parallel: Sizes of the run, or None if the user gives none.
     """
     table = joined.collectives
-    table = table.changed(iteration=paired(staging.pairing, table.rank, table.iteration))
+    table = table.changed(iteration=joined.common_iterations_of(table.rank, table.iteration))
     if (table.meeting != NONE).any():
         # A table of operations tells them.
         return table
-    places, ordered = (staging.stage_of_rank, staging.pipeline, staging.reducing), True
+    places, ordered = (joined.stage_of_rank, joined.pipeline, joined.reducing), True
     own = table
-    if not staging.pairing.known:
+    if not joined.paired:
         # Then only numbers in groups, and common ends, show what is one.
         own, ordered = table.changed(iteration=np.zeros(len(table), np.int64)), False
     sizes_known = ordered and parallel is not None

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.stages.staging import Staging
 from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import Ints, marked
 from bubbleviz.model.grouping import places_in
@@ -21,14 +20,13 @@ from bubbleviz.model.texts import natural_key, some_of
 _NAMED = 32
 
 
-def places_of(staging: Staging) -> Ints:
+def places_of(joined: JoinedRecordings) -> Ints:
     """Return the index of each rank in the report.
 
     Ranks are ordered by pipeline, stage, host, global rank, device and process.
     """
-    joined = staging.joined
     big = np.iinfo(np.int64).max
-    stages = zip(staging.stage_of_rank.tolist(), staging.pipeline.tolist(), strict=True)
+    stages = zip(joined.stage_of_rank.tolist(), joined.pipeline.tolist(), strict=True)
     key_of = {host: natural_key(host) for host in {rank.host for rank in joined.ranks}}
     keys = [
         (
@@ -44,16 +42,15 @@ def places_of(staging: Staging) -> Ints:
     return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
-def ranks_of(staging: Staging, place: Ints) -> tuple[tables.Rank, ...]:
+def ranks_of(joined: JoinedRecordings, place: Ints) -> tuple[tables.Rank, ...]:
     """Return the ranks in pipeline order.
 
     Args:
-        staging: The recordings with their stages.
+        joined: The recordings with their stages.
         place: Index of each rank in the report.
     """
-    joined = staging.joined
     labels = _labels(joined)
-    stages, pipelines = staging.stage_of_rank.tolist(), staging.pipeline.tolist()
+    stages, pipelines = joined.stage_of_rank.tolist(), joined.pipeline.tolist()
     placed = []
     for index, number in enumerate(np.argsort(place).tolist()):
         rank, first, pipeline = joined.ranks[number], stages[number], pipelines[number]

@@ -18,9 +18,8 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.clocks.offsets import Precedences
 from bubbleviz.align.clocks.timebase import rank_precedences, timebase
-from bubbleviz.align.join import correct_clocks
+from bubbleviz.align.join import JoinedRecordings, correct_clocks
 from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock, subtract_sessions
-from bubbleviz.align.stages.staging import Staging
 from bubbleviz.align.waiting_kernels import kernels_by_name, waiting_limitation
 from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints
@@ -40,7 +39,7 @@ _MAX_NAMES = 8
 
 
 def receiving_kernels(
-    recordings: Sequence[Recording], sessions: Sequence[ProfileClock], staging: Staging
+    recordings: Sequence[Recording], sessions: Sequence[ProfileClock], joined: JoinedRecordings
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose kernels wait for an input and count as compute.
 
@@ -49,17 +48,17 @@ def receiving_kernels(
     Args:
         recordings: All recordings of a run.
         sessions: Clock of each recording according to its session.
-        staging: The recordings on these clocks, with stages and iterations.
+        joined: The recordings on these clocks, with stages and iterations.
     """
     several = _on_several_ranks(recordings, sessions)
-    if not several or not staging.pairing.known:
+    if not several or not joined.paired:
         return
-    precedences = rank_precedences(staging)
-    machine = staging.joined.machine_of_rank
+    precedences = rank_precedences(joined)
+    machine = joined.machine_of_rank
     precedences = precedences.take(machine[precedences.before] == machine[precedences.after])
-    ready_ns = _inputs_ready(staging, precedences)
+    ready_ns = _inputs_ready(joined, precedences)
     for name, of_ranks in several.items():
-        if _are_receiving(of_ranks, staging.operations, ready_ns):
+        if _are_receiving(of_ranks, joined.operations, ready_ns):
             behaviour = "begins before the input of its operation exists, and ends once it does"
             yield waiting_limitation(name, of_ranks, behaviour, "bubbles are too small")
 
@@ -68,7 +67,7 @@ def contradicting_kernels(
     recordings: Sequence[Recording],
     captures: Sequence[tuple[int, int]],
     sessions: Sequence[ProfileClock],
-    staging: Staging,
+    joined: JoinedRecordings,
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose waiting explains why clocks contradict each other.
 
@@ -79,16 +78,16 @@ def contradicting_kernels(
         recordings: All recordings of a run.
         captures: First and last time of each profile on its own clock.
         sessions: Clock of each recording according to its session.
-        staging: The recordings on these clocks, with stages and iterations.
+        joined: The recordings on these clocks, with stages and iterations.
     """
     for name, of_ranks in _on_several_ranks(recordings, sessions).items():
-        start_ns = _starts_without(of_ranks, staging.operations)
-        shortened = staging.with_operations(staging.operations.changed(start_ns=start_ns))
+        start_ns = _starts_without(of_ranks, joined.operations)
+        shortened = replace(joined, operations=joined.operations.changed(start_ns=start_ns))
         time = timebase(shortened, sessions, captures, "causal")
         if time.contradicted:
             continue
         corrections = subtract_sessions(time.clocks, sessions)
-        aligned = replace(staging, joined=correct_clocks(staging.joined, corrections))
+        aligned = correct_clocks(joined, corrections)
         ready_ns = _inputs_ready(aligned, rank_precedences(aligned))
         on_report = _on_several_ranks(recordings, time.clocks)[name]
         if _are_receiving(on_report, aligned.operations, ready_ns):
@@ -129,19 +128,19 @@ def _numbered_through(
         first_rank += len(recording.ranks)
 
 
-def _inputs_ready(staging: Staging, precedences: Precedences) -> Ints:
+def _inputs_ready(joined: JoinedRecordings, precedences: Precedences) -> Ints:
     """Return when the inputs of each operation existed, or ``NEVER``.
 
     Operations with a recorded receive are left out.
 
     Args:
-        staging: Stages, pipelines and iterations of the recordings.
+        joined: The recordings with stages, pipelines and iterations.
         precedences: Data dependencies between ranks on one clock.
     """
     rows = precedences.after_row
-    is_used = staging.arrivals.latest_ns[rows] == NEVER
+    is_used = joined.arrivals.latest_ns[rows] == NEVER
     before_ns = precedences.before_ns[is_used]
-    return group_latest(rows[is_used], len(staging.operations), before_ns, NEVER)
+    return group_latest(rows[is_used], len(joined.operations), before_ns, NEVER)
 
 
 def _starts_without(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:

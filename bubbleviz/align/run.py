@@ -13,7 +13,6 @@ from bubbleviz.align.alignment import Alignment, RunHints, align_recordings
 from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.join import JoinedRecordings, correct_clocks
 from bubbleviz.align.meetings import met, without_members
-from bubbleviz.align.pairing.iteration_pairs import Pairing, paired
 from bubbleviz.align.profile_clocks import ProfileClock, subtract_sessions
 from bubbleviz.align.ranks import find_excluded_ranks, ranks_of
 from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
@@ -121,11 +120,11 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     """
     recordings = parts.recordings
     alignment = align_recordings(parts, hints)
-    staging, place, time = alignment.staging, alignment.place, alignment.time
-    pairing = staging.pairing
-    joined = correct_clocks(staging.joined, subtract_sessions(time.clocks, alignment.sessions))
-    ranks = ranks_of(staging, place)
-    collectives = met(joined, staging, time, hints.parallel)
+    place, time = alignment.place, alignment.time
+    corrections = subtract_sessions(time.clocks, alignment.sessions)
+    joined = correct_clocks(alignment.joined, corrections)
+    ranks = ranks_of(joined, place)
+    collectives = met(joined, time, hints.parallel)
     limitations = (
         *alignment.limitations,
         *find_excluded_ranks(joined),
@@ -135,14 +134,14 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     renumbered = replace(
         joined.operations,
         rank=place[joined.operations.rank],
-        iteration=pairing.iteration,
+        iteration=joined.common_iteration,
         stages=tuple(rank.stage for rank in ranks),
         global_ranks=tuple(rank.global_rank for rank in ranks),
     )
     hosts = joined.hosts.changed(rank=place[joined.hosts.rank])
     operations, busy, hosts, new_row = _sort_operations(renumbered, joined.busy, hosts)
     collectives = collectives.changed(operation=new_row[collectives.operation])
-    times = _tabulate_active_times(joined, pairing, place)
+    times = _tabulate_active_times(joined, place)
     n_ranks = [len(recording.ranks) for recording in recordings]
     bounds = np.cumsum([0, *n_ranks]).tolist()
     rank_of_local = tuple(place[first:stop] for first, stop in pairwise(bounds))
@@ -165,13 +164,13 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         overheads=_sort_intervals(joined.overheads, place),
         unrecorded=_sort_intervals(joined.unrecorded, place),
         hosts=hosts,
-        iteration_names=pairing.names,
-        paired=pairing.known,
-        stages_missing=staging.stages_missing,
-        ranks_missing=staging.ranks_missing,
-        pipeline_unproven=staging.pipeline_unproven,
-        ends_early=staging.ends_early,
-        order_refutes=staging.order_refutes,
+        iteration_names=joined.iteration_names,
+        paired=joined.paired,
+        stages_missing=joined.stages_missing,
+        ranks_missing=joined.ranks_missing,
+        pipeline_unproven=joined.pipeline_unproven,
+        ends_early=joined.ends_early,
+        order_refutes=joined.order_refutes,
         limitations=limitations,
         rank_of_local=rank_of_local,
         pauses=_sort_intervals(joined.pauses, place),
@@ -193,32 +192,29 @@ def _find_waiting_kernels(
         alignment: Their stages, iterations and clocks.
         hints: Statements of the user about the run.
     """
-    staging, time, sessions = alignment.staging, alignment.time, alignment.sessions
+    joined, time, sessions = alignment.joined, alignment.time, alignment.sessions
     waiting = waiting_kernels(recordings, time.clocks)
     if time.contradicted and hints.method != "utc":
-        receiving = contradicting_kernels(recordings, alignment.captures, sessions, staging)
+        receiving = contradicting_kernels(recordings, alignment.captures, sessions, joined)
     else:
-        receiving = receiving_kernels(recordings, sessions, staging)
+        receiving = receiving_kernels(recordings, sessions, joined)
     return (*waiting, *receiving)
 
 
-def _tabulate_active_times(
-    joined: JoinedRecordings, pairing: Pairing, place: Ints
-) -> dict[str, Ints]:
+def _tabulate_active_times(joined: JoinedRecordings, place: Ints) -> dict[str, Ints]:
     """Return the times for which ranks were active by name, each of shape (iterations, ranks).
 
     Args:
-        joined: The recordings.
-        pairing: Iterations over all ranks.
+        joined: The recordings with paired iterations.
         place: Index of each rank in the report.
     """
     active = joined.active
-    iteration = paired(pairing, active.rank, active.iteration)
+    iteration = joined.common_iterations_of(active.rank, active.iteration)
     is_paired = iteration >= 0
     cells = iteration[is_paired], place[active.rank[is_paired]]
     times = {}
     for name in ("active_ns", "kernel_ns", "gap_ns", "collective_gap_ns"):
-        by_iteration = np.zeros((len(pairing.names), len(place)), np.int64)
+        by_iteration = np.zeros((len(joined.iteration_names), len(place)), np.int64)
         by_iteration[cells] = getattr(active, name)[is_paired]
         times[name] = by_iteration
     return times

@@ -13,8 +13,8 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.clocks import offsets
+from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import GRAIN_NS
-from bubbleviz.align.stages.staging import Staging
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -24,21 +24,22 @@ from bubbleviz.model.texts import counted
 _MIN_BROKEN_SHARE = 0.5
 
 
-def separate_machines(staging: Staging, precedences: offsets.Precedences) -> tuple[str, ...] | None:
+def separate_machines(
+    joined: JoinedRecordings, precedences: offsets.Precedences
+) -> tuple[str, ...] | None:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
     Profiles with agreeing clocks join one machine, unless it has a profile with a contradicting
     clock. A profile without dependencies on the others gets a separate machine.
 
     Args:
-        staging: The recordings on the clocks of their sessions, with stages and iterations.
+        joined: The recordings on the clocks of their sessions, with stages and iterations.
         precedences: Dependencies between all ranks; their clocks are rank numbers.
 
     Returns:
         Machine of each profile, or None if no clock is contradicted.
     """
-    joined = staging.joined
-    agreeing, contradicting = _compare_clocks(staging, precedences)
+    agreeing, contradicting = _compare_clocks(joined, precedences)
     if not contradicting:
         return None
     contradicted = {joined.machine_of_profile[profile] for profile, _ in contradicting}
@@ -88,7 +89,7 @@ def _group_profiles(
 
 
 def _compare_clocks(
-    staging: Staging, precedences: offsets.Precedences
+    joined: JoinedRecordings, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     """Compare the clocks of profiles of one machine by the dependencies between them.
 
@@ -96,7 +97,6 @@ def _compare_clocks(
         agreeing: Pairs of profiles without a contradicted dependency.
         contradicting: Pairs with contradicted dependencies in most of their iterations.
     """
-    joined = staging.joined
     profile = np.array([rank.profile for rank in joined.ranks], np.int64)
     machine = joined.machine_of_rank
     before, after = profile[precedences.before], profile[precedences.after]
@@ -104,7 +104,7 @@ def _compare_clocks(
     rows = np.flatnonzero(is_same_machine & (before != after))
     if not len(rows):
         return set(), set()
-    early_ns = _early_ns(staging, precedences)[rows]
+    early_ns = _early_ns(joined, precedences)[rows]
     low, high = np.minimum(before, after)[rows], np.maximum(before, after)[rows]
     cells = groups_of(low, high, precedences.iteration[rows])
     is_broken = np.zeros(len(cells), bool)
@@ -122,14 +122,14 @@ def _compare_clocks(
     return agreeing, contradicting
 
 
-def _early_ns(staging: Staging, precedences: offsets.Precedences) -> Ints:
+def _early_ns(joined: JoinedRecordings, precedences: offsets.Precedences) -> Ints:
     """Return how long before its input each operation ran, by the clock of its host.
 
     An operation without a receive may begin with kernels that need no input, so its end is
     compared instead of its start. Times are negative if the operation ran after its input.
     """
-    received = staging.arrivals.latest_ns[precedences.after_row] != NEVER
-    end_ns = staging.operations.end_ns[precedences.after_row]
+    received = joined.arrivals.latest_ns[precedences.after_row] != NEVER
+    end_ns = joined.operations.end_ns[precedences.after_row]
     after_ns = np.where(received, precedences.after_ns, end_ns)
     return np.asarray(precedences.before_ns - after_ns, np.int64)
 

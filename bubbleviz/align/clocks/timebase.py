@@ -17,9 +17,7 @@ from bubbleviz.align.clocks.clock_solver import Contradiction, solve
 from bubbleviz.align.clocks.clock_steps import ClockStep, clock_steps
 from bubbleviz.align.clocks.precedences import dependencies, overlaps, reductions
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.pairing.iteration_pairs import paired
 from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock
-from bubbleviz.align.stages.staging import Staging
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, listed, natural_key
@@ -53,7 +51,7 @@ class Timebase:
 
 
 def timebase(
-    staging: Staging,
+    joined: JoinedRecordings,
     clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
     method: str,
@@ -61,27 +59,26 @@ def timebase(
     """Return the clock of all profiles.
 
     Args:
-        staging: The recordings on the clocks of their sessions, with stages and iterations.
+        joined: The recordings on the clocks of their sessions, with stages and iterations.
         clocks: Clock of each profile according to its session.
         captures: First and last time of each profile, on its own clock.
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
-    joined = staging.joined
     if any(clock is not None and clock.aligned for clock in joined.told_clocks):
         return _as_told(joined)
     if method != "causal" or len(joined.machines) == 1:
-        return _by_session(staging, clocks, method)
+        return _by_session(joined, clocks, method)
     bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
     for own, machine, capture in zip(clocks, joined.machine_of_profile, captures, strict=True):
         bounds[machine].extend(time + own.offset_ns for time in capture)
     starts_ns = np.array([min(times) for times in bounds.values()], np.int64)
     ends_ns = np.array([max(times) for times in bounds.values()], np.int64)
     extents = starts_ns, ends_ns
-    reference = _reference_machine(staging)
-    solution = _solved(staging, extents, reference)
+    reference = _reference_machine(joined)
+    solution = _solved(joined, extents, reference)
     if reference and not _is_constant(solution[1]):
         # Corrections with drift or without bounds cannot be converted to the first machine's clock.
-        solution = _solved(staging, extents, 0)
+        solution = _solved(joined, extents, 0)
     precedences, corrections, contradiction, dropped = solution
     steps, stepped = clock_steps(precedences, len(joined.machines), extents)
     corrections = stepped if steps else corrections
@@ -91,7 +88,7 @@ def timebase(
     uncertainties = [correction.uncertainty_ns for correction in corrections]
     found = _timebase(joined, corrected, uncertainties)
     notes = []
-    if not found.comparable.all() and staging.pairing.known:
+    if not found.comparable.all() and joined.paired:
         notes.append(_unbounded(joined, found.comparable))
     if dropped:
         notes.append(
@@ -102,39 +99,39 @@ def timebase(
             )
         )
     if contradiction is not None:
-        notes.append(_contradicting(staging, precedences, contradiction))
+        notes.append(_contradicting(joined, precedences, contradiction))
     if steps:
-        notes.append(_stepped(staging, steps))
+        notes.append(_stepped(joined, steps))
     return replace(
         found,
         contradicted=contradiction is not None or len(steps) > 0,
-        jump_ns=_jumps(len(staging.pairing.names), steps, contradiction),
+        jump_ns=_jumps(len(joined.iteration_names), steps, contradiction),
         limitations=tuple(notes),
     )
 
 
-def within_machines(staging: Staging) -> tuple[Limitation, ...]:
+def within_machines(joined: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation where ranks of one machine, which share its clock, contradict each other.
 
     Only received inputs count: spans may begin with kernels that need none. Where stages were given
     that cannot be, these are wrong, and no clock is.
     """
-    given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in staging.limitations)
-    if given or not staging.pairing.known or (staging.arrivals.latest_ns == NEVER).all():
+    given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in joined.limitations)
+    if given or not joined.paired or (joined.arrivals.latest_ns == NEVER).all():
         return ()
-    pairs = rank_precedences(staging)
-    machine = staging.joined.machine_of_rank
+    pairs = rank_precedences(joined)
+    machine = joined.machine_of_rank
     same = machine[pairs.before] == machine[pairs.after]
-    same &= staging.arrivals.latest_ns[pairs.after_row] != NEVER
+    same &= joined.arrivals.latest_ns[pairs.after_row] != NEVER
     early_ns = np.where(same, pairs.before_ns - pairs.after_ns, 0)
     broken = np.flatnonzero(early_ns > GRAIN_NS)
     if not len(broken):
         return ()
     row = int(early_ns.argmax())
     ends = int(pairs.after_row[row]), int(pairs.before_row[row])
-    stages = " and ".join(str(int(staging.operations.virtual_stage[at])) for at in ends)
+    stages = " and ".join(str(int(joined.operations.virtual_stage[at])) for at in ends)
     reason = (
-        f"{_need(staging, pairs, row)} (virtual stages {stages}), and ran "
+        f"{_need(joined, pairs, row)} (virtual stages {stages}), and ran "
         f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
         "them are wrong, its work goes on after what it passes on, or stages are other than "
         "inferred (--parallel sets them)"
@@ -142,16 +139,15 @@ def within_machines(staging: Staging) -> tuple[Limitation, ...]:
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
 
-def _reference_machine(staging: Staging) -> int:
+def _reference_machine(joined: JoinedRecordings) -> int:
     """Return the index of the machine that serves as reference when clocks are solved.
 
     The choice does not depend on the order of files. It is the machine of the first stage. Ties are
     broken by the smallest rank number, then by the name of the machine.
     """
-    joined = staging.joined
     largest = np.iinfo(np.int64).max
     keys = []
-    for rank, stage in zip(joined.ranks, staging.stage_of_rank.tolist(), strict=True):
+    for rank, stage in zip(joined.ranks, joined.stage_of_rank.tolist(), strict=True):
         global_rank = rank.local.global_rank
         number = largest if global_rank is None else global_rank
         keys.append((stage if stage >= 0 else largest, number, natural_key(rank.machine)))
@@ -183,22 +179,21 @@ def _relate_to_first(
     return tuple(related)
 
 
-def rank_precedences(staging: Staging) -> offsets.Precedences:
+def rank_precedences(joined: JoinedRecordings) -> offsets.Precedences:
     """Return the data dependencies between all ranks, in which clocks are rank numbers.
 
     Replicas of a stage that cannot be distinguished are compared on the clock of their machine.
     """
-    joined = staging.joined
-    return _causal(staging, np.arange(len(joined.ranks)), joined.machine_of_rank)
+    return _causal(joined, np.arange(len(joined.ranks)), joined.machine_of_rank)
 
 
 def _solved(
-    staging: Staging, extents: tuple[Ints, Ints], reference: int
+    joined: JoinedRecordings, extents: tuple[Ints, Ints], reference: int
 ) -> tuple[offsets.Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
     """Solve the clocks of all machines.
 
     Args:
-        staging: The recordings on the clocks of their sessions, with stages and iterations.
+        joined: The recordings on the clocks of their sessions, with stages and iterations.
         extents: Start and end of each machine's captures.
         reference: Index of the machine whose correction is 0.
 
@@ -209,14 +204,13 @@ def _solved(
         is_without_collectives: Whether precedences of collectives were dropped because they
             contradict the others.
     """
-    joined = staging.joined
-    causal = _causal(staging, joined.machine_of_rank)
+    causal = _causal(joined, joined.machine_of_rank)
     reduced = offsets.together()
-    if staging.pairing.known:
+    if joined.paired:
         table = reductions(joined.collectives, joined.operations)
-        iteration = paired(staging.pairing, table.rank, table.iteration)
+        iteration = joined.common_iterations_of(table.rank, table.iteration)
         table = table.changed(iteration=iteration)
-        reduced = overlaps(table, staging.reducing, joined.machine_of_rank)
+        reduced = overlaps(table, joined.reducing, joined.machine_of_rank)
     both = offsets.together(causal, reduced)
     found = solve(both, *extents, reference)
     if found[1] is None or len(reduced) == 0:
@@ -255,9 +249,8 @@ def _timebase(
     )
 
 
-def _by_session(staging: Staging, clocks: Sequence[ProfileClock], method: str) -> Timebase:
+def _by_session(joined: JoinedRecordings, clocks: Sequence[ProfileClock], method: str) -> Timebase:
     """Return the clocks of the sessions. Only ``utc`` trusts the clocks of further machines."""
-    joined = staging.joined
     count = len(joined.machines)
     if method == "none":
         # Each machine stays on the clock of its first profile.
@@ -281,12 +274,12 @@ def _by_session(staging: Staging, clocks: Sequence[ProfileClock], method: str) -
         "period need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
-    precedences = _causal(staging, joined.machine_of_rank)
+    precedences = _causal(joined, joined.machine_of_rank)
     early = precedences.before_ns - precedences.after_ns
     if broken := early.max(initial=0) > GRAIN_NS:
         row = int(early.argmax())
         reason = (
-            f"{_need(staging, precedences, row)}, and by UTC it ran "
+            f"{_need(joined, precedences, row)}, and by UTC it ran "
             f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
             "(!), and --align causal finds better ones"
         )
@@ -298,22 +291,22 @@ def _by_session(staging: Staging, clocks: Sequence[ProfileClock], method: str) -
 
 
 def _causal(
-    staging: Staging, clock: Ints, replica_clock: Ints | None = None
+    joined: JoinedRecordings, clock: Ints, replica_clock: Ints | None = None
 ) -> offsets.Precedences:
     """Return the precedences of data dependencies; none where iterations are not paired.
 
     Args:
-        staging: stages, pipelines and iterations.
+        joined: The recordings with stages, pipelines and iterations.
         clock: of each rank.
         replica_clock: Clock of each rank on which replicas of a stage are compared. It is
             ``clock`` if omitted.
     """
-    if not staging.pairing.known:
+    if not joined.paired:
         return offsets.together()
     return dependencies(
-        staging.operations.changed(iteration=staging.pairing.iteration),
-        staging.arrivals,
-        staging.pipeline,
+        joined.operations.changed(iteration=joined.common_iteration),
+        joined.arrivals,
+        joined.pipeline,
         clock,
         clock if replica_clock is None else replica_clock,
     )
@@ -332,10 +325,9 @@ def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
 
 
 def _contradicting(
-    staging: Staging, precedences: offsets.Precedences, contradiction: Contradiction
+    joined: JoinedRecordings, precedences: offsets.Precedences, contradiction: Contradiction
 ) -> Limitation:
     """Return the limitation for a cycle of dependencies that no clocks satisfy."""
-    joined = staging.joined
     machines = joined.machines
     needs = []
     for row in contradiction.rows:
@@ -343,7 +335,7 @@ def _contradicting(
         after = machines[int(precedences.after[row])]
         is_operation = precedences.after_row[row] >= 0
         collective = f"a collective of {after} holds {before}"
-        needs.append(_need(staging, precedences, row) if is_operation else collective)
+        needs.append(_need(joined, precedences, row) if is_operation else collective)
     hosts = dict.fromkeys(machines[int(precedences.before[row])] for row in contradiction.rows)
     return Limitation(
         "clocks of several hosts contradict each other",
@@ -369,27 +361,27 @@ def _jumps(
     return jumps if steps else np.empty(0, np.int64)
 
 
-def _stepped(staging: Staging, steps: Sequence[ClockStep]) -> Limitation:
+def _stepped(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
     """Return the limitation for clocks that were set during the capture."""
-    machines = staging.joined.machines
+    machines = joined.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
     first, second = (machines[number] for number in (step.first, step.second))
     more = f", and {counted(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
     return Limitation(
         "clocks that were set during the capture",
-        f"about iteration {staging.pairing.names[step.behind]} the clock of {second} jumps by "
+        f"about iteration {joined.iteration_names[step.behind]} the clock of {second} jumps by "
         f"{-step.by_ns / 1e3:+,.1f} us against that of {first}{more}; uncertainties cover both "
         "sides of the jump, and every ratio is marked (!), since times on that clock are wrong",
         len(steps),
     )
 
 
-def _need(staging: Staging, precedences: offsets.Precedences, row: int) -> str:
+def _need(joined: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
     """Return a clause that says which operation needs which."""
-    joined, operations, names = staging.joined, staging.operations, []
+    operations, names = joined.operations, []
     for at in (int(precedences.after_row[row]), int(precedences.before_row[row])):
         name = operations.names[int(operations.name_id[at])]
-        iteration = staging.pairing.names[int(staging.pairing.iteration[at])]
+        iteration = joined.iteration_names[int(joined.common_iteration[at])]
         host = joined.ranks[int(operations.rank[at])].host
         names.append(f"{name[:60]!r} of iteration {iteration} on {host}")
     return " needs ".join(names)

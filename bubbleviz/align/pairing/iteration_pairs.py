@@ -8,12 +8,12 @@ they do not, the pairing is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals, inputs_ready
-from bubbleviz.align.join import JoinedRank, JoinedRecordings
+from bubbleviz.align.arrivals import inputs_ready
+from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.pairing.histories import Histories, histories_of
 from bubbleviz.align.pairing.machine_links import (
     Link,
@@ -32,7 +32,6 @@ from bubbleviz.model.grouping import (
     found_in,
     groups_of,
     heads,
-    looked_up,
     sorted_rows,
     without,
 )
@@ -46,72 +45,82 @@ from bubbleviz.model.phases import Phase
 _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """The common numbers of the iterations of all ranks.
-
-    Attributes:
-        iteration: Iteration of each operation over all ranks, or -1 if it belongs to none.
-        names: Names of the iterations.
-        known: Whether the pairing is known.
-        own: Columns (rank, iteration of that rank, iteration over all ranks).
-        links: Links that joined the machines if iterations have no names, or else the closest
-            candidates. There is one for each machine but the first.
-    """
-
-    iteration: Ints
-    names: tuple[str, ...]
-    known: bool
-    own: tuple[Ints, Ints, Ints]
-    links: tuple[Link, ...] = ()
-
-
-def pair_iterations(
-    joined: JoinedRecordings, inputs: Arrivals, pipeline: Ints, stage: Ints
-) -> Pairing:
+def pair_iterations(joined: JoinedRecordings) -> JoinedRecordings:
     """Number the iterations of all ranks together.
 
     Args:
-        joined: The recordings with virtual stages, and with iterations numbered per rank.
-        inputs: Times at which the inputs of operations were available.
-        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        stage: Stage of each rank, or -1 if unknown.
+        joined: The recordings with virtual stages and pipelines.
+
+    Returns:
+        The recordings with ``common_iteration``, the attributes that describe it, and the
+        limitations of the pairing.
     """
-    operations, named = joined.operations, joined.named_iteration
-    counted = joined.works
-    named_ranks = distinct_rows(operations.rank, chosen=counted & (named >= 0))[0]
+    named_ranks = distinct_rows(
+        joined.operations.rank, chosen=joined.works & (joined.named_iteration >= 0)
+    )[0]
     unnamed = without(joined.working, named_ranks)
-    if counted.any() and len(unnamed) == 0:
-        return _by_name(operations, named, counted)
-    working = distinct(operations.rank[counted & (operations.has_span == 1)])
+    links: tuple[Link, ...] = ()
+    if joined.works.any() and len(unnamed) == 0:
+        paired = _pair_by_name(joined)
+    else:
+        paired, links = _pair_by_order(joined)
+    paired = replace(paired, paired=paired.paired and not joined.unmarked)
+    return replace(paired, limitations=tuple(_list_limitations(paired, links)))
+
+
+def _pair_by_order(joined: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
+    """Pair iterations by their order, and by their times if the order does not decide.
+
+    Times decide only between ranks on one clock.
+
+    Returns:
+        joined: The recordings with paired iterations.
+        links: Links that joined the machines, or else the closest candidates.
+    """
+    operations, works = joined.operations, joined.works
+    working = distinct(operations.rank[works & (operations.has_span == 1)])
     recorded_ns = joined.recorded_start_ns, joined.recorded_end_ns
-    ready_ns = inputs_ready(operations, inputs)
+    ready_ns = inputs_ready(operations, joined.arrivals)
     histories = histories_of(operations, ready_ns, recorded_ns)
-    moves, offset_ns, told, found_links = _moves(joined, histories, working, pipeline, stage)
+    moves, offset_ns, known, links = _find_shifts(joined, histories, working)
     iteration = operations.iteration + moves[operations.rank]
     is_one_clock = len(distinct(joined.machine_of_rank[working])) == 1
     has_equal_counts = len(distinct(histories.counts[working])) == 1
-    if is_one_clock and not (told and has_equal_counts):
-        for compared in _select_compared(operations, joined.works):
-            by_time = _number_by_time(operations, joined.works, compared)
-            if by_time is None:
-                continue
+    if is_one_clock and not (known and has_equal_counts):
+        for by_time in _number_by_times(operations, works):
             numbered = operations.changed(iteration=by_time)
             histories = histories_of(numbered, ready_ns, recorded_ns)
-            moves, _, is_possible, _ = _moves(joined, histories, working, pipeline, stage)
+            moves, _, is_possible, _ = _find_shifts(joined, histories, working)
             if is_possible and not moves.any():
-                told, iteration = True, by_time
+                known, iteration = True, by_time
                 break
-    elif told and not has_equal_counts:
+    elif known and not has_equal_counts:
         moved_ns = offset_ns[joined.machine_of_rank][operations.rank]
-        told = _agrees_with_times(operations, joined.works, iteration, moved_ns)
-    iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
-    present = distinct(iteration[counted & (operations.iteration >= 0)])
-    # An iteration in which no rank works (an Optimizer alone) belongs to the previous iteration.
-    number = np.searchsorted(present, iteration, side="right") - 1
+        known = _agrees_with_times(operations, works, iteration, moved_ns)
+    return replace(_number_worked_iterations(joined, iteration), paired=known), links
+
+
+def _number_worked_iterations(joined: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
+    """Number the iterations in which a rank works, from 0.
+
+    An iteration in which no rank works (an Optimizer alone) belongs to the previous iteration.
+
+    Args:
+        joined: The recordings.
+        iteration: Iteration of each operation, comparable between ranks.
+    """
+    operations = joined.operations
+    has_iteration = operations.iteration >= 0
+    worked = distinct(iteration[joined.works & has_iteration])
+    iteration = np.where(has_iteration, iteration, np.iinfo(np.int64).min)
+    number = np.searchsorted(worked, iteration, side="right") - 1
     first = groups_of(operations.rank, operations.iteration).first
-    own = operations.rank[first], operations.iteration[first], number[first]
-    return Pairing(number, tuple(map(str, range(len(present)))), told, own, found_links)
+    return replace(
+        joined,
+        common_iteration=number,
+        iteration_names=tuple(map(str, range(len(worked)))),
+        iteration_numbers=(operations.rank[first], operations.iteration[first], number[first]),
+    )
 
 
 def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
@@ -136,30 +145,30 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
     yield works
 
 
-def _number_by_time(operations: Operations, works: Bools, compared: Bools) -> Ints | None:
-    """Number the iterations of all ranks by time, or return None if they do not match in time.
+def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
+    """Yield numbers of the iterations of all ranks by time, the best ones first.
 
     Args:
         operations: Operations of all ranks, on one clock.
         works: Mask of the forwards and backwards.
-        compared: Mask of the operations whose times are compared.
 
-    Returns:
-        Iteration of each operation over all ranks, or -1 if it belongs to none.
+    Yields:
+        Iteration of each operation over all ranks, or -1 if it belongs to none. There is nothing to
+        yield if iterations do not match in time.
     """
     has_iteration = operations.iteration >= 0
     if not has_iteration.any():
-        return None
+        return
     worked = np.flatnonzero(works & has_iteration)
     shape = int(operations.rank.max()) + 1, int(operations.iteration.max()) + 1
-    is_worked = np.zeros(shape, np.bool_)
-    is_worked[operations.rank[worked], operations.iteration[worked]] = True
-    work = operations.take(np.flatnonzero(compared & has_iteration & (operations.has_span == 1)))
-    numbers = pair_by_time(work.rank, work.iteration, work.start_ns, work.end_ns, is_worked)
-    if numbers is None:
-        return None
-    number = numbers[operations.rank, np.maximum(operations.iteration, 0)]
-    return np.where(has_iteration, number, NONE)
+    is_worked = marked(shape, (operations.rank[worked], operations.iteration[worked]))
+    has_times = has_iteration & (operations.has_span == 1)
+    for compared in _select_compared(operations, works):
+        work = operations.take(np.flatnonzero(compared & has_times))
+        numbers = pair_by_time(work.rank, work.iteration, work.start_ns, work.end_ns, is_worked)
+        if numbers is not None:
+            number = numbers[operations.rank, np.maximum(operations.iteration, 0)]
+            yield np.where(has_iteration, number, NONE)
 
 
 def _agrees_with_times(
@@ -177,29 +186,16 @@ def _agrees_with_times(
     """
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
     on_one_clock = operations.changed(start_ns=start_ns, end_ns=end_ns)
-    for compared in _select_compared(on_one_clock, works):
-        by_time = _number_by_time(on_one_clock, works, compared)
-        if by_time is not None:
-            rows = np.flatnonzero(works & (operations.iteration >= 0))
-            pairs = groups_of(iteration[rows], by_time[rows])
-            return len(pairs) == len(distinct(iteration[rows])) == len(distinct(by_time[rows]))
-    return True
+    by_time = next(_number_by_times(on_one_clock, works), None)
+    if by_time is None:
+        return True
+    rows = np.flatnonzero(works & (operations.iteration >= 0))
+    pairs = groups_of(iteration[rows], by_time[rows])
+    return len(pairs) == len(distinct(iteration[rows])) == len(distinct(by_time[rows]))
 
 
-def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
-    """Return the iteration over all ranks of iterations of single ranks, or -1 if there is none.
-
-    Args:
-        pairing: of all ranks.
-        rank: ranks.
-        iteration: one of each, as it counts them.
-    """
-    ranks, own, number = pairing.own
-    return looked_up((ranks, own), number, (rank, iteration))
-
-
-def _moves(
-    joined: JoinedRecordings, histories: Histories, working: Ints, pipeline: Ints, stage: Ints
+def _find_shifts(
+    joined: JoinedRecordings, histories: Histories, working: Ints
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
     """Find the shifts of iteration numbers and clocks that match the ranks' iterations.
 
@@ -208,35 +204,55 @@ def _moves(
     linked by all evidence, which gives the clock of the machine for its other ranks. A rank without
     GPU work has no times to compare and takes part in no ratio, so it is not shifted.
 
+    Args:
+        joined: The recordings with virtual stages and pipelines.
+        histories: When each rank ran its iterations.
+        working: Ranks with GPU work.
+
     Returns:
         moves: Shift of the iteration numbers of each rank.
         offset_ns: Correction to add to the clock of each machine.
         is_known: Whether all shifts are known.
-        links: Links between ranks that were used.
+        links: Links that joined the machines, or else the closest candidates. There is one for each
+            machine but the first.
     """
     machine = joined.machine_of_rank
-    moves = np.zeros(len(machine), np.int64)
-    # Whole pipelines come first, and the others are compared with them.
-    n_pipelines = int(pipeline.max(initial=0)) + 1
-    lacking = -np.bincount(pipeline[stage >= 0] + 1, minlength=n_pipelines + 1)
-    known = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
-    order = working[sorted_rows(lacking[pipeline + 1][working], pipeline[working], known)]
-    # What only goes forward reaches late stages when first ones are iterations ahead.
-    loose = ((stage < 0) | (pipeline < 0)) & (run_kind(joined.operations.phase) != INFERENCE)
-    in_step = np.where(loose, machine, NONE)
-    neighbours = first, second, beside = _neighbours(order, pipeline, stage, in_step)
-    linked_ns, found_links = link_machines(histories, neighbours, machine, joined.timed)
-    joined_ones = list(linked_ns)
+    neighbours = first, second, is_replica = _list_neighbours(joined, working)
+    linked_ns, links = link_machines(histories, neighbours, machine, joined.timed)
+    linked_machines = list(linked_ns)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
-    offset_ns[joined_ones] = list(linked_ns.values())
+    offset_ns[linked_machines] = list(linked_ns.values())
     ends = np.stack((machine[first], machine[second]))
-    rows = np.flatnonzero((ends[0] == ends[1]) | np.isin(ends, joined_ones).all(axis=0))
+    is_comparable = (ends[0] == ends[1]) | np.isin(ends, linked_machines).all(axis=0)
+    rows = np.flatnonzero(is_comparable)
     by_ns = (offset_ns[ends[1]] - offset_ns[ends[0]])[rows]
-    moved = shifts(histories, first[rows], second[rows], by_ns, beside[rows])
-    found = dict(zip(rows.tolist(), moved, strict=True))
-    for row, (one, other) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
-        moves[other] = moves[one] + (found.get(row) or 0)
-    return moves, offset_ns, len(rows) == len(first) and None not in moved, found_links
+    shift_of_pair = shifts(histories, first[rows], second[rows], by_ns, is_replica[rows])
+    shift_of_row = dict(zip(rows.tolist(), shift_of_pair, strict=True))
+    moves = np.zeros(len(machine), np.int64)
+    for row, (rank, neighbour) in enumerate(zip(second.tolist(), first.tolist(), strict=True)):
+        moves[rank] = moves[neighbour] + (shift_of_row.get(row) or 0)
+    is_known = len(rows) == len(first) and None not in shift_of_pair
+    return moves, offset_ns, is_known, links
+
+
+def _list_neighbours(joined: JoinedRecordings, working: Ints) -> _Neighbours:
+    """Return the pairs of ranks whose iterations are compared.
+
+    Whole pipelines come first, and the ranks of the others are compared with them.
+
+    Args:
+        joined: The recordings with virtual stages and pipelines.
+        working: Ranks with GPU work.
+    """
+    stage, pipeline = joined.stage_of_rank, joined.pipeline
+    n_pipelines = int(pipeline.max(initial=0)) + 1
+    n_stages = np.bincount(pipeline[stage >= 0] + 1, minlength=n_pipelines + 1)
+    unknown_last = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
+    order = sorted_rows(-n_stages[pipeline + 1][working], pipeline[working], unknown_last)
+    # Early stages of a run that only goes forward may be iterations ahead of late stages.
+    is_loose = ((stage < 0) | (pipeline < 0)) & (run_kind(joined.operations.phase) != INFERENCE)
+    in_step = np.where(is_loose, joined.machine_of_rank, NONE)
+    return _neighbours(working[order], pipeline, stage, in_step)
 
 
 def _neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
@@ -262,33 +278,55 @@ def _neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Nei
     return before, rank, first | alike | together
 
 
-def _by_name(operations: Operations, named: Ints, counted: Bools) -> Pairing:
-    """Pair by name; a post-validation carries the number of the iteration that it validates."""
-    # Most operations are as the one before.
-    rows = heads(operations.rank, operations.iteration, named, counted)
+def _pair_by_name(joined: JoinedRecordings) -> JoinedRecordings:
+    """Pair iterations by name; a post-validation names the iteration that it validates."""
+    operations, named, works = joined.operations, joined.named_iteration, joined.works
+    # Most operations are in the same iteration as the previous one.
+    rows = heads(operations.rank, operations.iteration, named, works)
     lengths = np.diff(rows, append=len(named))
     rank, iteration = operations.rank[rows], operations.iteration[rows]
-    named, counted = named[rows], counted[rows]
     owners = groups_of(rank, iteration)
-    group = owners.of_row
-    of_counted = named[counted]
-    _, number = group_extents(group[counted], len(owners), of_counted, of_counted)
-    idle = np.ones(len(owners), bool)
-    idle[group[counted]] = False
-    rest = (iteration >= 0) & idle[group]
-    np.maximum.at(number, group[rest], named[rest])
-    number = _number_idle_iterations(rank[owners.first], number, idle)
-    used = np.flatnonzero((~idle | (number >= 0)) & (iteration[owners.first] >= 0))
+    of_row = owners.of_row
+    number, is_idle = _find_names(named[rows], works[rows], of_row, iteration)
+    number = _number_idle_iterations(rank[owners.first], number, is_idle)
+    is_used = (~is_idle | (number >= 0)) & (iteration[owners.first] >= 0)
+    used = np.flatnonzero(is_used)
     anchor, away = _between(rank[owners.first[used]], number[used])
     pairs = groups_of(anchor, away)
-    of_owner = scattered(len(owners), used, pairs.of_row)
-    working = marked(len(pairs), of_owner[~idle & (of_owner >= 0)])
-    present = np.flatnonzero(working)
-    first = pairs.first[present]
-    names = tuple(map(_name, anchor[first].tolist(), away[first].tolist()))
-    number = found_in(present, of_owner)
-    own = rank[owners.first], iteration[owners.first], number
-    return Pairing(np.repeat(number[group], lengths), names, known=True, own=own)
+    pair_of_owner = scattered(len(owners), used, pairs.of_row)
+    is_worked = marked(len(pairs), pair_of_owner[~is_idle & (pair_of_owner >= 0)])
+    worked = np.flatnonzero(is_worked)
+    first = pairs.first[worked]
+    common = found_in(worked, pair_of_owner)
+    return replace(
+        joined,
+        common_iteration=np.repeat(common[of_row], lengths),
+        iteration_names=tuple(map(_name, anchor[first].tolist(), away[first].tolist())),
+        paired=True,
+        iteration_numbers=(rank[owners.first], iteration[owners.first], common),
+    )
+
+
+def _find_names(named: Ints, works: Bools, owner: Ints, iteration: Ints) -> tuple[Ints, Bools]:
+    """Return the name of each iteration of a rank, and a mask of the iterations without work.
+
+    Args:
+        named: Iteration that the name of each row gives, or -1 if it gives none.
+        works: Mask of the rows that are forwards or backwards.
+        owner: Index of the iteration of a rank that each row belongs to.
+        iteration: Iteration of each row, or -1 if it belongs to none.
+
+    Returns:
+        number: Largest number that forwards and backwards name. In an iteration without them, it is
+            the largest number of any operation, or -1.
+        is_idle: Mask of the iterations without a forward or backward.
+    """
+    n_owners = int(owner.max(initial=NONE)) + 1
+    _, number = group_extents(owner[works], n_owners, named[works], named[works])
+    is_idle = ~marked(n_owners, owner[works])
+    is_idle_row = (iteration >= 0) & is_idle[owner]
+    np.maximum.at(number, owner[is_idle_row], named[is_idle_row])
+    return number, is_idle
 
 
 def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
@@ -356,27 +394,26 @@ _TO_TELL = (
 )
 
 
-def pairing_limitations(
-    pairing: Pairing, ranks: Sequence[JoinedRank], *, sizes_tell: bool
-) -> Iterator[Limitation]:
-    """Yield a limitation on how iterations that have no names are paired across hosts.
+def _list_limitations(joined: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
+    """Yield limitations for iterations that have no names and are paired across hosts.
 
     Args:
-        pairing: of all ranks.
-        ranks: in their order.
-        sizes_tell: whether the sizes of the run tell which ranks wait for each other.
+        joined: The recordings with paired iterations.
+        links: Links that joined the machines, or else the closest candidates.
     """
-    links = sorted(pairing.links, key=lambda one: one.margin)
-    undecided = [one for one in links if not one.decided]
-    if not pairing.known:
-        why = f"{describe_undecided(undecided[0], ranks)}; " if undecided else ""
-        several = len({rank.machine for rank in ranks}) > 1
-        sizes = "set --parallel tp=,pp=,dp=, " if sizes_tell else ""
-        clocks = " and clocks of several hosts are unbounded" if several else ""
+    links = sorted(links, key=lambda link: link.margin)
+    undecided = [link for link in links if not link.decided]
+    if not joined.paired:
+        reason = f"{describe_undecided(undecided[0], joined.ranks)}; " if undecided else ""
+        has_several_machines = len({rank.machine for rank in joined.ranks}) > 1
+        clocks = " and clocks of several hosts are unbounded" if has_several_machines else ""
+        # Sizes of the run would show which ranks wait for each other.
+        places = np.minimum(joined.pipeline, joined.stage_of_rank)[joined.working]
+        sizes = "set --parallel tp=,pp=,dp=, " if (places < 0).any() else ""
         yield Limitation(
             "iterations across ranks",
             "they could not be matched, so ratios over ranks are left out"
-            f"{clocks}: {why}{sizes}{_TO_TELL}",
+            f"{clocks}: {reason}{sizes}{_TO_TELL}",
             max(len(undecided), 1),
             LimitationKind.ITERATIONS_UNPAIRED,
         )
@@ -390,7 +427,7 @@ def pairing_limitations(
         yield Limitation(
             "iterations across hosts",
             f"they have no names and are matched by {_EVIDENCE}{lengths}; least sure are "
-            f"{name_hosts(weakest, ranks)}, where the next best match {describe_rival(weakest)}, "
-            f"and {sure}; name iterations in ranges to be sure",
+            f"{name_hosts(weakest, joined.ranks)}, where the next best match "
+            f"{describe_rival(weakest)}, and {sure}; name iterations in ranges to be sure",
             len(links),
         )

@@ -382,7 +382,7 @@ def _count_warmup(operations: Operations, stage: int) -> float:
     return float(np.median(n_before)) if len(n_before) else np.nan
 
 
-def waits_like_earlier_stage(joined: JoinedRecordings, inputs: Arrivals) -> bool:
+def waits_like_earlier_stage(joined: JoinedRecordings) -> bool:
     """Return whether the last recorded stage waits for its backwards, as earlier stages do.
 
     A true last stage starts the backward of a microbatch when its forward is done, or runs other
@@ -395,9 +395,8 @@ def waits_like_earlier_stage(joined: JoinedRecordings, inputs: Arrivals) -> bool
 
     Args:
         joined: The recordings, with virtual stages.
-        inputs: Times at which the inputs of operations were available.
     """
-    operations = joined.operations
+    operations, inputs = joined.operations, joined.arrivals
     last = int(operations.virtual_stage.max(initial=NONE))
     if last < 1 or inputs.receives.any():
         return False

@@ -62,9 +62,7 @@ def receives_from_earlier_stage(joined: JoinedRecordings, virtual_stage: Ints) -
     return bool((is_of_first & (operations.phase == Phase.RECV_F)).any())
 
 
-def transfers_with_missing_stages(
-    joined: JoinedRecordings, stage_of_rank: Ints, virtual_stage: Ints
-) -> bool:
+def transfers_with_missing_stages(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether ranks transfer with stages that no profile contains.
 
     They do in each of these cases:
@@ -77,13 +75,12 @@ def transfers_with_missing_stages(
       there are stages between the two.
 
     Args:
-        joined: The recordings.
-        stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
+        joined: The recordings with the stages of their ranks.
         virtual_stage: Virtual stage of each operation, as returned by
             :func:`find_transfer_stages`.
     """
     operations, working = joined.operations, joined.working
-    stages = grouping.distinct(stage_of_rank[working])
+    stages = grouping.distinct(joined.stage_of_rank[working])
     if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
         is_transfer = among(operations.phase, TRANSFERS) & (operations.has_span == 1)
         if (is_transfer & np.isin(operations.rank, working)).any():

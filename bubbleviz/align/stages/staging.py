@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals, arrivals
+from bubbleviz.align.arrivals import arrivals
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.pairing.iteration_pairs import Pairing, pair_iterations, pairing_limitations
+from bubbleviz.align.pairing.iteration_pairs import pair_iterations
 from bubbleviz.align.stages import (
     pipelines,
     rank_orders,
@@ -89,52 +89,6 @@ _COUNTED_FROM_HELD = Limitation(
 
 
 @dataclass(frozen=True)
-class Staging:
-    """Stages, pipelines and paired iterations of all ranks.
-
-    Attributes:
-        joined: The recordings. Their operations have virtual stages, and chunks numbered in the
-            model's order.
-        arrivals: Times at which the inputs of operations were available.
-        stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
-        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        reducing: Number shared by the ranks that reduce gradients together, or -1 if there are
-            none.
-        pairing: Iterations over all ranks.
-        stages_missing: Whether virtual stages are known to be missing.
-        ranks_missing: Whether ranks of these or other stages are known to be missing.
-        pipeline_unproven: Whether nothing shows that the ranks are stages instead of replicas of
-            one stage.
-        ends_early: Whether stages may be missing after the last recorded stage.
-        order_refutes: Whether an exact match of the order with a known schedule would show that no
-            stages are missing.
-        limitations: Properties that could not be inferred.
-    """
-
-    joined: JoinedRecordings
-    arrivals: Arrivals
-    stage_of_rank: Ints
-    pipeline: Ints
-    reducing: Ints
-    pairing: Pairing
-    stages_missing: bool = False
-    ranks_missing: bool = False
-    pipeline_unproven: bool = False
-    ends_early: bool = False
-    order_refutes: bool = True
-    limitations: tuple[Limitation, ...] = ()
-
-    @property
-    def operations(self) -> Operations:
-        """The operations of all ranks, with virtual stages."""
-        return self.joined.operations
-
-    def with_operations(self, operations: Operations) -> Staging:
-        """Return the staging of changed operations, row by row the same ones."""
-        return replace(self, joined=replace(self.joined, operations=operations))
-
-
-@dataclass(frozen=True)
 class _Inputs:
     """The recordings, and properties of their ranks that are known before staging."""
 
@@ -143,7 +97,6 @@ class _Inputs:
     numbers: pipelines.RankNumbers
     named: VirtualStages | None
     parallel: pipelines.Parallel | None
-    arrivals: Arrivals
 
     @property
     def infers_stages(self) -> bool:
@@ -191,52 +144,59 @@ class _Inputs:
 
 def stage(
     joined: JoinedRecordings, order: Sequence[int] = (), parallel: pipelines.Parallel | None = None
-) -> Staging:
-    """Return stages, pipelines and paired iterations.
+) -> JoinedRecordings:
+    """Find the stages and pipelines of ranks, and number their iterations together.
 
     Args:
-        joined: the recordings.
-        order: ranks in pipeline order by their numbers; empty to infer it.
-        parallel: the sizes of the run; None to infer replicas of stages.
+        joined: The recordings on the clocks of their sessions.
+        order: Ranks in pipeline order, by their numbers; empty to infer it.
+        parallel: Sizes of the run, or None to infer the replicas of stages.
+
+    Returns:
+        The recordings, with all attributes set. Their operations have virtual stages, and chunks
+        numbered in the model's order.
 
     Raises:
-        MismatchError: the ranks cannot be those of a run of these sizes.
+        MismatchError: The ranks cannot be those of a run of these sizes.
     """
-    named, numbers = (
-        virtual_stages.named_stages(joined),
-        pipelines.rank_numbers(joined.ranks).reordered(order),
-    )
+    joined = replace(joined, arrivals=arrivals(joined.operations))
+    numbers = pipelines.rank_numbers(joined.ranks).reordered(order)
     if parallel is not None:
         pipelines.refuse_misfit(parallel, numbers)
-    inputs = _Inputs(
-        joined, joined.machine_of_rank, numbers, named, parallel, arrivals(joined.operations)
-    )
-    told = virtual_stages.told_stages(joined)
+    named = virtual_stages.named_stages(joined)
+    inputs = _Inputs(joined, joined.machine_of_rank, numbers, named, parallel)
     if order or (parallel is not None and named is None):
-        number = numbers.number
-        places = np.searchsorted(np.sort(number), number), len(number)
-        if parallel is not None:
-            places = parallel.stage(number), parallel.pp
-        staging = _with(inputs, virtual_stages.stages_in_order(joined, inputs.arrivals, *places))
-        if _is_other(inputs, staging):
-            return _noted(inputs, staging, (_GIVEN_CONTRADICTED,))
+        staged = _stage_as_given(inputs)
+        if _is_other(inputs, staged):
+            return _noted(inputs, staged, (_GIVEN_CONTRADICTED,))
     elif named is not None:
         # Names may give a chunk by its stage; tables number the chunks of each rank.
         by_name = any(rank.local.told is None for rank in joined.ranks)
-        staging = _with(inputs, named, by_name=by_name)
-    elif told is not None:
-        stages = virtual_stages.stages_in_order(
-            joined, inputs.arrivals, told, int(told.max(initial=0)) + 1
-        )
-        staging = _with(inputs, stages)
+        staged = _with(inputs, named, by_name=by_name)
+    elif (told := virtual_stages.told_stages(joined)) is not None:
+        n_stages = int(told.max(initial=0)) + 1
+        staged = _with(inputs, virtual_stages.stages_in_order(joined, told, n_stages))
     else:
         return _inferred(inputs)
-    gap = False
-    if named is not None:
-        gap = _has_gap(named.virtual_stage)
-    elif told is not None:
-        gap = _has_gap(told[joined.working])
-    return _noted(inputs, staging, _stages_unknown(inputs, staging), stages_missing=gap)
+    unknown = _stages_unknown(inputs, staged)
+    return _noted(inputs, staged, unknown, stages_missing=_lacks_named_stage(inputs))
+
+
+def _stage_as_given(inputs: _Inputs) -> JoinedRecordings:
+    """Return the stages that the user's order of ranks, or the sizes of the run, give."""
+    number = inputs.numbers.number
+    stage_of_rank, n_stages = np.searchsorted(np.sort(number), number), len(number)
+    if inputs.parallel is not None:
+        stage_of_rank, n_stages = inputs.parallel.stage(number), inputs.parallel.pp
+    return _with(inputs, virtual_stages.stages_in_order(inputs.joined, stage_of_rank, n_stages))
+
+
+def _lacks_named_stage(inputs: _Inputs) -> bool:
+    """Return whether names or tables number the stages and leave out a number."""
+    if inputs.named is not None:
+        return _has_gap(inputs.named.virtual_stage)
+    told = virtual_stages.told_stages(inputs.joined)
+    return told is not None and _has_gap(told[inputs.joined.working])
 
 
 def _has_gap(stage: Ints) -> bool:
@@ -244,57 +204,62 @@ def _has_gap(stage: Ints) -> bool:
     return len(grouping.distinct(stage)) <= int(stage.max(initial=NONE))
 
 
-def _inferred(inputs: _Inputs) -> Staging:
-    """Return the staging that waiting times give; without stages where nothing shows any."""
+def _inferred(inputs: _Inputs) -> JoinedRecordings:
+    """Return the stages that waiting times give.
+
+    The ranks get no stages if nothing shows any.
+    """
     if inputs.joined.unmarked:
         return _noted(inputs, _with(inputs, VirtualStages.none()), ())
     inferred, by_number = _inferred_stages(inputs)
-    staging = _with(inputs, inferred)
-    notes = _stages_unknown(inputs, staging)
+    staged = _with(inputs, inferred)
+    notes = _stages_unknown(inputs, staged)
     known = not notes
-    unproven = not _forms_pipeline(inputs, staging, known=known)
+    unproven = not _forms_pipeline(inputs, staged, known=known)
     if known and unproven:
-        staging = _with(inputs, VirtualStages.none())
+        staged = _with(inputs, VirtualStages.none())
         notes = (_UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
-    numbered = _as_in_job(inputs, inferred, staging)
-    noted = _noted(inputs, numbered, notes, stages_missing=numbered is not staging)
+    numbered = _as_in_job(inputs, inferred, staged)
+    noted = _noted(inputs, numbered, notes, stages_missing=numbered is not staged)
     return replace(noted, pipeline_unproven=unproven)
 
 
-def _as_in_job(inputs: _Inputs, stages: VirtualStages, staging: Staging) -> Staging:
-    """Return the staging with stages as the job counts them, where numbers of its ranks tell.
+def _as_in_job(
+    inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
+) -> JoinedRecordings:
+    """Return stages with the numbers of the job, if the numbers of the ranks give these.
 
-    Profiles may hold later stages alone. Frameworks number the ranks of one stage after those of
+    Profiles may contain only later stages. Frameworks number the ranks of one stage after those of
     the stage before, so of ``n`` ranks in each stage rank ``i`` is of stage ``i // n``.
     """
-    stage, numbers = staging.stage_of_rank, inputs.numbers
+    stage, numbers = staged.stage_of_rank, inputs.numbers
     working = np.flatnonzero(stage >= 0)
     sizes = np.bincount(stage[working])
     single = len(stages.rank) == len(working)
     if not (numbers.named and single and len(working)) or len(grouping.distinct(sizes)) > 1:
-        return staging
+        return staged
     before = grouping.distinct(numbers.number[working] // sizes[0] - stage[working])
     if len(before) > 1 or before[0] <= 0:
-        return staging
-    if not receives_from_earlier_stage(staging.joined, find_transfer_stages(staging.joined)):
-        return staging
+        return staged
+    if not receives_from_earlier_stage(staged, find_transfer_stages(staged)):
+        return staged
     return _with(inputs, stages.changed(virtual_stage=stages.virtual_stage + before[0]))
 
 
-def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
+def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -> bool:
     """Return whether anything shows that ranks which names give no stages are no mere replicas.
 
     A single stage needs no evidence.
 
     Args:
-        inputs: what is known of the ranks.
-        staging: the stages that waiting times give.
-        known: whether they are known.
+        inputs: The recordings, and properties of their ranks.
+        staged: The recordings with the stages that waiting times give.
+        known: Whether these stages are known.
     """
     operations, working = inputs.joined.operations, inputs.joined.working
-    stages = grouping.distinct(staging.stage_of_rank[working])
+    stages = grouping.distinct(staged.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
     if known and run_kind(operations.phase) == INFERENCE:
@@ -308,55 +273,48 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
     work = inputs.joined.works & (operations.microbatch >= 0)
     if len(grouping.distinct(operations.microbatch[work])) < 2:
         return False
-    numbered = staging.operations.changed(iteration=comparable.iteration)
-    return stage_order.nests(numbered, inputs.arrivals)
+    numbered = staged.operations.changed(iteration=comparable.iteration)
+    return stage_order.nests(numbered, inputs.joined.arrivals)
 
 
 def _noted(
     inputs: _Inputs,
-    staging: Staging,
+    staged: JoinedRecordings,
     notes: tuple[Limitation, ...],
     *,
     stages_missing: bool = False,
-) -> Staging:
-    """Return the staging with its limitations."""
+) -> JoinedRecordings:
+    """Return the recordings with the limitations of their stages."""
     parallel = inputs.parallel
-    if inputs.joined.unmarked:
-        staging = replace(staging, pairing=replace(staging.pairing, known=False))
     doubtful = _GIVEN_CONTRADICTED in notes
-    ranks, working = inputs.joined.ranks, inputs.joined.working
-    apart = bool((np.minimum(staging.pipeline, staging.stage_of_rank)[working] < 0).any())
-    notes = (*notes, *pairing_limitations(staging.pairing, ranks, sizes_tell=apart))
-    joined = staging.joined
-    transfer_stage = find_transfer_stages(joined)
+    notes = (*notes, *staged.limitations)
+    transfer_stage = find_transfer_stages(staged)
     if not doubtful and not stages_missing:
-        stages_missing = transfers_with_missing_stages(
-            joined, staging.stage_of_rank, transfer_stage
-        )
+        stages_missing = transfers_with_missing_stages(staged, transfer_stage)
     if stages_missing:
         notes = (*notes, _STAGES_MISSING)
     is_inferred = inputs.named is None and not doubtful
-    if is_inferred and receives_from_earlier_stage(joined, transfer_stage):
+    if is_inferred and receives_from_earlier_stage(staged, transfer_stage):
         notes = (*notes, _COUNTED_FROM_HELD)
     absent = find_missing_ranks(inputs.numbers, parallel, inputs.world_size)
-    absent = absent or find_incomplete_pipelines(staging.pipeline, staging.stage_of_rank)
+    absent = absent or find_incomplete_pipelines(staged.pipeline, staged.stage_of_rank)
     notes = (*notes, *absent)
-    if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
+    if (staged.pipeline[staged.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _REPLICAS)
     is_complete = len(inputs.joined.ranks) == inputs.world_size or parallel is not None
     is_refutable = True
     if inputs.infers_stages and not (stages_missing or doubtful or is_complete):
-        gaps, stages_missing, is_refutable = _find_stage_gaps(inputs, staging)
+        gaps, stages_missing, is_refutable = _find_stage_gaps(inputs, staged)
         notes = (*notes, *gaps)
     ends_early = not (stages_missing or absent or doubtful or is_complete)
-    ends_early = ends_early and stage_gaps.waits_like_earlier_stage(staging.joined, inputs.arrivals)
+    ends_early = ends_early and stage_gaps.waits_like_earlier_stage(staged)
     if ends_early:
         notes = (*notes, _STAGES_BEHIND)
     # The sizes of the run may give more stages than the profiles hold.
-    held = grouping.distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
+    held = grouping.distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
     lacks_stages = parallel is not None and len(held) < parallel.pp
     return replace(
-        staging,
+        staged,
         stages_missing=stages_missing or lacks_stages,
         ranks_missing=len(absent) > 0,
         ends_early=ends_early,
@@ -366,13 +324,13 @@ def _noted(
 
 
 def _find_stage_gaps(
-    inputs: _Inputs, staging: Staging
+    inputs: _Inputs, staged: JoinedRecordings
 ) -> tuple[tuple[Limitation, ...], bool, bool]:
     """Find evidence that stages are missing before or between the stages in the profiles.
 
     Args:
         inputs: The recordings.
-        staging: Stages of all ranks.
+        staged: The recordings with stages.
 
     Returns:
         notes: Limitations.
@@ -380,12 +338,12 @@ def _find_stage_gaps(
         is_refutable: Whether an exact match of the order with a known schedule would show that no
             stages are missing.
     """
-    operations, numbers = staging.operations, inputs.numbers
+    operations, numbers = staged.operations, inputs.numbers
     # Rank numbers in tables are arbitrary.
     is_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
-    iteration = staging.pairing.iteration if staging.pairing.known else None
+    iteration = staged.common_iteration if staged.paired else None
     gaps = stage_gaps.find_stages_before_gaps(
-        operations, inputs.arrivals, inputs.machine, iteration
+        operations, inputs.joined.arrivals, inputs.machine, iteration
     )
     turns = stage_gaps.find_turns(operations)
     far = tuple(stage for stage in gaps if stage not in turns)
@@ -405,12 +363,12 @@ def _find_stage_gaps(
     first = None
     if numbers.named:
         origin = 1 if is_table and numbers.number.min() == 1 else 0
-        first = stage_gaps.describe_first_number(numbers.number - origin, staging.stage_of_rank)
+        first = stage_gaps.describe_first_number(numbers.number - origin, staged.stage_of_rank)
     return ((first,), False, False) if first else ((), False, True)
 
 
-def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> Staging:
-    """Return the pipelines and paired iterations that follow from virtual stages."""
+def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> JoinedRecordings:
+    """Return recordings with virtual stages, and the pipelines and iterations that follow."""
     joined = inputs.joined
     operations = virtual_stages.set_stages(joined.operations, stages, by_name=by_name)
     first = virtual_stages.first_stages(stages, len(joined.ranks))
@@ -428,11 +386,16 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := inputs.comparable) is not None:
             same = operations.changed(iteration=comparable.iteration)
-            pipeline = matched(same, inputs.arrivals, first, number, inputs.machine)
+            pipeline = matched(same, inputs.joined.arrivals, first, number, inputs.machine)
         together = pipelines.reducing(first, inputs.machine, inputs.numbers)
-    staged = replace(joined, operations=operations)
-    pairing = pair_iterations(staged, inputs.arrivals, pipeline, first)
-    return Staging(staged, inputs.arrivals, first, pipeline, together, pairing)
+    staged = replace(
+        joined,
+        operations=operations,
+        stage_of_rank=first,
+        pipeline=pipeline,
+        reducing=together,
+    )
+    return pair_iterations(staged)
 
 
 def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
@@ -447,7 +410,7 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
             operations = comparable
         counted = inputs.counts_chunks
         return forward_order(operations, inputs.machine, numbers, counted=counted), False
-    stages = stage_order.order_virtual_stages(operations, inputs.arrivals)
+    stages = stage_order.order_virtual_stages(operations, inputs.joined.arrivals)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(grouping.distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     if known and not single:
@@ -456,12 +419,12 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     comparable = inputs.comparable
     if known and single and comparable is not None:
         staged = virtual_stages.set_stages(comparable, stages, by_name=False)
-        known = stage_order.nests(staged, inputs.arrivals)
+        known = stage_order.nests(staged, inputs.joined.arrivals)
     if known:
         return stages, False
     number = inputs.numbers.number
     if comparable is not None:
-        found = split(comparable, inputs.arrivals, number, inputs.machine)
+        found = split(comparable, inputs.joined.arrivals, number, inputs.machine)
         if found is not None:
             return found[0], found[1] and not inputs.numbers.named
     by_number = _stages_by_number(inputs) if inputs.numbers.named else None
@@ -479,16 +442,14 @@ def _stages_by_number(inputs: _Inputs) -> VirtualStages | None:
         return None  # with one microbatch all ranks run alike
     for place, stage_count, replicas in _list_possible_sizes(inputs):
         stage_of_rank = place // replicas
-        stages = virtual_stages.stages_in_order(
-            inputs.joined, inputs.arrivals, stage_of_rank, stage_count
-        )
+        stages = virtual_stages.stages_in_order(inputs.joined, stage_of_rank, stage_count)
         staged = virtual_stages.set_stages(operations, stages, by_name=False)
         # Microbatches of different pipelines must not be compared, so each pipeline gets its own
         # iteration numbers.
         replica = place[staged.rank] % replicas
         staged = staged.changed(iteration=staged.iteration * replicas + replica)
         run_alike = stage_order.run_alike(inputs.orders, stages.rank, stage_of_rank[stages.rank])
-        if run_alike and stage_order.nests(staged, inputs.arrivals):
+        if run_alike and stage_order.nests(staged, inputs.joined.arrivals):
             return stages
     return None
 
@@ -517,19 +478,19 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
     ]
 
 
-def _is_other(inputs: _Inputs, staging: Staging) -> bool:
+def _is_other(inputs: _Inputs, staged: JoinedRecordings) -> bool:
     """Return whether the waiting times give an order other than the user's."""
     inferred, _ = _inferred_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
         return False
     return bool(
-        (virtual_stages.first_stages(inferred, len(inputs.machine)) != staging.stage_of_rank).any()
+        (virtual_stages.first_stages(inferred, len(inputs.machine)) != staged.stage_of_rank).any()
     )
 
 
-def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]:
+def _stages_unknown(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
-    unknown = int((staging.stage_of_rank[inputs.joined.working] < 0).sum())
+    unknown = int((staged.stage_of_rank[inputs.joined.working] < 0).sum())
     note = Limitation(
         "stages of ranks",
         "the times of microbatches give no order; set the order with --order, or replicas of a "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import look_up_told
 from bubbleviz.align.waits import usual_waits
@@ -46,34 +45,39 @@ def told_stages(joined: JoinedRecordings) -> Ints | None:
     return np.maximum(stage, 0)
 
 
-def stages_in_order(
-    joined: JoinedRecordings, inputs: Arrivals, place: Ints, devices: int
-) -> VirtualStages:
+def stages_in_order(joined: JoinedRecordings, stage_of_rank: Ints, n_stages: int) -> VirtualStages:
     """Return the virtual stages of ranks whose places in the pipeline are given.
 
-    Further chunks run the same way or, in a V, back: there their waiting times shrink the other
-    way than the order.
+    Further chunks run in the same direction or, in a V, back. They run back if their waiting times
+    increase along the pipeline.
 
     Args:
-        joined: the recordings.
-        inputs: when the inputs of operations were there.
-        place: of each rank in its pipeline.
-        devices: how many places there are.
+        joined: The recordings.
+        stage_of_rank: Place of each rank in its pipeline, from 0.
+        n_stages: Number of places.
     """
     keys = joined.operations.rank, joined.operations.chunk
     pairs = grouping.distinct_rows(*keys, chosen=joined.works)
-    waits = usual_waits(joined.operations, inputs)
+    waits = usual_waits(joined.operations, joined.arrivals)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(grouping.distinct(pairs[1]).tolist()):
         rows = pairs[1] == name
         of_chunk = waits.chunk == name
-        at, wait = place[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
-        covariance = (at - at.mean()) * (wait - wait.mean()) if len(at) > 1 else np.zeros(1)
-        rising = float(covariance.sum()) > 0
-        back = index > 0 and rising
-        along = place[pairs[0, rows]]
-        stages[rows] = index * devices + (devices - 1 - along if back else along)
+        place, wait_ns = stage_of_rank[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
+        runs_back = index > 0 and _increases_along(place, wait_ns)
+        place_of_pair = stage_of_rank[pairs[0, rows]]
+        if runs_back:
+            place_of_pair = n_stages - 1 - place_of_pair
+        stages[rows] = index * n_stages + place_of_pair
     return VirtualStages(pairs[0], pairs[1], stages)
+
+
+def _increases_along(place: Ints, wait_ns: Ints) -> bool:
+    """Return whether waiting times and places in the pipeline have a positive covariance."""
+    if len(place) < 2:
+        return False
+    covariance = (place - place.mean()) * (wait_ns - wait_ns.mean())
+    return float(covariance.sum()) > 0
 
 
 def first_stages(stages: VirtualStages, count: int) -> Ints:
