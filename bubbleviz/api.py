@@ -9,8 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bubbleviz.align.alignment import RunHints
-from bubbleviz.align.run import Run, merge
+from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count

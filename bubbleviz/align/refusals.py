@@ -1,4 +1,7 @@
-"""Refuses profiles of several runs: their shapes or names differ, or they repeat a process."""
+"""Refuses profiles of several runs.
+
+Their captures lie far apart in time, their shapes or names differ, or they repeat a process.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,38 @@ from itertools import combinations
 import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
+from bubbleviz.align.profile_clocks import as_much_as_most, refuse_unrelated, session_clocks
 from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.model.columns import Bools, Ints, marked
 from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of, stretches
-from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
+
+
+def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tuple[Limitation, ...]:
+    """Refuse captures that lie far apart in UTC, and return limitations for wrong clocks.
+
+    Args:
+        parts: One recording per clock of a profile.
+        machines: Machine of each profile.
+
+    Raises:
+        MismatchError: The captures are not from a single run.
+    """
+    recordings = parts.recordings
+    captures = tuple((recording.start_ns, recording.end_ns) for recording in recordings)
+    sources = [recording.source for recording in recordings]
+    numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
+    is_numbered = None not in numbers and len(set(numbers)) == len(numbers)
+    n_ranks = np.array([len(recording.ranks) for recording in recordings], np.int64)
+    fitting = as_much_as_most(n_ranks, parts.lengths("operations"))
+    sessions = session_clocks(sources, machines)
+    return refuse_unrelated(sources, captures, sessions, fitting, numbered=is_numbered)
 
 
 def refuse_other_runs(

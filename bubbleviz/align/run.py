@@ -1,33 +1,75 @@
-"""The run: all profiles merged, on one clock, with ranks and operations in the report's order."""
+"""The run: all profiles merged, on one clock, with ranks and operations in the report's order.
+
+Stages, iterations and clocks depend on each other. Stages and iterations are inferred from times on
+the clocks of sessions, which the ranks of a machine share::
+
+    recordings ─ join ─ stages and iterations ─ clocks of all machines ─ run
+
+If the clocks then show that one hostname stands for several machines, the recordings are aligned
+again with separate machines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.align.alignment import Alignment, RunHints, align_recordings
-from bubbleviz.align.clocks.timebase import Timebase
-from bubbleviz.align.join import JoinedRecordings, correct_clocks
+from bubbleviz.align.clocks.shared_names import (
+    contradiction_limitations,
+    rename_hosts,
+    separate_machines,
+    shared_name_limitations,
+)
+from bubbleviz.align.clocks.timebase import Timebase, rank_precedences, timebase, within_machines
+from bubbleviz.align.join import JoinedRecordings, as_stream, correct_clocks, join
 from bubbleviz.align.meetings import met, without_members
-from bubbleviz.align.profile_clocks import ProfileClock, subtract_sessions
-from bubbleviz.align.ranks import find_excluded_ranks, ranks_of
+from bubbleviz.align.profile_clocks import (
+    ProfileClock,
+    machines_of,
+    session_clocks,
+    subtract_sessions,
+    untimed,
+)
+from bubbleviz.align.ranks import find_excluded_ranks, places_of, ranks_of
 from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
-from bubbleviz.align.recorded_devices import convert_to_run_clock
+from bubbleviz.align.refusals import refuse_other_runs, refuse_unrelated_captures
 from bubbleviz.align.stage_layers import StageLayers, layers_of_stages
+from bubbleviz.align.stages.pipelines import Parallel
+from bubbleviz.align.stages.staging import stage
 from bubbleviz.align.waiting_kernels import waiting_kernels
+from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import Ints, scattered
 from bubbleviz.model.grouping import begins, expanded, heads, sorted_rows
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 
 IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, CollectiveIntervals)
+
+
+@dataclass(frozen=True)
+class RunHints:
+    """Statements of the user about a run.
+
+    Attributes:
+        order: Ranks in pipeline order, by the numbers that they have without this order; empty to
+            infer it from the data.
+        parallel: Sizes of the run, or None to infer the replicas of stages.
+        same_clock: Groups of hostnames that share one clock.
+        method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`, or None for causal clocks of
+            captures that are not far apart in UTC.
+    """
+
+    order: Sequence[int] = ()
+    parallel: Parallel | None = None
+    same_clock: Sequence[Sequence[str]] = ()
+    method: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +161,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         UsageError: ``hints.order`` does not name every rank once.
     """
     recordings = parts.recordings
-    alignment = align_recordings(parts, hints)
+    alignment = _align_recordings(parts, hints)
     place, time = alignment.place, alignment.time
     corrections = subtract_sessions(time.clocks, alignment.sessions)
     joined = correct_clocks(alignment.joined, corrections)
@@ -128,7 +170,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     limitations = (
         *alignment.limitations,
         *find_excluded_ranks(joined),
-        *_find_waiting_kernels(recordings, alignment, hints),
+        *_find_waiting_kernels(parts, alignment, hints),
         *without_members(collectives, joined.exposed),
     )
     renumbered = replace(
@@ -145,7 +187,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     n_ranks = [len(recording.ranks) for recording in recordings]
     bounds = np.cumsum([0, *n_ranks]).tolist()
     rank_of_local = tuple(place[first:stop] for first, stop in pairwise(bounds))
-    recorded = convert_to_run_clock(recordings, time.clocks, is_contradicted=time.contradicted)
+    recorded = _convert_recorded_devices(recordings, time.clocks, is_contradicted=time.contradicted)
     by_place = np.argsort(place)
     return Run(
         ranks=ranks,
@@ -182,23 +224,197 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     )
 
 
+@dataclass(frozen=True)
+class _Alignment:
+    """Stages, matching iterations and clocks, under an assumption about the machines.
+
+    Attributes:
+        machines: Assumed machine of each profile.
+        hosts: Name of the host of each profile.
+        sessions: Clock of each profile according to its session.
+        joined: The recordings on these clocks, with stages, pipelines and iterations.
+        place: Index of each rank in the report.
+        time: Common clock of all profiles.
+        early: Limitations for ranks of one machine that contradict each other.
+        limitations: All limitations of the alignment.
+    """
+
+    machines: tuple[str, ...]
+    hosts: tuple[str, ...]
+    sessions: tuple[ProfileClock, ...]
+    joined: JoinedRecordings
+    place: Ints
+    time: Timebase
+    early: tuple[Limitation, ...]
+    limitations: tuple[Limitation, ...] = ()
+
+
+def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
+    """Find the stages, matching iterations and clocks of recordings.
+
+    Args:
+        parts: One recording per clock of a profile.
+        hints: Statements of the user about the run.
+
+    Raises:
+        MismatchError: The profiles are not from a single run.
+        UsageError: ``hints.order`` does not name every rank once.
+    """
+    sources = [recording.source for recording in parts.recordings]
+    machines = machines_of(sources, hints.same_clock)
+    notes: tuple[Limitation, ...] = ()
+    if hints.method != "causal":
+        notes = refuse_unrelated_captures(parts, machines)
+    alignment = _align(parts, machines, hints)
+    if hints.method in (None, "causal"):
+        alignment, shared = _separate_contradicting(alignment, parts, hints)
+        notes = (*notes, *shared)
+    if hints.method == "utc":
+        notes = (*notes, *untimed(sources, alignment.machines))
+    limitations = (
+        *notes,
+        *alignment.time.limitations,
+        *alignment.early,
+        *alignment.joined.limitations,
+    )
+    return replace(alignment, limitations=limitations)
+
+
+def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Alignment:
+    """Find the stages and clocks of recordings, given the machine of each profile.
+
+    Args:
+        parts: One recording per clock of a profile.
+        machines: Machine of each profile.
+        hints: Statements of the user about the run.
+
+    Raises:
+        MismatchError: The profiles are not from a single run.
+        UsageError: ``hints.order`` does not name every rank once.
+    """
+    sources = [recording.source for recording in parts.recordings]
+    sessions = session_clocks(sources, machines)
+    joined = join(parts, machines, sessions)
+    refuse_other_runs(parts.recordings, machines, joined)
+    joined, place = _stage_in_order(as_stream(joined), hints)
+    return _Alignment(
+        machines=machines,
+        hosts=tuple(source.host for source in sources),
+        sessions=sessions,
+        joined=joined,
+        place=place,
+        time=timebase(joined, sessions, _list_captures(parts), hints.method or "causal"),
+        early=within_machines(joined),
+    )
+
+
+def _list_captures(parts: Recordings) -> tuple[tuple[int, int], ...]:
+    """Return the first and last time of each profile on its own clock."""
+    return tuple((recording.start_ns, recording.end_ns) for recording in parts.recordings)
+
+
+def _stage_in_order(joined: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
+    """Find stages, pipelines and iterations, and the index of each rank in the report.
+
+    Raises:
+        UsageError: ``hints.order`` does not name every rank once.
+    """
+    staged = stage(joined, parallel=hints.parallel)
+    place = places_of(staged)
+    if not hints.order:
+        return staged, place
+    # The order names ranks by the indices that they would have without it.
+    if sorted(hints.order) != list(range(len(place))):
+        raise UsageError(
+            f"--order must name each of the ranks 0 to {len(place) - 1} once, by the numbers "
+            "that the table gives them without it"
+        )
+    order = np.argsort(place)[np.array(hints.order)].tolist()
+    staged = stage(joined, order, hints.parallel)
+    return staged, places_of(staged)
+
+
+def _separate_contradicting(
+    alignment: _Alignment, parts: Recordings, hints: RunHints
+) -> tuple[_Alignment, tuple[Limitation, ...]]:
+    """Assign profiles of one hostname to several machines if their clocks contradict each other.
+
+    The machines do not change if iterations cannot be matched on separate clocks, or if the
+    contradiction remains there, because then stages or times of operations are wrong. The
+    contradiction restricts the ratio in both cases.
+
+    Args:
+        alignment: _Alignment with one machine per hostname.
+        parts: One recording per clock of a profile.
+        hints: Statements of the user about the run.
+
+    Returns:
+        alignment: The alignment, or a new one if machines were separated.
+        notes: Limitations for hostnames that stand for several machines, or may do so.
+    """
+    joined = alignment.joined
+    given_hosts = {host for group in hints.same_clock for host in group}
+    is_given = any(recording.source.host in given_hosts for recording in parts.recordings)
+    is_given |= any(clock is not None and clock.aligned for clock in joined.told_clocks)
+    shares_machine = len(alignment.machines) > len(set(alignment.machines))
+    if is_given or not shares_machine or not joined.paired:
+        return alignment, ()
+    machines = separate_machines(joined, rank_precedences(joined))
+    if machines is None:
+        return alignment, ()
+    renamed = rename_hosts(parts, alignment.machines, machines)
+    separated = _align(renamed, machines, hints)
+    is_matched = separated.joined.paired
+    if is_matched and not separated.time.contradicted and not separated.early:
+        return separated, shared_name_limitations(alignment.machines, machines)
+    kind = LimitationKind.RANKS_CONTRADICTED
+    if alignment.early:
+        early = tuple(replace(note, kind=kind) for note in alignment.early)
+        return replace(alignment, early=early), ()
+    return alignment, contradiction_limitations(alignment.machines, machines)
+
+
 def _find_waiting_kernels(
-    recordings: Sequence[Recording], alignment: Alignment, hints: RunHints
+    parts: Recordings, alignment: _Alignment, hints: RunHints
 ) -> tuple[Limitation, ...]:
     """Return limitations for kernels of unknown names that count as compute but wait.
 
     Args:
-        recordings: All recordings of the run.
+        parts: One recording per clock of a profile.
         alignment: Their stages, iterations and clocks.
         hints: Statements of the user about the run.
     """
+    recordings = parts.recordings
     joined, time, sessions = alignment.joined, alignment.time, alignment.sessions
     waiting = waiting_kernels(recordings, time.clocks)
     if time.contradicted and hints.method != "utc":
-        receiving = contradicting_kernels(recordings, alignment.captures, sessions, joined)
+        receiving = contradicting_kernels(recordings, _list_captures(parts), sessions, joined)
     else:
         receiving = receiving_kernels(recordings, sessions, joined)
     return (*waiting, *receiving)
+
+
+def _convert_recorded_devices(
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], *, is_contradicted: bool
+) -> Iterator[RecordedDevice]:
+    """Yield the recorded devices of all profiles, with times on the clock of the run.
+
+    If nothing aligns the clock of a profile, its times are converted to UTC if that is known. They
+    count as comparable unless operations contradict the clocks.
+
+    Args:
+        recordings: All recordings of the run.
+        clocks: Conversion of the clock of each recording to the clock of the run.
+        is_contradicted: Whether operations contradict the clocks.
+    """
+    for recording, clock in zip(recordings, clocks, strict=True):
+        utc_ns = recording.source.session_utc_ns
+        is_aligned = clock.uncertainty_ns is not None
+        for device in recording.recorded:
+            begin_ns = device.begin_ns - (utc_ns or 0)
+            aligned_ns = int(clock.convert(np.array([begin_ns], np.int64))[0])
+            has_common_clock = is_aligned or (utc_ns is not None and not is_contradicted)
+            yield device.shift(aligned_ns - device.begin_ns, has_common_clock=has_common_clock)
 
 
 def _tabulate_active_times(joined: JoinedRecordings, place: Ints) -> dict[str, Ints]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.align.alignment import RunHints
-from bubbleviz.align.run import merge
+from bubbleviz.align.run import RunHints, merge
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import extended_kinds, with_iterations
 from bubbleviz.conventions.kinds import OPERATION_GLOBS

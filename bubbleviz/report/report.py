@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align.alignment import RunHints
-from bubbleviz.align.run import Run, merge
+from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.count import Counts, count
 from bubbleviz.count.damage import locate_damage
 from bubbleviz.count.iterations import Iteration, in_order, typical

@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.align.alignment import RunHints
 from bubbleviz.align.pairing.pairs_by_time import pair_by_time
-from bubbleviz.align.run import Run, merge
+from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.completeness import find_idle_ranks
 from bubbleviz.count.count import _can_idle
 from bubbleviz.count.ratios import Extents

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.clocks import offsets
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import GRAIN_NS
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -132,6 +134,22 @@ def _early_ns(joined: JoinedRecordings, precedences: offsets.Precedences) -> Int
     end_ns = joined.operations.end_ns[precedences.after_row]
     after_ns = np.where(received, precedences.after_ns, end_ns)
     return np.asarray(precedences.before_ns - after_ns, np.int64)
+
+
+def rename_hosts(parts: Recordings, before: Sequence[str], machines: Sequence[str]) -> Recordings:
+    """Return recordings whose hosts have the names of the machines that share their hostname.
+
+    Args:
+        parts: One recording per clock of a profile.
+        before: Machine of each profile, one per hostname.
+        machines: Machine of each profile, several per hostname.
+    """
+    recordings = list(parts.recordings)
+    for profile, (hostname, machine) in enumerate(zip(before, machines, strict=True)):
+        if machine != hostname:
+            source = replace(recordings[profile].source, host=machine)
+            recordings[profile] = replace(recordings[profile], source=source)
+    return replace(parts, recordings=tuple(recordings))
 
 
 def shared_name_limitations(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align.alignment import RunHints
-from bubbleviz.align.run import merge
+from bubbleviz.align.run import RunHints, merge
 from bubbleviz.analyses.layout import layer_table
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.range_names import LayerName
