@@ -10,6 +10,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
+from bubbleviz.render.picture.panels import draw_panels, of_typical
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.compared.comparison import Cell, Comparison
 from bubbleviz.report.compared.followed import NOT_FOLLOWED
@@ -143,8 +144,6 @@ def as_svg(comparison: Comparison, view: View) -> str:
     Raises:
         UsageError: A run was read from a saved report, or is on idle time.
     """
-    from bubbleviz.render.picture.panels import draw_panels, of_typical
-
     if not comparison.runs[0].saved.of_pipeline:
         raise UsageError(
             f"{comparison.runs[0].path}: its idle time is compared, and there are no operations to "

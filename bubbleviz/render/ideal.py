@@ -13,6 +13,7 @@ from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render import document as blocks
+from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.ideal_run import report_of
 from bubbleviz.report.view import View
@@ -62,8 +63,6 @@ def as_svg(result: Ideal | Estimate, view: View) -> str:
     Raises:
         UsageError: it comes from a formula, which has no order to draw.
     """
-    from bubbleviz.render.picture.picture import picture
-
     return picture(report_of(_ordered(result)), view)
 
 

@@ -101,7 +101,7 @@ def _of_operations(
     for first in range(0, len(intervals), _BLOCK):
         own = intervals.take(slice(first, first + _BLOCK))
         # Of many ranks few are drawn.
-        own = own.take(_rows_of(selection, operations.rank[own.operation]) != NONE)
+        own = own.take(selection.row_of(operations.rank[own.operation]) != NONE)
         near = among(operations.phase[own.operation], phases)
         near &= (own.end_ns > selection.start_ns) & (own.start_ns < selection.end_ns)
         own = own.take(near)
@@ -118,12 +118,6 @@ def _of_operations(
         yield _placed(selection, width, rank, *times, kind=kind, operation=row)
 
 
-def _rows_of(selection: Selection, rank: Ints) -> Ints:
-    """Return the row of each of some ranks; -1 where it is not drawn."""
-    rows = np.append(selection.row_of_rank, NONE)
-    return rows[np.minimum(rank, len(rows) - 1)]
-
-
 def _placed(
     selection: Selection,
     width: float,
@@ -135,7 +129,7 @@ def _placed(
     operation: Ints,
 ) -> Marks:
     """Return intervals of ranks, ns, as marks on rows, px."""
-    row = _rows_of(selection, rank)
+    row = selection.row_of(rank)
     scale = width / selection.span_ns
     left = np.maximum(start - selection.start_ns, 0) * scale
     right = (np.minimum(end, selection.end_ns) - selection.start_ns) * scale

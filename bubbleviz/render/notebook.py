@@ -24,6 +24,7 @@ from bubbleviz.model.texts import in_python
 from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed
+from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
 from bubbleviz.render.trackers import log
@@ -91,8 +92,6 @@ class Picture:
 
     def _repr_svg_(self) -> str:
         """Return it as an SVG document."""
-        from bubbleviz.render.picture.picture import picture
-
         with in_python():
             return picture(self.report, self.view)
 
@@ -215,8 +214,6 @@ def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int
         report: any report.
         ids: the beginning of the ids in it.
     """
-    from bubbleviz.render.picture.picture import picture
-
     view = View(rows="rank" if row_kind(report, View()) == "rank" else "stage")
     rows = rows_of(report, view)
     ranks = tuple(report.ranks[rank].number for row in rows[:MOST_ROWS] for rank in row.replicas)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -191,13 +192,18 @@ class Selection:
         """The ranks that are drawn, by row."""
         return tuple(row.rank for row in self.rows)
 
-    @property
-    def row_of_rank(self) -> Ints:
-        """Row by index of rank; ``-1`` where the rank is not drawn."""
-        rows = np.full(max((rank.index for rank in self.ranks), default=0) + 1, NONE, np.int64)
+    @cached_property
+    def _row_of_rank(self) -> Ints:
+        """Row of each rank by its index, or -1 if it is not drawn; the last element is -1."""
+        n_ranks = max((rank.index for rank in self.ranks), default=0) + 1
+        rows = np.full(n_ranks + 1, NONE, np.int64)
         for row, rank in enumerate(self.ranks):
             rows[rank.index] = row
         return rows
+
+    def row_of(self, ranks: Ints) -> Ints:
+        """Return the row of each of these rank indices, or -1 if the rank is not drawn."""
+        return self._row_of_rank[np.minimum(ranks, len(self._row_of_rank) - 1)]
 
     def drawn(self, iterations: Ints) -> Bools:
         """Return which of these iteration indices are among the drawn ones."""

@@ -35,8 +35,8 @@ HEAVY = {
     "vl_convert",
     "wandb",
 }
-#: Modules that import drawsvg or duckdb at their beginning.
-IMPORTING_HEAVY = ("bubbleviz.render.picture", ".picture", "bubbleviz.sources.nsys.columnar_export")
+#: Modules that import duckdb at their beginning.
+IMPORTING_HEAVY = ("bubbleviz.sources.nsys.columnar_export",)
 #: The command line answers ``--help`` and refuses wrong options before it imports the library.
 COMMAND_LINE = ("cli", "__main__.py", "__init__.py")
 

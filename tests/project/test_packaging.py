@@ -141,7 +141,6 @@ LEFT_OUT = {
         "scipy",
         "sqlalchemy",
         "bubbleviz.analyses",
-        "bubbleviz.render.picture",
         "bubbleviz.render.web",
     ),
     ("idle", "fixtures/1f1b"): ("duckdb", "scipy", "sqlalchemy"),

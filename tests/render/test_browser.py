@@ -18,7 +18,7 @@ from bubbleviz.count.statistics import Spread
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.json_document import document
-from bubbleviz.render.picture.page import UNKNOWN
+from bubbleviz.render.picture.numbers import UNKNOWN
 from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
+from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
-from bubbleviz.render.picture.page import text_width
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 

@@ -11,9 +11,9 @@ import pytest
 
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.page import SCREEN
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.picture.rows import MOST_TOOLTIPS
+from bubbleviz.render.picture.style import SCREEN
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (

@@ -15,7 +15,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.pointers import millimetres
-from bubbleviz.render.picture.page import text_width
+from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.panels import theory
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.report import Report

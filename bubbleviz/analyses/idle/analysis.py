@@ -13,6 +13,7 @@ from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.evidence import IdleOptions
 from bubbleviz.analyses.idle.page import written
+from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
 from bubbleviz.analyses.idle.report import ActivityIdle, RankIdle
 from bubbleviz.analyses.idle.text import notebook
@@ -63,8 +64,6 @@ class IdleReport(measured.IdleReport):  # noqa: D101 - help() shows that of its 
 
     def _repr_svg_(self) -> str:
         """Return the picture as an SVG document."""
-        from bubbleviz.analyses.idle.picture import draw_idle
-
         return draw_idle(self)
 
 

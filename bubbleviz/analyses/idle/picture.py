@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-import drawsvg
 import numpy as np
 import numpy.typing as npt
 
@@ -20,7 +19,10 @@ from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleReport, RankIdle
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
-from bubbleviz.render.picture.page import Page, box, fitted, percent, px, text_width, ticks
+from bubbleviz.render.picture.drawing import box, px
+from bubbleviz.render.picture.lettering import text_width, truncate_text
+from bubbleviz.render.picture.numbers import percent, ticks
+from bubbleviz.render.picture.page import Page
 
 Edges = npt.NDArray[np.floating[Any]]
 #: Maximum number of bars.
@@ -69,7 +71,7 @@ def draw_idle(report: IdleReport) -> str:
         start = left + (rank.start_ns - origin[rank.path]) * scale
         _draw_strip(page, rank, start, rank.span_ns * scale, height, colours)
         middle = page.y + height / 2 + 4
-        page.text(fitted(label, size, room - 8), page.left, middle, size)
+        page.text(truncate_text(label, size, room - 8), page.left, middle, size)
         page.text(percent(rank.duty_cycle), right + 10, middle, size)
         page.y += height
         if any(step.name is not None for step in rank.steps):
@@ -122,8 +124,7 @@ def _draw_strip(
             box(left + first * step, page.y + over, left + last * step, page.y + under)
             for first, last, over, under in _runs(low, edges[number])
         )
-        if path:
-            page.elements.append(drawsvg.Path(path, fill=colour))
+        page.path(path, fill=colour)
 
 
 def _runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
@@ -152,8 +153,8 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
             page.text(name, middle, line, 9, ink="quiet", text_anchor="middle")
     for band_boxes, ink in zip(boxes, ("band", "grid"), strict=True):
         if band_boxes:
-            band = drawsvg.Path("".join(band_boxes), fill=getattr(LIGHT, ink), class_=f"bv-{ink}")
-            page.elements.insert(0, band)
+            look = {"fill": getattr(LIGHT, ink), "class_": f"bv-{ink}"}
+            page.path_behind("".join(band_boxes), **look)
 
 
 def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int) -> None:
@@ -164,7 +165,7 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
         lines.append(f"M{px(x)} {px(top)}V{px(page.y - 4)}")
         page.text(text, x, page.y + 8, 9.5, ink="quiet", text_anchor="middle")
     grid = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
-    page.elements.insert(0, drawsvg.Path("".join(lines), **grid))
+    page.path_behind("".join(lines), **grid)
     page.text(unit, right + 20, page.y + 8, 9.5, ink="quiet")
     page.y += 22
 
@@ -184,7 +185,7 @@ def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> Non
         width = text_width(text, 10.5) + 30
         if x + width > page.right:
             x, page.y = page.left, page.y + line
-        page.elements.append(drawsvg.Path(box(x, page.y, x + 12, page.y + 12), fill=colour))
+        page.path(box(x, page.y, x + 12, page.y + 12), fill=colour)
         page.text(text, x + 17, page.y + 10, 10.5)
         x += width
     page.y += line
@@ -206,7 +207,7 @@ def _draw_side_by_side(
     top, size = page.y, 10.5
     for row, at in enumerate(ranks[:count]):
         base = top + row * _PITCH + _BAR - 3
-        label = fitted(one_line(report.ranks[at].label, 60), size, left - page.left - 8)
+        label = truncate_text(one_line(report.ranks[at].label, 60), size, left - page.left - 8)
         page.text(label, page.left, base, size)
         page.text(percent(float(idle[row])), right + 10, base, size)
     # From the left edge of the first part to the right edge of the last.
@@ -217,8 +218,7 @@ def _draw_side_by_side(
             for row, (start, end) in enumerate(edges[:count, column : column + 2].tolist())
             if shares[row, column] > 0
         )
-        if path:
-            page.elements.append(drawsvg.Path(path, fill=colours.get(name, REST_COLOUR)))
+        page.path(path, fill=colours.get(name, REST_COLOUR))
     page.y += count * _PITCH
     if len(ranks) > count:
         page.paragraph(f"and {len(ranks) - count:,} more devices", 9.5)

@@ -10,6 +10,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle.advice import SHARE, advice, title_of
 from bubbleviz.analyses.idle.copies import written_size
+from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import (
     BUSY,
     COPIES,
@@ -201,8 +202,6 @@ def list_tables(report: IdleReport) -> dict[str, blocks.Table]:
 
 def notebook(report: IdleReport) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
-    from bubbleviz.analyses.idle.picture import draw_idle
-
     lines = (title_of(report), *advice(report))
     below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
     above = blocks.html([*map(blocks.Sentence, lines), *list_tables(report).values()])

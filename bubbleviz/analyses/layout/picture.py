@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import drawsvg
-
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
-from bubbleviz.render.picture.page import Page, box, duration, px, text_width, ticks
+from bubbleviz.render.picture.drawing import box, make_path, px
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.numbers import duration, ticks
+from bubbleviz.render.picture.page import Page
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
 
@@ -97,7 +98,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     mean = page.left + _LEFT + whole_ns / question.stages * scale + _CHUNK * (chunks - 1)
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
     path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
-    page.elements.append(drawsvg.Path(path, stroke_dasharray="3 2", **mark))
+    page.path(path, stroke_dasharray="3 2", **mark)
     _draw_axis(page, longest_ns, scale)
 
 
@@ -113,7 +114,7 @@ def _draw_bar(
             end = x + int(work_ns[at]) * scale
             path = box(x, page.y, max(end - 0.6, x + 0.4), page.y + _BAR)
             fill = {"fill": _COLOURS[layers.kinds[at]], "fill_opacity": opacity}
-            element = drawsvg.Path(path, **fill)
+            element = make_path(path, **fill)
             element.append_title(
                 f"{one_line(layers.names[at], 60)}: {int(work_ns[at]) / 1e6:,.3f} ms"
             )
@@ -148,7 +149,7 @@ def _draw_legend(page: Page, layers: Layers) -> None:
     page.y += 8
     for kind, colour in _COLOURS.items():
         if kind in layers.kinds:
-            page.elements.append(drawsvg.Path(box(x, page.y, x + 12, page.y + 12), fill=colour))
+            page.path(box(x, page.y, x + 12, page.y + 12), fill=colour)
             page.text(_WORDS[kind], x + 17, page.y + 10, 10.5)
             x += text_width(_WORDS[kind], 10.5) + 36
     text = "numbers: layers per stage"

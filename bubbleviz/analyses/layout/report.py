@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, table_text
+from bubbleviz.analyses.layout.picture import draw_layouts
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
+from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.best_layouts import (
@@ -365,16 +367,11 @@ def _stage_of_layers(layout: model.Layout) -> list[int]:
 
 
 def _as_svg(report: LayoutReport) -> str:
-    # drawsvg is loaded for pictures alone.
-    from bubbleviz.analyses.layout.picture import draw_layouts
-
     reasons = "; ".join(row.reason for row in report.rows if row.reason)
     return draw_layouts(report.question, shown(report), reasons)
 
 
 def _as_memory_plot(report: LayoutReport) -> str:
-    from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
-
     if not report.measured.memory:
         raise UsageError(f"a plot of memory: {_UNKNOWN_MEMORY}")
     points = tuple(

@@ -9,6 +9,8 @@ from bubbleviz.analyses.plan.planned_run import PlannedRun
 from bubbleviz.model import memory_sizes
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
+from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
+from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.ideal_run import report_of_plan
 from bubbleviz.schedules.communication import torch_csv
@@ -17,7 +19,6 @@ from bubbleviz.schedules.simulation import Outcome
 from bubbleviz.schedules.workload import Workload
 
 if TYPE_CHECKING:
-    from bubbleviz.render.picture.memory_plot import MemoryPlot
     from bubbleviz.report.view import View
 
 
@@ -123,8 +124,6 @@ def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
 
 def as_svg(planned: PlannedRun, view: View) -> str:
     """Return the picture of the best order, in the style of a view."""
-    from bubbleviz.render.picture.picture import picture
-
     outcome = planned.best.best
     return picture(report_of_plan(outcome.plan, outcome.simulation), view)
 
@@ -135,8 +134,6 @@ def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
     What devices hold beside activations is part of it where it was measured: they may have
     different amounts left, but all are of the same size.
     """
-    from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint
-
     limit, resident = planned.workload.limit, planned.resident
     always = resident or (0.0,) * planned.workload.devices
     points = tuple(
@@ -159,9 +156,6 @@ def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
 
 
 def _as_memory_plot(planned: PlannedRun) -> str:
-    # drawsvg is loaded for pictures alone.
-    from bubbleviz.render.picture.memory_plot import draw_memory_plot
-
     return draw_memory_plot(memory_plot_of(planned))
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import drawsvg
-
-from bubbleviz.render import palette
+from bubbleviz.render.palette import LIGHT
+from bubbleviz.render.picture.drawing import make_group, px
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.page import (
-    Page,
-    px,
-    text_width,
-    ticks,
-)
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.numbers import ticks
+from bubbleviz.render.picture.page import Page
 
 #: Maximum number of steps between ticks.
-_MOST_STEPS = 10
+_MAX_STEPS = 10
 #: Minimum distance between two labels, as a share of their font size.
-_APART = 0.7
+_MIN_GAP = 0.7
 
 
 def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
@@ -27,13 +23,17 @@ def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, 
         size: Font size.
         right: Right edge of the space for labels.
     """
-    for steps in range(_MOST_STEPS, 0, -1):
+    for steps in range(_MAX_STEPS, 0, -1):
         times, unit = ticks(layout.span_ns, steps)
         labels = [(layout.x(layout.start_ns + time_ns), text) for time_ns, text in times]
-        labels[-1] = labels[-1][0], f"{labels[-1][1]}\u00a0{unit}"
+        last_x, last_text = labels[-1]
+        labels[-1] = last_x, f"{last_text}\u00a0{unit}"
         width = text_width(labels[-1][1], size)
-        pitch = layout.width * times[1][0] / layout.span_ns if len(times) > 1 else width + size
-        if pitch >= width + _APART * size and labels[-1][0] + width / 2 <= right:
+        pitch = width + size
+        if len(times) > 1:
+            step_ns, _ = times[1]
+            pitch = layout.width * step_ns / layout.span_ns
+        if pitch >= width + _MIN_GAP * size and last_x + width / 2 <= right:
             return labels
     # A plot that is too narrow for two labels has one label, at its left edge.
     return labels[:1]
@@ -43,9 +43,8 @@ def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
     """Draw the axis below ``bottom``, and move the cursor of the page below the axis."""
     size = page.style.letters.axis
     y = bottom + 0.5 * size
-    group = drawsvg.Group(
-        font_size=size, text_anchor="middle", fill=palette.LIGHT.quiet, class_="bv-quiet"
-    )
+    look = {"fill": LIGHT.quiet, "class_": "bv-quiet"}
+    group = make_group(font_size=size, text_anchor="middle", **look)
     path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
     for x, text in axis_labels(layout, size, page.right):
         path += f"M{px(x)} {px(y)}v{px(0.4 * size)}"

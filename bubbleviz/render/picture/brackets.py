@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.palette import LIGHT
+from bubbleviz.render.picture.drawing import px
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.page import (
-    UNKNOWN,
-    Page,
-    PictureStyle,
-    duration,
-    px,
-    text_width,
-)
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.numbers import UNKNOWN, duration
+from bubbleviz.render.picture.page import Page
+from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.render.picture.title import iteration_ratio
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
@@ -25,14 +25,23 @@ _LINES = 3
 _LINE_HEIGHT = 15
 
 
+class _Bracket(NamedTuple):
+    """The bracket of an iteration: its bounds, and the index of its line."""
+
+    iteration: Iteration
+    start_ns: int
+    end_ns: int
+    line: int
+
+
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
     """Return the height of the lines of brackets, which share it with the title of the ratios."""
-    lines = max((line for *_, line in _brackets(selection, style)), default=0)
+    lines = max((bracket.line for bracket in _place_brackets(selection, style)), default=0)
     return _LINE_HEIGHT * (lines + 1) - (0 if style.titled else 3)
 
 
-def _brackets(selection: Selection, style: PictureStyle) -> list[tuple[Iteration, int, int, int]]:
-    """Return iterations with start and end of their brackets, in ns, and their lines.
+def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
+    """Return the brackets of iterations.
 
     A bracket spans the window of the first row that has a window. Brackets that overlap take turns
     on the lines. There are none if iterations are many, or one without a title.
@@ -40,43 +49,56 @@ def _brackets(selection: Selection, style: PictureStyle) -> list[tuple[Iteration
     count = len(selection.iterations)
     if count > MOST_BRACKETS or (count == 1 and not style.titled):
         return []
-    brackets: list[tuple[Iteration, int, int, int]] = []
-    for it, by_rank in zip(selection.iterations, selection.windows, strict=True):
+    brackets: list[_Bracket] = []
+    for iteration, by_rank in zip(selection.iterations, selection.windows, strict=True):
         windows = (by_rank[rank.index] for rank in selection.ranks if rank.index in by_rank)
-        start, end = next(windows, (it.start_ns, it.end_ns))
+        start_ns, end_ns = next(windows, (iteration.start_ns, iteration.end_ns))
         line = 0
-        if brackets and start < brackets[-1][2]:
-            line = (brackets[-1][3] + 1) % _LINES
-        brackets.append((it, start, end, line))
+        if brackets and start_ns < brackets[-1].end_ns:
+            line = (brackets[-1].line + 1) % _LINES
+        brackets.append(_Bracket(iteration, start_ns, end_ns, line))
     return brackets
 
 
 def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw the boundaries between iterations and the brackets above them."""
-    brackets = _brackets(selection, page.style)
-    dashes = "".join(
-        f"M{px(layout.x(it.start_ns))} {px(layout.tops[0] - 4)}V{px(layout.bottom + 4)}"
-        for it, *_ in brackets[1:]
-    )
+    brackets = _place_brackets(selection, page.style)
+    top, bottom = px(layout.tops[0] - 4), px(layout.bottom + 4)
+    starts = [layout.x(bracket.iteration.start_ns) for bracket in brackets[1:]]
+    dashes = "".join(f"M{px(x)} {top}V{bottom}" for x in starts)
     dashed = {"stroke_dasharray": "4 3", "class_": "bv-mark"}
     page.path(dashes, stroke=LIGHT.text, stroke_width=0.9, **dashed)
+    for bracket in brackets:
+        _draw_bracket(page, report, layout, bracket)
+
+
+def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket) -> None:
+    """Draw a line over a window, with a text in its middle."""
+    left, right = layout.x(bracket.start_ns), layout.x(bracket.end_ns)
+    y = layout.brackets + _LINE_HEIGHT * bracket.line + 9
     size = page.style.letters.axis
-    for it, start, end, place in brackets:
-        # A line over the window, with as much of name, ratio and length as fits in its middle.
-        left, right, y = layout.x(start), layout.x(end), layout.brackets + _LINE_HEIGHT * place + 9
-        name, value = one_line(it.name, 40), iteration_ratio(report, it)
-        ratio = it.ratios.get(report.headline)
-        texts = [f"iteration {name}", name, ""]
-        if value != UNKNOWN:
-            texts = [f"iteration {name}: {value}", f"{name}: {value}", *texts]
-            if ratio is not None and ratio.window_ns is not None:
-                length = f"{duration(ratio.window_ns)} ({report.headline} window)"
-                texts.insert(0, f"{texts[0]} of {length}")
-        text = next(t for t in texts if not t or text_width(t, size) + 3 * size <= right - left)
-        middle, line = (left + right) / 2, f"H{px(right)}"
-        if text:
-            half = (text_width(text, size) + size) / 2
-            line = f"H{px(middle - half)}M{px(middle + half)} {px(y)}{line}"
-            page.text(text, middle, y + 0.35 * size, size, text_anchor="middle")
-        top = px(y - 4)
-        page.rule(f"M{px(left)} {top}v8M{px(right)} {top}v8M{px(left)} {px(y)}{line}")
+    max_width = right - left - 3 * size
+    texts = _list_texts(report, bracket.iteration)
+    text = next((text for text in texts if text_width(text, size) <= max_width), "")
+    line = f"H{px(right)}"
+    if text:
+        middle, half = (left + right) / 2, (text_width(text, size) + size) / 2
+        line = f"H{px(middle - half)}M{px(middle + half)} {px(y)}" + line
+        page.text(text, middle, y + 0.35 * size, size, text_anchor="middle")
+    top = px(y - 4)
+    ends = f"M{px(left)} {top}v8M{px(right)} {top}v8"
+    page.rule(f"{ends}M{px(left)} {px(y)}{line}")
+
+
+def _list_texts(report: Report, iteration: Iteration) -> Iterator[str]:
+    """Yield texts with name, ratio and length of an iteration, from the longest to the shortest."""
+    name, value = one_line(iteration.name, 40), iteration_ratio(report, iteration)
+    if value != UNKNOWN:
+        ratio = iteration.ratios.get(report.headline)
+        if ratio is not None and ratio.window_ns is not None:
+            length = f"{duration(ratio.window_ns)} ({report.headline} window)"
+            yield f"iteration {name}: {value} of {length}"
+        yield f"iteration {name}: {value}"
+        yield f"{name}: {value}"
+    yield f"iteration {name}"
+    yield name

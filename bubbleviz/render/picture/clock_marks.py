@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from bubbleviz.render.palette import LIGHT
+from bubbleviz.render.picture.drawing import px
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.page import (
-    Page,
-    duration,
-    px,
-)
+from bubbleviz.render.picture.numbers import duration
+from bubbleviz.render.picture.page import Page
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
 
@@ -18,13 +16,16 @@ _SMALLEST_ERROR_BAR = 1.5
 
 def clock_notes(report: Report, selection: Selection) -> list[str]:
     """Return the uncertainty of the clock of each row, or empty texts if all rows share a clock."""
-    notes = []
-    for rank in selection.ranks:
-        uncertainty_ns = report.clock_uncertainty_ns(rank)
-        known = f"clock ± {duration(uncertainty_ns)}" if uncertainty_ns else "clock ± 0"
-        notes.append("clock ± ?" if uncertainty_ns is None else known)
-    several = len({report.clock(rank.profile) for rank in selection.ranks}) > 1
-    return notes if several else [""] * len(notes)
+    clocks = {report.clock(rank.profile) for rank in selection.ranks}
+    if len(clocks) <= 1:
+        return [""] * len(selection.ranks)
+    return [_clock_note(report.clock_uncertainty_ns(rank)) for rank in selection.ranks]
+
+
+def _clock_note(uncertainty_ns: float | None) -> str:
+    if uncertainty_ns is None:
+        return "clock ± ?"
+    return f"clock ± {duration(uncertainty_ns)}" if uncertainty_ns else "clock ± 0"
 
 
 def draw_error_bars(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
@@ -36,12 +37,16 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
         if not note or rank.index not in first_ns:
             continue
         reach = layout.width * (report.clock_uncertainty_ns(rank) or 0) / layout.span_ns
-        if reach < _SMALLEST_ERROR_BAR:
-            continue
-        middle = layout.x(first_ns[rank.index])
-        left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)
-        tick = layout.row / 10
-        y = top + layout.row - tick - 1
-        path += f"M{px(left)} {px(y)}H{px(right)}"
-        path += "".join(f"M{px(x)} {px(y - tick)}V{px(y + tick)}" for x in (left, right))
+        if reach >= _SMALLEST_ERROR_BAR:
+            path += _error_bar(layout, layout.x(first_ns[rank.index]), reach, top)
     page.path(path, fill="none", stroke=LIGHT.text, stroke_width=1, class_="bv-mark")
+
+
+def _error_bar(layout: Layout, middle: float, reach: float, top: float) -> str:
+    """Return the path of a bar at the bottom of the row at ``top``, with a tick at each end."""
+    left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)
+    tick = layout.row / 10
+    y = top + layout.row - tick - 1
+    upper, lower = px(y - tick), px(y + tick)
+    ends = "".join(f"M{px(x)} {upper}V{lower}" for x in (left, right))
+    return f"M{px(left)} {px(y)}H{px(right)}{ends}"

@@ -1,17 +1,18 @@
-"""Labels beside the rows: stages, names of ranks, and bubble ratios."""
+"""Labels next to the rows: stages, names of ranks, and bubble ratios."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.page import (
-    Page,
-    PictureStyle,
-    fitted,
-    percent,
-    text_width,
-)
+from bubbleviz.render.picture.lettering import text_width, truncate_text
+from bubbleviz.render.picture.numbers import percent
+from bubbleviz.render.picture.page import Page
+from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
 from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK
@@ -19,74 +20,152 @@ from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
 #: Maximum width of names, as a share of the width of the page.
-WIDEST_NAME = 0.175
+_MAX_NAME_WIDTH = 0.175
+#: Minimum width of the column of ratios on a screen.
+_RATIO_COLUMN = 50
 
 
-def ratio_title(report: Report, selection: Selection) -> str:
-    """Return the title of the column of ratios, which are means if several iterations are drawn."""
-    idle = name_measure(report).idle
-    return f"mean {idle}" if len(selection.iterations) > 1 else idle
+@dataclass(frozen=True)
+class RowLabels:
+    """The text next to the rows of a timeline.
+
+    Attributes:
+        stages: Pipeline and stage of each row, or "" if they are unknown.
+        names: Name of the rank of each row.
+        ratios: Bubble ratio of each row.
+        ratio_title: Title of the column of ratios.
+    """
+
+    stages: Sequence[str]
+    names: Sequence[str]
+    ratios: Sequence[str]
+    ratio_title: str
+
+    def place_columns(self, page: Page, size: float) -> tuple[float, float, float]:
+        """Place the columns of text at font size ``size``.
+
+        Returns:
+            name_x: Left edge of the column of names.
+            left: Minimum left edge of the plot.
+            right: Maximum right edge of the plot.
+        """
+        style = page.style
+        stage_width = max(text_width(stage, size) for stage in self.stages)
+        widest_name = max(text_width(name, style.name_size(size)) for name in self.names)
+        name_width = min(widest_name, _MAX_NAME_WIDTH * style.width)
+        gap = 0.8 * size if stage_width and name_width else 0
+        name_x = page.left + stage_width + gap
+        left = math.ceil(name_x + name_width + 0.6 * size)
+        ratio_width = max(text_width(ratio, size) for ratio in self.ratios)
+        title_width = text_width(self.ratio_title, style.letters.axis)
+        right = page.right - 0.6 * size - max(title_width, ratio_width)
+        if not style.millimetres:
+            right = min(right, page.right - _RATIO_COLUMN)
+        return name_x, left, right
 
 
-def labels_of(
-    report: Report, selection: Selection, style: PictureStyle
-) -> tuple[list[str], list[str], list[str]]:
-    """Return the stage, the name and the ratio of each row; see :class:`.Layout`."""
-    ranks = selection.ranks
-    marked = advise(report).marked_ranks if style.notes else ()
-    clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
-    # Rows of many replicas have no pipeline.
-    single = {own.rank.pipeline for own in selection.rows if not own.spread}
-    several = len(single) > 1 or len(single) < len({rank.pipeline for rank in ranks})
+def label_rows(report: Report, selection: Selection, style: PictureStyle) -> RowLabels:
+    """Return the stage, the name and the ratio of each row, and the title of the ratios.
+
+    Ratios are means if several iterations are drawn.
+    """
     ratios = row_ratios(report, selection)
-    stages, names = [], []
-    for row, (own, (_, ends)) in enumerate(zip(selection.rows, ratios, strict=True)):
-        rank = own.rank
-        stage = "" if rank.stage is None else f"stage {rank.stage}"
-        if rank.pipeline is not None and several and not own.spread:
-            stage = f"p{rank.pipeline} {stage}".strip()
-        stages.append(f"{MARK} {stage}".strip() if {*own.replicas} & {*marked} else stage)
-        if own.spread:
-            between = "" if ends is None else f": {100 * ends[0]:.1f} to {percent(ends[1])}"
-            names.append(f"{len(own.replicas):,} ranks{between}")
-            continue
-        changed = row == 0 or report.clock(ranks[row - 1].profile) != report.clock(rank.profile)
-        names.append(_name(own, clocks[row] if changed else ""))
+    stages = _label_stages(report, selection, style)
+    names = _name_rows(report, selection, style, [ends for _, ends in ratios])
     widest = max(text_width(name, style.letters.label) for name in names)
-    # A screen has room for most of each name.
-    if not style.names or (style.millimetres and widest > WIDEST_NAME * style.width):
-        # Names by number, and none where stages tell the rows apart.
-        apart = "" not in stages and len(set(stages)) == len(stages)
-        numbers = (
-            str(r.number) if own else f"rank {r.number}"
-            for r, own in zip(ranks, stages, strict=True)
-        )
-        names = ["" if apart else number for number in numbers]
+    # A screen has space for most of each name.
+    is_too_wide = style.millimetres and widest > _MAX_NAME_WIDTH * style.width
+    if not style.names or is_too_wide:
+        names = _number_rows(selection, stages)
     mark = " !" if report.contradicted(report.headline) else ""
-    return stages, names, [percent(ratio) + mark for ratio, _ in ratios]
+    mean = "mean " if len(selection.iterations) > 1 else ""
+    ratio_texts = [percent(ratio) + mark for ratio, _ in ratios]
+    return RowLabels(stages, names, ratio_texts, f"{mean}{name_measure(report).idle}")
 
 
-def _name(row: RankRow, clock: str) -> str:
+def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> list[str]:
+    """Return the stage of each row, its pipeline if there are several, and the mark of advice."""
+    marked = set(advise(report).marked_ranks) if style.notes else set()
+    # Rows of many replicas have no pipeline.
+    drawn_pipelines = {row.rank.pipeline for row in selection.rows if not row.spread}
+    pipelines = {rank.pipeline for rank in selection.ranks}
+    has_several = len(drawn_pipelines) > 1 or len(drawn_pipelines) < len(pipelines)
+    stages = []
+    for row in selection.rows:
+        rank = row.rank
+        stage = "" if rank.stage is None else f"stage {rank.stage}"
+        if rank.pipeline is not None and has_several and not row.spread:
+            stage = f"p{rank.pipeline} {stage}".strip()
+        is_marked = not marked.isdisjoint(row.replicas)
+        stages.append(f"{MARK} {stage}".strip() if is_marked else stage)
+    return stages
+
+
+def _name_rows(
+    report: Report,
+    selection: Selection,
+    style: PictureStyle,
+    ratio_ranges: Sequence[tuple[float, float] | None],
+) -> list[str]:
+    """Return the name of each row; the first row of each clock has a note on the clock."""
+    ranks = selection.ranks
+    clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
+    names = []
+    for index, (row, ends) in enumerate(zip(selection.rows, ratio_ranges, strict=True)):
+        if row.spread:
+            names.append(_name_replicas(row, ends))
+            continue
+        above = ranks[index - 1] if index else None
+        is_new_clock = above is None or (
+            report.clock(above.profile) != report.clock(row.rank.profile)
+        )
+        names.append(_name_row(row, clocks[index] if is_new_clock else ""))
+    return names
+
+
+def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str:
+    """Return the number of replicas of a row, and the range of their ratios."""
+    ranks = f"{len(row.replicas):,} ranks"
+    if ratio_range is None:
+        return ranks
+    low, high = ratio_range
+    return f"{ranks}: {100 * low:.1f} to {percent(high)}"
+
+
+def _name_row(row: RankRow, clock: str) -> str:
     """Return the name of the rank of a row, followed by a note on its clock, which may be empty."""
     if row.why:
         return one_line(row.why, 80)
-    copies = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
+    replicas = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
     note = f", {clock}" if clock else ""
-    return one_line(f"{copies}{one_line(row.rank.label, 60)}{note}", 80)
+    return one_line(f"{replicas}{one_line(row.rank.label, 60)}{note}", 80)
 
 
-def draw_labels(page: Page, layout: Layout) -> None:
+def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
+    """Return the number of the rank of each row, or "" if stages tell the rows apart."""
+    if "" not in stages and len(set(stages)) == len(stages):
+        return [""] * len(stages)
+    return [
+        str(rank.number) if stage else f"rank {rank.number}"
+        for rank, stage in zip(selection.ranks, stages, strict=True)
+    ]
+
+
+def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
     """Draw the stage, the name and the bubble ratio of each row."""
-    size, quiet = layout.size, page.style.letters.axis
-    small = page.style.name_size(size)
-    rows = list(zip(layout.stages, layout.names, layout.ratios, layout.tops, strict=True))
+    size = layout.size
+    name_size = page.style.name_size(size)
+    name_width = layout.left - 0.6 * size - layout.name_x
+    rows = list(zip(labels.stages, labels.names, labels.ratios, layout.tops, strict=True))
     for stage, full_name, ratio, top in rows[:: layout.step]:
         y = top + layout.row / 2 + size * 0.36
         if stage:
             page.text(stage, page.left, y, size)
-        if name := fitted(full_name, small, layout.left - 0.6 * size - layout.name_x):
-            page.text(name, layout.name_x, y, small, ink="quiet")
+        if name := truncate_text(full_name, name_size, name_width):
+            page.text(name, layout.name_x, y, name_size, ink="quiet")
         page.text(ratio, page.right, y, size, text_anchor="end")
     # The title is above the first ratio, also if letters are higher than the row.
-    y = layout.tops[0] - max(8.0 if page.style.titled else 4.0, (size - layout.row) / 2 + 3)
-    page.text(layout.ratio_title, page.right, y, quiet, ink="quiet", text_anchor="end")
+    min_gap = 8.0 if page.style.titled else 4.0
+    y = layout.tops[0] - max(min_gap, (size - layout.row) / 2 + 3)
+    look = {"ink": "quiet", "text_anchor": "end"}
+    page.text(labels.ratio_title, page.right, y, page.style.letters.axis, **look)

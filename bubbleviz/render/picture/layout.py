@@ -1,8 +1,7 @@
-"""Layout of a timeline: the text beside its rows, and positions on the page."""
+"""Layout of a timeline: positions on the page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.render.picture.rows import LANE_GAP
@@ -10,31 +9,23 @@ from bubbleviz.render.picture.rows import LANE_GAP
 
 @dataclass(frozen=True)
 class Layout:
-    """Text beside the rows, and positions in units of the page.
+    """Positions of the parts of a timeline, in page units.
 
     Attributes:
-        stages: Pipeline and stage of each row, or "" if they are unknown.
-        names: Name of the rank of each row.
-        ratios: Bubble ratio of each row.
-        ratio_title: Title of the column of ratios.
         name_x: Left edge of the column of names.
         left: Left edge of the plot.
         right: Right edge of the plot.
         brackets: Top of the brackets.
         row: Height of a row.
         lane: Height of the communication lane below a row, or 0 if there is none.
-        size: Font size of the labels beside a row.
-        step: Distance between rows with labels, 1 unless rows are lower than letters.
+        size: Font size of the labels next to a row.
+        step: Every how many rows there is a label; 1 unless rows are lower than letters.
         tops: Top of each row.
         start_ns: Time at the left edge of the plot.
         span_ns: Time from the left edge to the right edge.
         strip: Height of the area below a row of many replicas, or 0 if there is none.
     """
 
-    stages: Sequence[str]
-    names: Sequence[str]
-    ratios: Sequence[str]
-    ratio_title: str
     name_x: float
     left: float
     right: float
@@ -56,8 +47,9 @@ class Layout:
     @property
     def bottom(self) -> float:
         """Lower edge of the last row."""
-        below = (self.lane + LANE_GAP if self.lane else 0) + (self.strip + 2 if self.strip else 0)
-        return self.tops[-1] + self.row + below
+        lane = self.lane + LANE_GAP if self.lane else 0
+        strip = self.strip + 2 if self.strip else 0
+        return self.tops[-1] + self.row + (lane + strip)
 
     def x(self, time_ns: int) -> float:
         """Return the x coordinate of a time, clipped to the plot."""

@@ -6,15 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.render import marks, palette
-from bubbleviz.render.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.page import (
-    Page,
-    box,
-    fitted,
-    px,
-    text_width,
-)
+from bubbleviz.render import palette
+from bubbleviz.render.marks import OTHER_ITERATION, UNATTRIBUTED_KIND
+from bubbleviz.render.picture.drawing import box, px
+from bubbleviz.render.picture.lettering import text_width, truncate_text
+from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter
 
@@ -22,11 +18,11 @@ _FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
 #: Width of the frame of a swatch on a screen.
 _LINE = 0.7
 #: Maximum number of shades of a phase that have a swatch.
-_MOST_SHADES = 8
+_MAX_SHADES = 8
 #: Maximum number of colours that share the width of one swatch.
-_MOST_IN_ONE = 4
+_MAX_IN_ONE = 4
 #: Distance between a swatch and its name.
-_BESIDE = 6.0
+_GAP = 6.0
 _LONG_NAMES = {
     Phase.F: "F forward",
     Phase.B: "B backward, input",
@@ -60,93 +56,106 @@ class _Swatch(NamedTuple):
 
 def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
     """Draw the legend of one or more timelines below the cursor of the page, line by line."""
-    letters = page.style.letters
-    if not page.style.legend:
+    style = page.style
+    if not style.legend:
         return
-    size, inner = letters.legend, letters.legend - 1
-    x, height = page.left, round((0.9 if page.style.millimetres else 1.24) * size, 1)
+    size = style.letters.legend
+    x, height = page.left, round((0.9 if style.millimetres else 1.24) * size, 1)
+    line_gap = 3 if style.millimetres else 7
     page.y += 4
-    for swatches, name in _entries(page, timelines):
+    for swatches, name in _list_entries(page, timelines):
         swatches_width = sum(swatch.width for swatch in swatches)
-        text = fitted(name, size, page.right - page.left - swatches_width - _BESIDE)
-        width = swatches_width + _BESIDE + text_width(text, size)
+        max_width = page.right - page.left - swatches_width - _GAP
+        text = truncate_text(name, size, max_width)
+        width = swatches_width + _GAP + text_width(text, size)
         if x + width > page.right and x > page.left:
-            x, page.y = page.left, page.y + max(height, size) + (3 if page.style.millimetres else 7)
+            x, page.y = page.left, page.y + max(height, size) + line_gap
         for swatch in swatches:
-            path = box(x, page.y, x + swatch.width, page.y + height)
-            if swatch.cause:
-                page.cause_boxes(path, swatch.cause)
-            else:
-                framed = "stroke" in swatch.look
-                line = {"stroke_width": px(_LINE * page.style.line)} if framed else {}
-                page.path(path, **(line | swatch.look))
-            if swatch.dotted:
-                dots = f"M{px(x)} {px(page.y + height + DOTS_BELOW)}h{px(swatch.width)}"
-                page.path(dots, fill="none", **DOTS)
-            if swatch.number:
-                page.text(
-                    swatch.number,
-                    x + swatch.width / 2,
-                    page.y + height / 2 + 0.36 * inner,
-                    inner,
-                    ink=None,
-                    fill=swatch.ink,
-                    text_anchor="middle",
-                )
+            _draw_swatch(page, swatch, x, height)
             x += swatch.width
-        page.text(text, x + _BESIDE, page.y + height / 2 + 0.36 * size, size)
-        x += _BESIDE + text_width(text, size) + 1.3 * size
+        page.text(text, x + _GAP, page.y + height / 2 + 0.36 * size, size)
+        x += _GAP + text_width(text, size) + 1.3 * size
     page.y += height + 6
 
 
-def _entries(
+def _draw_swatch(page: Page, swatch: _Swatch, x: float, height: float) -> None:
+    """Draw a swatch with its upper left corner at (``x``, cursor of the page)."""
+    right, bottom = x + swatch.width, page.y + height
+    path = box(x, page.y, right, bottom)
+    if swatch.cause:
+        page.cause_boxes(path, swatch.cause)
+    else:
+        has_frame = "stroke" in swatch.look
+        frame = {"stroke_width": px(_LINE * page.style.line)} if has_frame else {}
+        page.path(path, **(frame | swatch.look))
+    if swatch.dotted:
+        dots = f"M{px(x)} {px(bottom + DOTS_BELOW)}h{px(swatch.width)}"
+        page.path(dots, fill="none", **DOTS)
+    if swatch.number:
+        size = page.style.letters.legend - 1
+        middle, baseline = x + swatch.width / 2, page.y + height / 2 + 0.36 * size
+        look = {"fill": swatch.ink, "text_anchor": "middle"}
+        page.text(swatch.number, middle, baseline, size, ink=None, **look)
+
+
+def _list_entries(
     page: Page, timelines: Sequence[TimelinePainter]
 ) -> Iterator[tuple[list[_Swatch], str]]:
     """Yield swatches and their text for everything in the picture."""
     rows = [timeline.rows for timeline in timelines]
+    kinds = {kind for painter in rows for kind in painter.kinds}
     width = 1.5 * page.style.letters.legend if page.style.millimetres else 22
     for phase in COMPUTE:
-        if swatches := list(_phase_swatches(page, rows, phase, width)):
+        if swatches := list(_list_shades(page, rows, phase, width)):
             yield swatches, _LONG_NAMES[phase]
+    yield from _list_idle_entries(page, timelines, width)
+    if UNATTRIBUTED_KIND in kinds:
+        yield [_Swatch(width, {"fill": palette.UNATTRIBUTED})], "unattributed compute"
+    if any(painter.has_communication for painter in rows):
+        thin = {"fill": palette.COMMUNICATION, **_FRAME, "stroke_width": 0.3}
+        yield [_Swatch(width, thin)], "communication (thin lane)"
+    if OTHER_ITERATION in kinds:
+        yield [_Swatch(width, {"fill": palette.OTHER_ITERATION, **_FRAME})], "other iteration"
+    if merging := [painter for painter in rows if painter.merged_words]:
+        narrower = max(painter.narrower for painter in merging)
+        words = "; ".join(painter.merged_words for painter in merging)
+        colours = dict.fromkeys(colour for painter in merging for colour in painter.merged_colours)
+        each = max(width / len(colours), width / _MAX_IN_ONE)
+        dotted = [_Swatch(each, {"fill": colour}, dotted=True) for colour in colours]
+        yield dotted, f"merged: narrower than {page.length(narrower)} ({words})"
+
+
+def _list_idle_entries(
+    page: Page, timelines: Sequence[TimelinePainter], width: float
+) -> Iterator[tuple[list[_Swatch], str]]:
+    """Yield the swatches of idle time, by cause if causes are drawn, and of gaps."""
     causes = sorted({cause for timeline in timelines for cause in timeline.causes})
     if not causes:
         yield [_Swatch(width, {"fill": page.hatch()})], "bubble"
     for cause in causes:
         yield [_Swatch(width, {}, cause=cause.label)], f"idle: {cause.label}"
     if any(timeline.gaps for timeline in timelines):
-        yield (
-            [_Swatch(width, {"fill": palette.LIGHT.gap, "class_": "bv-gap"})],
-            "between iterations",
-        )
-    if any(UNATTRIBUTED_KIND in painter.kinds for painter in rows):
-        yield [_Swatch(width, {"fill": palette.UNATTRIBUTED})], "unattributed compute"
-    if any(painter.communication for painter in rows):
-        thin = {"fill": palette.COMMUNICATION, **_FRAME, "stroke_width": 0.3}
-        yield [_Swatch(width, thin)], "communication (thin lane)"
-    if any(marks.OTHER_ITERATION in painter.kinds for painter in rows):
-        yield [_Swatch(width, {"fill": palette.OTHER_ITERATION, **_FRAME})], "other iteration"
-    if merging := [painter for painter in rows if painter.merged_words]:
-        narrower = max(painter.narrower for painter in merging)
-        words = "; ".join(painter.merged_words for painter in merging)
-        colours = dict.fromkeys(colour for painter in merging for colour in painter.merged_colours)
-        each = max(width / len(colours), width / _MOST_IN_ONE)
-        dotted = [_Swatch(each, {"fill": colour}, dotted=True) for colour in colours]
-        yield dotted, f"merged: narrower than {page.length(narrower)} ({words})"
+        gap = {"fill": palette.LIGHT.gap, "class_": "bv-gap"}
+        yield [_Swatch(width, gap)], "between iterations"
 
 
-def _phase_swatches(
+def _list_shades(
     page: Page, rows: Sequence[RowPainter], phase: Phase, width: float
 ) -> Iterator[_Swatch]:
     """Yield a swatch for each shade of a phase that is drawn."""
     # Timelines with the same number of chunks have the same shades.
-    drawn = {max(len(own.chunks), 1): own.chunks for own in rows if phase in own.kinds}
+    drawn = {
+        max(len(painter.chunks), 1): painter.chunks for painter in rows if phase in painter.kinds
+    }
     if phase is Phase.OPTIMIZER and drawn:
         drawn = {1: []}
     for shades, chunks in sorted(drawn.items()):
-        for shade in range(0, shades, -(-shades // _MOST_SHADES)):
-            place = shade if shades > 1 else -1
-            look = palette.paint(phase, place, place if phase is Phase.FB else -1, shades)
-            number = str(chunks[shade]) if shades > 1 else ""
-            each = max(0.7 * width, text_width(number, page.style.letters.legend - 1) + 4)
-            fill = {"fill": page.fill(look), **_FRAME}
-            yield _Swatch(each if shades > 1 else width, fill, number, look.number)
+        for shade in range(0, shades, -(-shades // _MAX_SHADES)):
+            if shades == 1:
+                paint, number, each = palette.paint(phase), "", float(width)
+            else:
+                second = shade if phase is Phase.FB else -1
+                paint, number = palette.paint(phase, shade, second, shades), str(chunks[shade])
+                number_width = text_width(number, page.style.letters.legend - 1)
+                each = max(0.7 * width, number_width + 4)
+            yield _Swatch(each, {"fill": page.fill(paint), **_FRAME}, number, paint.number)

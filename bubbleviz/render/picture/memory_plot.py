@@ -1,4 +1,4 @@
-"""Bubble ratio against memory: a dot an order, and the line of those that nothing dominates.
+"""Bubble ratio against memory: one dot per order, and a line through the best orders.
 
 ::
 
@@ -13,33 +13,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.palette import LIGHT
-from bubbleviz.render.picture.page import Page, box, fitted, percent, px, text_width
+from bubbleviz.render.picture.drawing import box, px
+from bubbleviz.render.picture.lettering import text_width, truncate_text
+from bubbleviz.render.picture.numbers import percent
+from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.plots import LETTERS, Graph, steps
 
-#: px: height of the plot, and what lies to its left, right and below.
+#: Height of the plot, and space to its left, to its right and below, px.
 _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0
-#: px: radius of a dot, size of letters, height of a line, and from a dot to its label.
-_DOT, _SIZE, _LINE, _AWAY = 4.0, 10.5, 12.5, 4.0
-#: Lines above and below a dot on which its label can stand.
+#: Radius of a dot, font size, height of a line, and gap between a dot and its label, px.
+_DOT, _SIZE, _LINE, _GAP = 4.0, 10.5, 12.5, 4.0
+#: Number of lines above and below a dot where its label can be.
 _LINES = 24
-
-_Box = tuple[float, float, float, float]
 
 
 class MemoryPoint(NamedTuple):
     """An order in the plot.
 
     Attributes:
-        name: of it.
-        memory: of the fullest device.
-        ratio: bubble ratio.
-        fits: whether it is within the limit.
+        name: Name of the order.
+        memory: Memory of the fullest device.
+        ratio: Bubble ratio.
+        fits: Whether the memory is within the limit.
     """
 
     name: str
@@ -50,14 +51,14 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryPlot:
-    """What is plotted.
+    """The content of a plot.
 
     Attributes:
-        title: of the picture.
-        points: the orders.
-        in_bytes: whether memory is in bytes; else in microbatches of a stage.
-        limit: of a device, in the same unit; None for none.
-        reason: why there is nothing to plot; empty where there is.
+        title: Title of the picture.
+        points: The orders.
+        in_bytes: Whether memory is in bytes; otherwise it is in microbatches of a stage.
+        limit: Memory limit of a device in the same unit, or None if there is none.
+        reason: Reason why there is nothing to plot, or "".
     """
 
     title: str
@@ -66,9 +67,27 @@ class MemoryPlot:
     limit: float | None = None
     reason: str = ""
 
+    def format_memory(self, amount: float) -> str:
+        """Return an amount of memory as text."""
+        return memory_text(amount) if self.in_bytes else f"{amount:g}"
+
+
+class _Box(NamedTuple):
+    """A rectangle on the page."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlaps(self, other: _Box) -> bool:
+        """Return whether two boxes share an area."""
+        is_across = self.left < other.right and other.left < self.right
+        return is_across and self.top < other.bottom and other.top < self.bottom
+
 
 def draw_memory_plot(plot: MemoryPlot) -> str:
-    """Return the SVG document."""
+    """Return the SVG document of a plot."""
     page = Page("bvm-")
     page.title = plot.title
     page.description = "One dot per order: its bubble ratio, and the memory of its fullest device."
@@ -81,103 +100,130 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
         "Lower left is better; the line joins the orders that no other beats in both.", 10.5
     )
     page.y += 26
-    _draw(page, plot)
-    return page.svg()
-
-
-def _draw(page: Page, plot: MemoryPlot) -> None:
-    """Draw axes, limit, line, dots and labels."""
-    limits = [] if plot.limit is None else [plot.limit]
-    amounts = [point.memory for point in plot.points] + limits
-    least, most = 0.0, 1.05 * max(amounts) or 1.0
-    highest = max(max(point.ratio for point in plot.points) * 1.1, 0.01)
-    edges = page.left + _LEFT, page.right - _RIGHT, page.y
-    graph = Graph(page, *edges, _HEIGHT, (least, most), (0.0, highest))
-    text = memory_text if plot.in_bytes else "{:g}".format
-    graph.axes(
-        [(amount, text(amount)) for amount in steps(least, most, 7)],
-        [(ratio, percent(ratio)) for ratio in steps(0.0, highest, 6)],
-    )
-    unit = "memory of the fullest device"
-    if not plot.in_bytes:
-        unit = "activations of the fullest device, microbatches of a stage"
-    page.text(unit, graph.right, graph.bottom + 30, 10.5, text_anchor="end")
-    page.text("bubble ratio", page.left, graph.top - 8, 10.5)
-    for limit in limits:
-        graph.line([(limit, 0.0), (limit, highest)], stroke_dasharray="4 3")
-        x, _ = graph.at(limit, 0.0)
-        look = {"ink": "quiet", "text_anchor": "middle"}
-        page.text(f"limit {text(limit)}", x, graph.top - 4, LETTERS, **look)
-    best = front(plot.points)
-    corners = [(after.memory, before.ratio) for before, after in pairwise(best)]
-    ends = [(point.memory, point.ratio) for point in best]
-    stairs = [place for pair in zip_longest(ends, corners) for place in pair if place]
-    graph.line(stairs, stroke_opacity=0.45)
-    dots: dict[tuple[float, float], list[MemoryPoint]] = {}
-    for point in _ordered(plot.points):
-        x, y = graph.at(point.memory, max(point.ratio, 0.0))
-        dots.setdefault((round(x), round(y)), []).append(point)
-    taken = [(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in dots]
-    for (x, y), points in dots.items():
-        fits = any(point.fits for point in points)
-        graph.dot(x, y, _DOT, hollow=not fits)
-        name = one_line(", ".join(point.name for point in points), 80)
-        taken.append(_label(graph, name, (x, y), taken, "text" if fits else "quiet"))
+    graph = _draw_axes(page, plot)
+    _draw_front(graph, plot.points)
+    _draw_points(graph, plot.points)
     page.y = graph.bottom + _BELOW
     if hidden := sum(not point.fits for point in plot.points):
-        than = "the limit" if limits else "the run's memory"
+        limit = "the run's memory" if plot.limit is None else "the limit"
         page.paragraph(
-            f"Filled: fits. Hollow: {counted(hidden, 'order')} beyond {than}, or with the model "
+            f"Filled: fits. Hollow: {counted(hidden, 'order')} beyond {limit}, or with the model "
             "held twice.",
             9.5,
         )
+    return page.svg()
 
 
-def _label(
-    graph: Graph, text: str, dot: tuple[float, float], taken: Sequence[_Box], ink: str
+def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
+    """Draw the axes and the limit, and return the graph."""
+    amounts = [point.memory for point in plot.points]
+    if plot.limit is not None:
+        amounts.append(plot.limit)
+    max_memory = 1.05 * max(amounts) or 1.0
+    max_ratio = max(max(point.ratio for point in plot.points) * 1.1, 0.01)
+    left, right = page.left + _LEFT, page.right - _RIGHT
+    graph = Graph(page, left, right, page.y, _HEIGHT, (0.0, max_memory), (0.0, max_ratio))
+    amounts = steps(0.0, max_memory, 7)
+    memory_labels = [(amount, plot.format_memory(amount)) for amount in amounts]
+    ratio_labels = [(ratio, percent(ratio)) for ratio in steps(0.0, max_ratio, 6)]
+    graph.axes(memory_labels, ratio_labels)
+    title = "memory of the fullest device"
+    if not plot.in_bytes:
+        title = "activations of the fullest device, microbatches of a stage"
+    page.text(title, graph.right, graph.bottom + 30, 10.5, text_anchor="end")
+    page.text("bubble ratio", page.left, graph.top - 8, 10.5)
+    if plot.limit is not None:
+        graph.line([(plot.limit, 0.0), (plot.limit, max_ratio)], stroke_dasharray="4 3")
+        text = f"limit {plot.format_memory(plot.limit)}"
+        look = {"ink": "quiet", "text_anchor": "middle"}
+        page.text(text, graph.x(plot.limit), graph.top - 4, LETTERS, **look)
+    return graph
+
+
+def _draw_front(graph: Graph, points: Sequence[MemoryPoint]) -> None:
+    """Draw steps through the points that no other point beats in both memory and ratio."""
+    best = front(points)
+    stairs = [(best[0].memory, best[0].ratio)]
+    for before, after in pairwise(best):
+        stairs.append((after.memory, before.ratio))
+        stairs.append((after.memory, after.ratio))
+    graph.line(stairs, stroke_opacity=0.45)
+
+
+def _draw_points(graph: Graph, points: Sequence[MemoryPoint]) -> None:
+    """Draw dots with labels; points at the same place share a dot."""
+    dots: dict[tuple[float, float], list[MemoryPoint]] = {}
+    for point in _sort_by_memory(points):
+        x, y = graph.x(point.memory), graph.y(max(point.ratio, 0.0))
+        dots.setdefault((round(x), round(y)), []).append(point)
+    occupied = [_Box(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in dots]
+    for (x, y), members in dots.items():
+        fits = any(point.fits for point in members)
+        graph.dot(x, y, _DOT, hollow=not fits)
+        name = one_line(", ".join(point.name for point in members), 80)
+        occupied.append(_draw_label(graph, name, (x, y), occupied, "text" if fits else "quiet"))
+
+
+def _draw_label(
+    graph: Graph, text: str, dot: tuple[float, float], occupied: Sequence[_Box], ink: str
 ) -> _Box:
-    """Write a label beside a dot where it covers nothing, with a line to one that is not beside it.
+    """Write the label of a dot into free space, with a line to the dot if they are apart.
 
-    Places above and below are tried in turn, the nearest first.
+    Args:
+        graph: The graph.
+        text: The label.
+        dot: Centre of the dot.
+        occupied: Boxes that the label should not cover.
+        ink: Colour of the label.
+
+    Returns:
+        The box of the label.
     """
-    page, (x, y), away = graph.page, dot, _DOT + _AWAY
-    text = fitted(text, _SIZE, graph.right - graph.left)
-    width = text_width(text, _SIZE)
-    places = [
-        (left, y + (line - 0.5) * _LINE, left + width, y + (line + 0.5) * _LINE)
-        for line in sorted(range(-_LINES, _LINES + 1), key=abs)
-        for left in (x + away, x - away - width)
-    ]
-    inside = [
-        place
-        for place in places
-        if place[0] >= graph.left
-        and place[2] <= graph.right
-        and place[3] < graph.bottom
-        and place[1] >= graph.top - _LINE
-    ]
-    free = [place for place in inside if not any(_overlap(place, other) for other in taken)]
-    place = (free or inside or places)[0]
-    page.path(box(*place), fill=LIGHT.paper, class_="bv-paper")
-    page.text(text, place[0], place[3] - 3, _SIZE, ink=ink)
-    if abs(place[1] + _LINE / 2 - y) > _LINE / 2:
-        near = min(max(x, place[0]), place[2])
-        page.rule(f"M{px(x)} {px(y)}L{px(near)} {px(place[1] + _LINE / 2)}")
-    return place
+    page, (x, y) = graph.page, dot
+    text = truncate_text(text, _SIZE, graph.right - graph.left)
+    label = _place_label(graph, text_width(text, _SIZE), dot, occupied)
+    page.path(box(*label), fill=LIGHT.paper, class_="bv-paper")
+    page.text(text, label.left, label.bottom - 3, _SIZE, ink=ink)
+    middle = label.top + _LINE / 2
+    if abs(middle - y) > _LINE / 2:
+        nearest_x = min(max(x, label.left), label.right)
+        page.rule(f"M{px(x)} {px(y)}L{px(nearest_x)} {px(middle)}")
+    return label
+
+
+def _place_label(
+    graph: Graph, width: float, dot: tuple[float, float], occupied: Sequence[_Box]
+) -> _Box:
+    """Return the box of a label on the line of its dot, or on the nearest line that is free.
+
+    To the right of the dot is tried before to the left. If no box is free, the first box inside the
+    plot is used, and else the box next to the dot.
+    """
+    x, y = dot
+    lefts = x + _DOT + _GAP, x - _DOT - _GAP - width
+    boxes = []
+    for line, left in product(sorted(range(-_LINES, _LINES + 1), key=abs), lefts):
+        top, bottom = y + (line - 0.5) * _LINE, y + (line + 0.5) * _LINE
+        boxes.append(_Box(left, top, left + width, bottom))
+    inside = [label for label in boxes if _is_inside(label, graph)]
+    free = [label for label in inside if not any(map(label.overlaps, occupied))]
+    return (free or inside or boxes)[0]
+
+
+def _is_inside(label: _Box, graph: Graph) -> bool:
+    """Return whether a label is within the plot, or at most one line above it."""
+    is_across = label.left >= graph.left and label.right <= graph.right
+    return is_across and label.bottom < graph.bottom and label.top >= graph.top - _LINE
 
 
 def front(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the points that no other beats in both, by memory."""
+    """Return the points that no other point beats in both memory and ratio, by memory."""
     best: list[MemoryPoint] = []
-    for point in _ordered(points):
+    for point in _sort_by_memory(points):
         if not best or point.ratio < best[-1].ratio:
             best.append(point)
     return best
 
 
-def _ordered(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
+def _sort_by_memory(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
     return sorted(points, key=lambda point: (point.memory, point.ratio, point.name))
-
-
-def _overlap(box: _Box, other: _Box) -> bool:
-    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from bubbleviz.model.texts import percent_bounds
 from bubbleviz.render.picture.brackets import MOST_BRACKETS
 from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
+from bubbleviz.render.rows import Selection
 from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK, shortened
 from bubbleviz.report.report import Report
@@ -16,64 +19,83 @@ from bubbleviz.report.view import View
 
 def notes_of(timeline: TimelinePainter) -> list[str]:
     """Return a sentence on each mark in the picture that needs an explanation."""
-    page, report, selection = timeline.page, timeline.report, timeline.selection
-    rows, drawn, headline = timeline.rows, selection.iterations, report.headline
-    brackets = len(drawn) <= MOST_BRACKETS
-    shown = {rank.index for rank in selection.ranks}
-    windows = (len({w for rank, w in by.items() if rank in shown}) for by in selection.windows)
-    spanless = sum(map(len, rows.spanless.values()))
-    ratio = drawn[0].ratios.get(headline) if len(drawn) == 1 else None
-    low, high = (ratio and ratio.interval) or (0.0, 0.0)
-    ends = percent_bounds((low, high), 1, 3) if low < high else ()
-    bounds = [f"{end}\u00a0%" for end in ends]
-    # The title of the picture has the mean of all iterations, which may lie outside.
-    of_one = f" of iteration {shortened(drawn[0].name)}" if report.summary.iterations > 1 else ""
-    spread = any(row.spread for row in selection.rows)
-    copies = any(len(row.replicas) > 1 for row in selection.rows)
-    is_first = all(row.rank.index == row.replicas[0] for row in selection.rows)
-    replica = "first replica" if is_first else "replica in the pipeline of the advice"
-    advised = advise(report).marked
-    drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
-    is_marked = not drawn_ranks.isdisjoint(advise(report).marked_ranks)
-    to_do = "" if advised is None or not is_marked else write_advice(report, advised).short
-    sentences = (
-        (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
-        (
-            brackets and max(windows) > 1,
-            "Windows differ by row: brackets show the first row's and the mean length.",
-        ),
-        (
-            timeline.critical,
-            "Line along operations: the critical path, which bounds the iteration.",
-        ),
-        (brackets and len(drawn) > 1, "Dashed: first work of an iteration."),
-        (spanless, f"Hollow mark: {spanless:,} without GPU work and so without device time."),
-        (
-            rows.merged_words,
+    return [
+        *_explain_operations(timeline),
+        *_explain_ratios(timeline.report, timeline.selection),
+        *_explain_rows(timeline.selection),
+    ]
+
+
+def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
+    """Yield sentences on operations, the critical path and brackets."""
+    page, rows, selection = timeline.page, timeline.rows, timeline.selection
+    has_brackets = len(selection.iterations) <= MOST_BRACKETS
+    if len(rows.chunks) > 1:
+        yield "Chunks run from dark to light (numbers in the legend)."
+    if has_brackets and _windows_differ(selection):
+        yield "Windows differ by row: brackets show the first row's and the mean length."
+    if timeline.critical:
+        yield "Line along operations: the critical path, which bounds the iteration."
+    if has_brackets and len(selection.iterations) > 1:
+        yield "Dashed: first work of an iteration."
+    if spanless := sum(map(len, rows.spanless.values())):
+        yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
+    if rows.merged_words:
+        yield (
             f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, merged "
-            "by phase; height: share of time, the rest is bubble.",
-        ),
-        (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
-        (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
-        (to_do, f"{MARK} {to_do}."),
-        (report.contradicted(headline), "! depends on clocks that contradict each other."),
-        (bounds, f"Clock bounds{of_one}: {' to '.join(bounds)}."),
-        (
-            spread,
+            "by phase; height: share of time, the rest is bubble."
+        )
+
+
+def _windows_differ(selection: Selection) -> bool:
+    """Return whether the drawn ranks have different windows in any iteration."""
+    drawn = [rank.index for rank in selection.ranks]
+    windows = (
+        {by_rank[rank] for rank in drawn if rank in by_rank} for by_rank in selection.windows
+    )
+    return any(len(distinct) > 1 for distinct in windows)
+
+
+def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
+    """Yield sentences on bounds, clocks and the mark of the advice."""
+    iterations = selection.iterations
+    ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None
+    if shows_lower_bound(ratio):
+        yield "The lower ratio counts unattributed compute as work."
+    if any(clock_notes(report, selection)):
+        yield "± and bars: clock uncertainty of a host."
+    advice = advise(report)
+    drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
+    if advice.marked is not None and not drawn_ranks.isdisjoint(advice.marked_ranks):
+        action = write_advice(report, advice.marked).short
+        if action:
+            yield f"{MARK} {action}."
+    if report.contradicted(report.headline):
+        yield "! depends on clocks that contradict each other."
+    low, high = (ratio and ratio.interval) or (0.0, 0.0)
+    if low < high:
+        # The title of the picture has the mean of all iterations, which may be outside the bounds.
+        name = shortened(iterations[0].name)
+        where = f" of iteration {name}" if report.summary.iterations > 1 else ""
+        bounds = " to ".join(f"{end}\u00a0%" for end in percent_bounds((low, high), 1, 3))
+        yield f"Clock bounds{where}: {bounds}."
+
+
+def _explain_rows(selection: Selection) -> Iterator[str]:
+    """Yield sentences on rows that stand for several ranks."""
+    rows = selection.rows
+    if any(row.spread for row in rows):
+        yield (
             "Rows: stages, each drawn as its replica with the median ratio, beside the minimum and "
             "maximum ratio of all its replicas and the ratio of the drawn one; the area below "
-            "shows the share of replicas at work.",
-        ),
-        (
-            spread and any(row.why for row in selection.rows),
-            "Rows below: ranks that stand out, against the median of their stage.",
-        ),
-        (
-            copies and not spread,
-            f"Rows: stages, each drawn as its {replica}, with the ratio of that replica.",
-        ),
-    )
-    return [sentence for told, sentence in sentences if told]
+            "shows the share of replicas at work."
+        )
+        if any(row.why for row in rows):
+            yield "Rows below: ranks that stand out, against the median of their stage."
+    elif any(len(row.replicas) > 1 for row in rows):
+        is_first = all(row.rank.index == row.replicas[0] for row in rows)
+        replica = "first replica" if is_first else "replica in the pipeline of the advice"
+        yield f"Rows: stages, each drawn as its {replica}, with the ratio of that replica."
 
 
 def nothing_to_draw(report: Report, view: View) -> str:

@@ -1,8 +1,8 @@
 """Panels: several reports one above the other, on one scale of time.
 
-Each begins at its own first work, so that what lies below each other took equally long: runs that
-are compared, or the schedule in theory, ideal and at the measured times, above the measurement, as
-in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
+Each panel begins at its own first work, so that equal widths are equal times: runs that are
+compared, or the schedule in theory, ideal and at the measured times, above the measurement, as in
+Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -14,27 +14,30 @@ from typing import TypeAlias
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.picture import page as pages
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
+from bubbleviz.render.picture.lettering import BOLD, truncate_text
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
+from bubbleviz.render.picture.numbers import duration
+from bubbleviz.render.picture.page import Page, draw_page
+from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import headings, iteration_ratio
-from bubbleviz.render.rows import Selection, select
+from bubbleviz.render.rows import select
 from bubbleviz.report.ideal_run import report_of
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from bubbleviz.schedules.ideal import Ideal
 
-#: Between two panels, px.
-_APART = 12.0
-#: Makespans that differ by less, as a share, are drawn once.
+#: Gap between two panels, px.
+_GAP = 12.0
+#: Maximum relative difference of two makespans of which only one is drawn.
 _ALIKE = 0.002
-#: Ratios of an iteration by itself, the one to show first.
-_OF_ONE = ("schedule", "stage")
+#: Ratios that a single iteration has, the preferred one first.
+_RATIOS_OF_ONE_ITERATION = ("schedule", "stage")
 
-#: The title of a panel, and what to draw of which report.
+#: The title of a panel, a report, and the part of it to draw.
 Panel: TypeAlias = "tuple[str, Report, View]"
 
 
@@ -42,152 +45,175 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
     """Return the SVG document of panels from top to bottom, with one axis of time below them.
 
     Args:
-        panels: any number of them; one that has nothing to draw says why.
-        heading: stands above them all.
-        note: a sentence below the heading; empty for none.
+        panels: Any number of panels. A panel that has nothing to draw contains the reason.
+        heading: Heading above all panels.
+        note: Sentence below the heading, or "".
     """
-    style = pages.style_of(panels[0][2]) if panels else pages.SCREEN
-    return pages.page_of_height(
-        style, lambda own: _drawn(panels, heading, note, pages.Page(style=own))
-    ).svg()
+    style = style_of(panels[0][2]) if panels else SCREEN
+    page = draw_page(style, lambda sized: _draw_on_page(panels, heading, note, Page(style=sized)))
+    return page.svg()
 
 
-def _drawn(panels: Sequence[Panel], heading: str, note: str, page: pages.Page) -> pages.Page:
-    """Return a page with panels on it."""
-    page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
-    if page.style.titled or not panels:
-        page.heading(page.title)
-        if note:
-            page.y += 5
-            page.paragraph(one_line(note, 400), page.style.letters.legend, lines=3)
-        page.y += _APART
-    timelines = [
-        None
-        if (selection := select(report, view)) is None
-        else TimelinePainter(page, report, view, selection)
-        for _, report, view in panels
-    ]
+def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page:
+    """Draw panels, their axis, their legend and their notes on an empty page, and return it."""
+    _draw_heading(page, heading, note, is_empty=not panels)
+    timelines = [_start_timeline(page, report, view) for _, report, view in panels]
     drawn = [timeline for timeline in timelines if timeline is not None]
     longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
-    page.description = f"{len(panels)} timelines on one scale of time, each from its own start" + (
-        f"; the longest takes {pages.duration(longest.selection.span_ns)}." if longest else "."
-    )
-    rows = max((len(timeline.selection.rows) for timeline in drawn), default=0)
-    left = max((timeline.layout(rows=rows).left for timeline in drawn), default=0.0)
-    scale = longest.layout(left=left, rows=rows) if longest else None
-    notes: list[str] = []
+    page.description = f"{len(panels)} timelines on one scale of time, each from its own start"
+    if longest is None:
+        page.description += "."
+        for title, report, view in panels:
+            _draw_title(page, title, nothing_to_draw(report, view))
+        return page
+    page.description += f"; the longest takes {duration(longest.selection.span_ns)}."
+    rows = max(len(timeline.selection.rows) for timeline in drawn)
+    left = max(timeline.layout(rows=rows).left for timeline in drawn)
+    scale = longest.layout(left=left, rows=rows)
     for (title, report, view), timeline in zip(panels, timelines, strict=True):
-        if timeline is None or longest is None:
+        if timeline is None:
             _draw_title(page, title, nothing_to_draw(report, view))
             continue
-        selection = timeline.selection
-        _draw_title(page, title, _beside_title(page, report, selection))
-        share = selection.span_ns / longest.selection.span_ns
+        _draw_title(page, title, _describe(timeline))
+        share = timeline.selection.span_ns / longest.selection.span_ns
         layout = timeline.layout(left=left, share=share, rows=rows)
         timeline.draw(layout)
-        page.y = layout.bottom + _APART
-        # What is to be done is of one panel; other notes say how all are to be read.
-        own = one_line(title, 60)
-        told = (
-            note.replace(MARK, f"{MARK} {own}:", 1) if note.startswith(MARK) else note
-            for note in notes_of(timeline)
-        )
-        notes += [note for note in told if note not in notes]
-    if scale is None:
-        return page
-    # What they share.
-    draw_axis(page, scale, page.y - _APART)
+        page.y = layout.bottom + _GAP
+    draw_axis(page, scale, page.y - _GAP)
     draw_legend(page, drawn)
-    for title, report, _ in panels:
-        if count := len(report.limitations):
-            limited = counted(count, "limitation")
-            notes.append(f"{one_line(title, 60)}: {limited}, listed in its own report.")
+    notes = _list_notes(panels, timelines)
     if notes and page.style.notes:
         page.paragraph(" ".join(notes), page.style.letters.note, lines=4)
     return page
 
 
-def _beside_title(page: pages.Page, report: Report, selection: Selection) -> str:
-    """Return what a panel shows; its ratio alone where nothing else is told."""
-    if page.style.titled:
+def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> None:
+    """Draw the heading above all panels; a style without titles leaves it out."""
+    page.title = "Nothing to draw: no run" if is_empty else one_line(heading, 200)
+    if page.style.titled or is_empty:
+        page.heading(page.title)
+        if note:
+            page.y += 5
+            page.paragraph(one_line(note, 400), page.style.letters.legend, lines=3)
+        page.y += _GAP
+
+
+def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter | None:
+    """Return the painter of a panel, or None if there is nothing to draw."""
+    selection = select(report, view)
+    return None if selection is None else TimelinePainter(page, report, view, selection)
+
+
+def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | None]) -> list[str]:
+    """Return the notes of all panels; advice is preceded by the title of its panel."""
+    notes: list[str] = []
+    for (title, _, _), timeline in zip(panels, timelines, strict=True):
+        for note in () if timeline is None else notes_of(timeline):
+            is_advice = note.startswith(MARK)
+            mark = f"{MARK} {one_line(title, 60)}:"
+            titled = note.replace(MARK, mark, 1) if is_advice else note
+            if titled not in notes:
+                notes.append(titled)
+    for title, report, _ in panels:
+        if count := len(report.limitations):
+            limited = counted(count, "limitation")
+            notes.append(f"{one_line(title, 60)}: {limited}, listed in its own report.")
+    return notes
+
+
+def _describe(timeline: TimelinePainter) -> str:
+    """Return the text below the title of a panel: only its ratio in a style without titles."""
+    report, selection = timeline.report, timeline.selection
+    if timeline.page.style.titled:
         return " · ".join(filter(None, headings(report, selection)))
     ratios = [iteration_ratio(report, iteration) for iteration in selection.iterations]
     return ratios[0] if len(ratios) == 1 else ""
 
 
-def _draw_title(page: pages.Page, title: str, rest: str) -> None:
-    """Write the title of a panel, and beside it what it shows."""
+def _draw_title(page: Page, title: str, description: str) -> None:
+    """Write the title of a panel, and below it a description."""
     letters = page.style.letters
-    shown = pages.fitted(one_line(title, 120), letters.panel * pages.BOLD, page.right - page.left)
+    max_width = page.right - page.left
+    line = truncate_text(one_line(title, 120), letters.panel * BOLD, max_width)
     page.y += letters.panel
-    page.text(shown, page.left, page.y, letters.panel, font_weight="bold")
+    page.text(line, page.left, page.y, letters.panel, font_weight="bold")
     page.y += 3
-    page.paragraph(rest, letters.legend, lines=1)
+    page.paragraph(description, letters.legend, lines=1)
     page.y += 5
-
-
-# In theory: one ratio for all panels, of a single iteration, for a plan has no other.
 
 
 def theory(report: Report, view: View) -> str:
     """Return the SVG document of a report below its schedule in theory.
 
-    Without times of stages it is the measurement alone.
+    All panels show the same ratio of a single iteration, since a plan has no other iterations. If
+    the stages have no times, only the measurement is drawn.
     """
-    others = report.theory
-    same = None if others is None else others.same
-    if others is None or (same is None and others.ideal is None):
-        why = others.reason if others is not None and others.reason else "no schedule recognised"
-        why = f"Without a schedule in theory above it: {why}."
-        return draw_panels([("measured", report, view)], "As measured", why)
-    measured, view = _of_one_iteration(report, view)
-    above: list[Panel] = []
-    for title, result in _theories(others):
-        alone = report_of(result)
-        # What is slow is told of what was measured: here a slow rank looks like a stage.
-        unadvised = replace(alone.explanation, slowdown_source=None)
-        simulated = replace(alone, headline=measured.headline, explanation=unadvised)
-        own = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
-        above.append((title, simulated, own))
-    heading, note = "Measured, below an ideal 1f1b of these times", "No schedule recognised."
-    if same is not None:
-        heading, note = f"{same.plan.name}: in theory and as measured", ""
-    return draw_panels([*above, ("measured", measured, view)], heading, note)
+    what_if = report.theory
+    same = None if what_if is None else what_if.same
+    if what_if is None or (same is None and what_if.ideal is None):
+        reason = "" if what_if is None else what_if.reason
+        reason = reason or "no schedule recognised"
+        note = f"Without a schedule in theory above it: {reason}."
+        return draw_panels([("measured", report, view)], "As measured", note)
+    measured, view = _select_one_iteration(report, view)
+    theory_view = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
+    panels: list[Panel] = []
+    for title, ideal in _list_theories(what_if):
+        panels.append((title, _as_report(ideal, measured.headline), theory_view))
+    panels.append(("measured", measured, view))
+    if same is None:
+        heading = "Measured, below an ideal 1f1b of these times"
+        return draw_panels(panels, heading, "No schedule recognised.")
+    return draw_panels(panels, f"{same.plan.name}: in theory and as measured")
 
 
-def _theories(others: WhatIf) -> Iterator[tuple[str, Ideal]]:
-    """Yield what is drawn above the measurement, with its title."""
-    same, ideal, best = others.same, others.ideal, others.best
-    # Where stages are equal and transfers free, the ideal is no other picture.
-    if ideal is not None and (
-        same is None or abs(ideal.makespan_ms - same.makespan_ms) > _ALIKE * same.makespan_ms
-    ):
+def _as_report(ideal: Ideal, headline: str) -> Report:
+    """Return the report of a simulation, without the advice on slow ranks.
+
+    Slowness is measured; in a simulation a slow rank looks like a slow stage.
+    """
+    report = report_of(ideal)
+    explanation = replace(report.explanation, slowdown_source=None)
+    return replace(report, headline=headline, explanation=explanation)
+
+
+def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
+    """Yield the simulations to draw above the measurement, with their titles."""
+    same, ideal, best = what_if.same, what_if.ideal, what_if.best
+    # If stages are equal and transfers free, the ideal looks like the simulation.
+    if ideal is not None and not _is_alike(ideal, same):
         yield f"{ideal.plan.name}, ideal: equal stages, free transfers", ideal
     if same is not None:
         yield f"{same.plan.name} at the measured times", same
     if best is not None:
-        limit_bytes = others.limit_bytes
+        limit_bytes = what_if.limit_bytes
         memory = "as much memory" if limit_bytes is None else memory_text(limit_bytes)
         yield f"{best.plan.name} at the measured times: the best in {memory}", best
 
 
+def _is_alike(ideal: Ideal, same: Ideal | None) -> bool:
+    """Return whether two simulations take equally long, up to rounding."""
+    if same is None:
+        return False
+    return abs(ideal.makespan_ms - same.makespan_ms) <= _ALIKE * same.makespan_ms
+
+
 def of_typical(report: Report, view: View) -> View:
-    """Return a view of the typical iteration if none is chosen: others are held against it."""
+    """Return a view of the typical iteration, unless the view selects iterations."""
     typical = report.typical_iteration()
-    own = () if typical is None else (typical.index,)
-    return replace(view, iterations=view.iterations or own)
+    selected = () if typical is None else (typical.index,)
+    return replace(view, iterations=view.iterations or selected)
 
 
-def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
-    """Return the report with a primary ratio that a plan has, too, and a view of one iteration."""
-    shown = report.typical_iteration()
-    if shown is None:
+def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
+    """Return the report with a primary ratio that a plan also has, and a view of one iteration."""
+    typical = report.typical_iteration()
+    if typical is None:
         return report, view
     view = of_typical(report, view)
-    ratios = {name: shown.ratios[name].value for name in _OF_ONE if name in shown.ratios}
-    known = [name for name, value in ratios.items() if value is not None]
-    if not known or report.headline in known:
+    ratios = (name for name in _RATIOS_OF_ONE_ITERATION if name in typical.ratios)
+    names = [name for name in ratios if typical.ratios[name].value is not None]
+    if not names or report.headline in names:
         return report, view
     reason = "A plan has one iteration, and so does this ratio."
-    measured = replace(report, headline=known[0], headline_reason=reason)
-    return measured, view
+    return replace(report, headline=names[0], headline_reason=reason), view

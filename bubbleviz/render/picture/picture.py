@@ -6,14 +6,12 @@ It is laid out from the top down on a page of fixed width, as high as its rows n
 from __future__ import annotations
 
 from bubbleviz.render.picture.axis import draw_axis
+from bubbleviz.render.picture.heat_map import draw_heat_maps
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
-from bubbleviz.render.picture.page import (
-    Page,
-    page_of_height,
-    style_of,
-)
-from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
+from bubbleviz.render.picture.page import Page, draw_page
+from bubbleviz.render.picture.style import style_of
+from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import draw_title
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import Selection, select
@@ -28,14 +26,14 @@ _MAX_LIMITATIONS = 5
 def picture(report: Report, view: View, ids: str = "bv-") -> str:
     """Return the part of a report that a view selects as SVG, whose ids begin with ``ids``."""
     selection = select(report, view, with_standouts=True)
-    page = page_of_height(
-        style_of(view), lambda style: _drawn(report, view, selection, Page(ids, style))
+    page = draw_page(
+        style_of(view), lambda style: _draw_on_page(report, view, selection, Page(ids, style))
     )
     return page.svg()
 
 
-def _drawn(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
-    """Return a page with the picture of a selection on it."""
+def _draw_on_page(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
+    """Draw the picture of a selection on an empty page, and return it."""
     if selection is None:
         page.title = nothing_to_draw(report, view)
         page.description = "An empty picture."

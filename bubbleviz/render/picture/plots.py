@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import drawsvg
 import numpy as np
 
 from bubbleviz.model.columns import Floats
 from bubbleviz.render.document import round_step
 from bubbleviz.render.palette import FORWARD, LIGHT, heat
-from bubbleviz.render.picture.page import Page, box, px, text_width
+from bubbleviz.render.picture.drawing import box, px
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.page import Page
 
-#: Size of the letters along axes, units of the page.
+#: Font size along axes, in page units.
 LETTERS = 9.5
-#: Shades of a map.
+#: Number of shades of a map.
 SHADES = 11
-#: Between cells that are large enough, units of the page.
+#: Gap between cells, in page units; left out if cells are small.
 _GAP = 0.6
 
 
@@ -24,13 +25,13 @@ class Graph:
     """A graph on a page: from values to places.
 
     Args:
-        page: the page.
-        left: edge of the plot.
-        right: likewise.
-        top: likewise.
-        height: of the plot.
-        across: values at the left and at the right edge.
-        up: values at the lower and at the upper edge.
+        page: The page.
+        left: Left edge of the plot.
+        right: Right edge of the plot.
+        top: Upper edge of the plot.
+        height: Height of the plot.
+        across: Values at the left and at the right edge.
+        up: Values at the lower and at the upper edge.
     """
 
     def __init__(
@@ -46,79 +47,91 @@ class Graph:
         self.page, self.left, self.right, self.top = page, left, right, top
         self.bottom, self._across, self._up = top + height, across, up
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        """Return where two values lie."""
-        (west, east), (low, high) = self._across, self._up
-        return (
-            self.left + (x - west) / (east - west) * (self.right - self.left),
-            self.bottom - (y - low) / (high - low) * (self.bottom - self.top),
-        )
+    def x(self, value: float) -> float:
+        """Return the x coordinate of a value on the horizontal axis."""
+        start, end = self._across
+        return self.left + (value - start) / (end - start) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Return the y coordinate of a value on the vertical axis."""
+        start, end = self._up
+        return self.bottom - (value - start) / (end - start) * (self.bottom - self.top)
 
     def axes(self, across: Iterable[tuple[float, str]], up: Iterable[tuple[float, str]]) -> None:
         """Draw values with their labels: ticks below, and lines from side to side."""
-        lines = [f"M{px(self.left)} {px(self.top)}V{px(self.bottom)}H{px(self.right)}"]
+        left, right, top, bottom = self.left, self.right, self.top, self.bottom
+        lines = f"M{px(left)} {px(top)}V{px(bottom)}H{px(right)}"
         look = {"ink": "quiet", "text_anchor": "middle"}
         for value, label in across:
-            x, _ = self.at(value, self._up[0])
-            lines.append(f"M{px(x)} {px(self.bottom)}v4")
-            self.page.text(label, x, self.bottom + 15, LETTERS, **look)
+            x = self.x(value)
+            lines += f"M{px(x)} {px(bottom)}v4"
+            self.page.text(label, x, bottom + 15, LETTERS, **look)
         look["text_anchor"] = "end"
         for value, label in up:
-            _, y = self.at(self._across[0], value)
-            lines.append(f"M{px(self.left - 4)} {px(y)}H{px(self.right)}")
-            self.page.text(label, self.left - 8, y + 3.5, LETTERS, **look)
-        self.page.line("".join(lines), "grid")
+            y = self.y(value)
+            lines += f"M{px(left - 4)} {px(y)}H{px(right)}"
+            self.page.text(label, left - 8, y + 3.5, LETTERS, **look)
+        self.page.line(lines, "grid")
 
     def line(self, points: Iterable[tuple[float, float]], **look: str | float) -> None:
         """Draw a line through values."""
-        places = (self.at(*point) for point in points)
-        path = "".join(f"{'L' if n else 'M'}{px(x)} {px(y)}" for n, (x, y) in enumerate(places))
-        self.page.line(path, "mark", 1.2, **look)
+        places = (f"{px(self.x(x))} {px(self.y(y))}" for x, y in points)
+        self.page.line("M" + "L".join(places), "mark", 1.2, **look)
 
     def dot(self, x: float, y: float, radius: float, *, hollow: bool = False) -> None:
         """Draw a dot at a place on the page."""
+        if not hollow:
+            self.page.circle(x, y, radius, fill=FORWARD)
+            return
         look = {"fill": LIGHT.paper, "class_": "bv-paper", "stroke": FORWARD, "stroke_width": 1.2}
-        look = look if hollow else {"fill": FORWARD}
-        self.page.elements.append(drawsvg.Circle(px(x), px(y), radius, **look))
+        self.page.circle(x, y, radius, **look)
 
 
-def steps(low: float, high: float, most: int) -> list[float]:
-    """Return round values from ``low`` to ``high``, about so many."""
-    step = round_step((high - low) / most, (1, 2, 2.5, 5, 10))
-    return [number * step for number in range(int(-(-low // step)), int(high // step) + 1)]
+def steps(low: float, high: float, max_steps: int) -> list[float]:
+    """Return round values from ``low`` to ``high``, in about ``max_steps`` steps."""
+    step = round_step((high - low) / max_steps, (1, 2, 2.5, 5, 10))
+    first, last = int(-(-low // step)), int(high // step)
+    return [number * step for number in range(first, last + 1)]
 
 
 def draw_cells(page: Page, shade: Floats, left: float, width: float, height: float) -> None:
     """Draw cells below the page's cursor, which moves below them.
 
     Args:
-        page: the page.
-        shade: by row and column, from 0 (light) to 1 (dark); NaN for no cell.
-        left: left edge.
-        width: of a cell.
-        height: of a cell.
+        page: The page.
+        shade: Shade of each cell by row and column, from 0 (light) to 1 (dark); NaN for no cell.
+        left: Left edge.
+        width: Width of a cell.
+        height: Height of a cell.
     """
-    # Where cells are large enough, a line of paper divides them.
     gap = _GAP if min(width, height) > 12 * _GAP else 0.0
-    number = np.rint(np.clip(shade, 0, 1) * (SHADES - 1))
-    for each in range(SHADES):
-        boxes = [
-            box(x, y, x + width - gap, y + height - gap)
-            for row, column in np.argwhere(number == each).tolist()
-            for x, y in [(left + column * width, page.y + row * height)]
-        ]
-        page.path("".join(boxes), fill=heat(each / (SHADES - 1)))
+    shade_number = np.rint(np.clip(shade, 0, 1) * (SHADES - 1))
+    for number in range(SHADES):
+        path = ""
+        for row, column in np.argwhere(shade_number == number).tolist():
+            x, y = left + column * width, page.y + row * height
+            path += box(x, y, x + width - gap, y + height - gap)
+        page.path(path, fill=heat(number / (SHADES - 1)))
     page.y += len(shade) * height
 
 
 def draw_names(page: Page, names: Sequence[str], left: float, width: float, size: float) -> None:
-    """Write a name and a tick below the middle of every so many columns, as far as they fit."""
-    step = int(round_step(max(max(text_width(n, size) for n in names) + 0.7 * size, width) / width))
+    """Write names and ticks below the middle of columns, below every n-th one if they are narrow.
+
+    Args:
+        page: The page, whose cursor is at the lower edge of the columns.
+        names: Name of each column.
+        left: Left edge of the first column.
+        width: Width of a column.
+        size: Font size.
+    """
+    widest = max(text_width(name, size) for name in names)
+    pitch = max(widest + 0.7 * size, width)
+    look = {"ink": "quiet", "text_anchor": "middle"}
     path = ""
-    for place in range(0, len(names), step):
-        x = left + width * (place + 0.5)
+    for column in range(0, len(names), int(round_step(pitch / width))):
+        x = left + width * (column + 0.5)
         path += f"M{px(x)} {px(page.y + 1)}v3"
-        look = {"ink": "quiet", "text_anchor": "middle"}
-        page.text(names[place], x, page.y + 4 + 0.9 * size, size, **look)
+        page.text(names[column], x, page.y + 4 + 0.9 * size, size, **look)
     page.rule(path)
     page.y += 4 + 1.2 * size

@@ -1,30 +1,24 @@
 """The rows of a picture: the operations of each rank to scale, and their numbers.
 
-A row from back to front: merged marks (dotted below), operations, and in one half of it what runs
-while another operation does; then the numbers, a hollow mark for what has no device time, and below
-the row a thin lane of communication.
-
-Microbatch numbers stand in the boxes of all operations or of none, in one size. Recomputation is
-often too short for a number: it has them where they fit, and does not take them from the others.
+A row from back to front: merged marks (dotted below), operations, and in half of its height the
+operations that run while another operation does; then the numbers, a hollow mark for operations
+without device time, and below the row a thin lane of communication.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-import drawsvg
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import CodedTexts, distinct
-from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
 from bubbleviz.render.marks import (
     LOWER,
@@ -34,56 +28,57 @@ from bubbleviz.render.marks import (
     WHOLE,
     Marks,
     MergedMarks,
+    communication_marks,
+    compute_marks,
+    halves,
+    split,
 )
 from bubbleviz.render.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, WHITE, Paint
-from bubbleviz.render.picture.page import Lettering, Page, box, px, text_width
+from bubbleviz.render.picture.box_numbers import number_boxes
+from bubbleviz.render.picture.drawing import (
+    Element,
+    box,
+    make_circle,
+    make_group,
+    make_path,
+    px,
+)
+from bubbleviz.render.picture.page import Page
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
 
-#: The dotted line below merged marks: its distance, width and pattern, px.
+#: Look of the dotted line below merged marks, and its distance from them, px.
 DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "class_": "bv-rule"}
 DOTS_BELOW = 0.8
-#: Gaps of so many px in it are bridged.
+#: Gaps in the dotted line that are narrower than this are closed, px.
 _DOTS_BRIDGE = 3
-#: Up to so many marks, each has a tooltip of its own.
+#: Maximum number of marks in a picture in which each operation has a tooltip.
 MOST_TOOLTIPS = 4_000
-# (typical width of a mark at least, width of its frame), px
+# (minimum width of a typical mark, width of its frame), px
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
-#: Between a row and its lane, px.
+#: Gap between a row and its lane, px.
 LANE_GAP = 1.5
-#: Width of the frame of a box in it, px.
+#: Width of the frame of a box in the lane, px.
 _LANE_FRAME = 0.3
-#: So many operations without device time are named on each row.
-_NAMED = 8
-#: A mark narrower than this has no number, units of the page.
-_NARROWEST = 4
-#: Height of a digit, and most of the height of a box that it takes, as shares of the font size.
-_DIGIT, _MOST_OF_HEIGHT = 0.73, 0.84
-#: Between a number and the frame of its box, on both sides together.
-_MARGIN = 1.0
+#: Maximum number of operations without device time that the tooltip of a row names.
+_MAX_NAMED = 8
 
 
 class RowPainter:
     """Draws the operations of one selection of a report, on rows of one height.
 
     Args:
-        page: the page.
-        report: any report.
-        selection: what of it is drawn.
-        width: of the plot, px.
-        height: of a row, px.
-        lane: height of the communication lane below it, px; 0 for none.
+        page: The page.
+        report: Any report.
+        selection: The part of the report to draw.
+        width: Width of the plot, px.
+        height: Height of a row, px.
+        lane: Height of the communication lane below it, px; 0 for none.
 
     Attributes:
-        chunks: the model chunks that have work on the rows, ascending.
-        merged: the marks of compute that are too narrow to be drawn one by one.
-        kinds: the phases (and unattributed compute, and other iterations) that are drawn.
-        spanless: operations without device time, by row.
-        communication: whether any is in the lane.
-        merged_words: the number of merged operations, communication included; empty for none.
-        merged_colours: what they are drawn in, communication last.
-        narrower: merged operations are narrower than this, px.
+        merged: The marks of compute that are too narrow to be drawn one by one.
+        spanless: Operations without device time, by row.
     """
 
     def __init__(
@@ -96,80 +91,103 @@ class RowPainter:
         lane: float,
     ) -> None:
         self._page, self._report, self._selection = page, report, selection
-        self._operations = operations = report.operations
+        self._operations = report.operations
         self._width, self._height, self._lane_height = width, height, lane
-        ranks = [rank.index for rank in selection.ranks]
-        shown = np.isin(operations.rank, ranks)
-        worked = shown & np.isin(operations.phase, WORK)
-        chunks = distinct(operations.chunk[worked], operations.second_chunk[worked])
-        self.chunks: list[int] = chunks[chunks != NONE].tolist()
-        rows = len(ranks)
-        found = pixels.compute_marks(report, selection, width)
-        marks, self.merged = pixels.split(found, rows, width)
-        self._marks = marks
-        sent = pixels.communication_marks(report, selection, width) if lane else ()
-        self._lane = lane_marks, merged_lane = pixels.split(sent, rows, width)
-        self.kinds = {*marks.kind.tolist(), *lane_marks.kind.tolist(), *self.merged.kinds}
-        self.communication = bool(len(lane_marks) or merged_lane.kinds)
-        self.narrower = max(self.merged.narrower, merged_lane.narrower)
-        merged = self.merged.counts + merged_lane.counts
-        outside = merged.pop(UNATTRIBUTED_KIND, 0)
-        self.merged_words = _counted_work(merged.total(), outside)
-        colours = [
-            self._paint(kind, NONE).main for kind in (*self.merged.kinds, *merged_lane.kinds)
-        ]
-        self.merged_colours = tuple(dict.fromkeys(colours))
-        self._half, self._covered = pixels.halves(marks)
-        lengths = marks.right - marks.left
-        typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
-        frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
-        self._frame = px(frame * page.style.line)
-        self._texts = _microbatches(operations, marks)
-        boxes: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
-        for index, text in self._texts.items():
-            own = text, float(lengths[index]), self._room(index)
-            boxes[int(marks.kind[index])].append(own)
-        # No operation that should have a number is too narrow for any mark.
-        numbered = shown & selection.drawn(operations.iteration) & (operations.busy_ns > 0)
-        numbered &= (operations.microbatch != NONE) & (operations.phase != Phase.R)
-        numbered &= np.isin(operations.phase, WORK)
-        counts = np.bincount(operations.phase[numbered], minlength=len(Phase))
-        self._numbers: dict[int, float] = {}
-        if all(len(boxes.get(kind, ())) >= count for kind, count in enumerate(counts.tolist())):
-            self._numbers = _number_sizes(boxes, page.style.letters)
-        places = selection.row_of_rank
-        lacking = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
-        lacking &= selection.drawn(operations.iteration) & (operations.rank < len(places))
-        spanless = np.flatnonzero(lacking)
-        row = places[operations.rank[spanless]]
-        self.spanless = {n: spanless[row == n] for n in distinct(row[row != NONE]).tolist()}
+        rows = len(selection.rows)
+        computed = compute_marks(report, selection, width)
+        self._marks, self.merged = split(computed, rows, width)
+        sent = communication_marks(report, selection, width) if lane else ()
+        self._lane, self._merged_lane = split(sent, rows, width)
+        self._half, is_covered = halves(self._marks)
+        # A box that runs beside another one has half of the row, and so has its number.
+        self._room = height * (2 - (self._half != WHOLE) - is_covered) / 2
+        self._numbers = number_boxes(
+            self._operations, selection, self._marks, self._room, page.style.letters
+        )
+        self.spanless = self._find_spanless()
+
+    @cached_property
+    def chunks(self) -> list[int]:
+        """The model chunks that have work on the rows, ascending."""
+        operations = self._operations
+        is_drawn = np.isin(operations.rank, [rank.index for rank in self._selection.ranks])
+        works = is_drawn & np.isin(operations.phase, WORK)
+        chunks = distinct(operations.chunk[works], operations.second_chunk[works])
+        numbers: list[int] = chunks[chunks != NONE].tolist()
+        return numbers
+
+    @cached_property
+    def kinds(self) -> set[int]:
+        """The phases (and unattributed compute, and other iterations) that are drawn."""
+        return {*self._marks.kind.tolist(), *self._lane.kind.tolist(), *self.merged.kinds}
+
+    @property
+    def has_communication(self) -> bool:
+        """Whether there is any communication in the lane."""
+        return bool(len(self._lane) or self._merged_lane.kinds)
 
     @property
     def has_numbers(self) -> bool:
         """Whether any box has the number of its microbatch."""
-        return any(int(self._marks.kind[index]) in self._numbers for index in self._texts)
+        return bool(self._numbers)
+
+    @property
+    def narrower(self) -> float:
+        """Width in px below which operations are merged."""
+        return max(self.merged.narrower, self._merged_lane.narrower)
+
+    @property
+    def merged_words(self) -> str:
+        """The number of merged operations in words, with communication; "" if there are none."""
+        merged = self.merged.counts + self._merged_lane.counts
+        unattributed = merged.pop(UNATTRIBUTED_KIND, 0)
+        parts = [counted(merged.total(), "operation")] if merged.total() else []
+        if unattributed:
+            parts.append(f"{counted(unattributed, 'time')} unattributed compute")
+        return " and ".join(parts)
+
+    @property
+    def merged_colours(self) -> tuple[str, ...]:
+        """The colours of merged operations, communication last."""
+        kinds = *self.merged.kinds, *self._merged_lane.kinds
+        return tuple(dict.fromkeys(self._paint(kind, NONE).main for kind in kinds))
+
+    @cached_property
+    def _frame(self) -> float:
+        """Width of the frames of boxes, which depends on the width of a typical box."""
+        widths = self._marks.right - self._marks.left
+        typical = float(np.percentile(widths, 30)) if len(widths) else 0.0
+        frame = next((frame for min_width, frame in _FRAMES if typical >= min_width), 0.0)
+        return px(frame * self._page.style.line)
+
+    def _find_spanless(self) -> dict[int, Ints]:
+        """Return the operations of compute without device time, by row."""
+        operations = self._operations
+        is_spanless = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
+        is_spanless &= self._selection.drawn(operations.iteration)
+        spanless = np.flatnonzero(is_spanless)
+        row = self._selection.row_of(operations.rank[spanless])
+        return {number: spanless[row == number] for number in distinct(row[row != NONE]).tolist()}
 
     def _paint(self, kind: int, operation: int) -> Paint:
-        """Return the paint of a mark; that of its phase alone where it has no operation."""
+        """Return the paint of a mark, or of its phase if the operation is -1."""
         if kind == UNATTRIBUTED_KIND:
             return palette.plain_paint("unattributed", UNATTRIBUTED)
         if kind == OTHER_ITERATION:
             return palette.plain_paint("other-iteration", palette.OTHER_ITERATION)
         if operation == NONE:
             return palette.paint(Phase(kind))
-        chunk, second = (
-            int(column[operation])
-            for column in (self._operations.chunk, self._operations.second_chunk)
-        )
+        chunk = int(self._operations.chunk[operation])
+        second = int(self._operations.second_chunk[operation])
         return palette.chunk_paint(Phase(kind), chunk, second, self.chunks)
 
     def draw(self, row: int, left: float, top: float) -> None:
-        """Draw one row with its upper left corner there."""
-        group = drawsvg.Group(transform=f"translate({px(left)} {px(top)})")
+        """Draw one row with its upper left corner at (``left``, ``top``)."""
+        group = make_group(transform=f"translate({px(left)} {px(top)})")
         self._draw_merged(group, row)
-        first, last = np.searchsorted(self._marks.row, (row, row + 1)).tolist()
-        self._draw_marks(group, range(first, last))
-        self._draw_numbers(group, range(first, last))
+        members = _members_of(self._marks, row)
+        self._draw_marks(group, members)
+        self._draw_numbers(group, members)
         if row in self.spanless:
             self._draw_spanless(group, self.spanless[row].tolist())
         if self._lane_height:
@@ -177,143 +195,125 @@ class RowPainter:
         if group.children:
             self._page.elements.append(group)
 
-    # Merged marks: layers as high as their shares of time, with a dotted line below.
+    def _draw_merged(self, group: Element, row: int) -> None:
+        """Draw the merged marks of a row as layers, each on top of the one before.
 
-    def _draw_merged(self, group: Any, row: int) -> None:
-        """Draw the merged marks of a row as layers, each on top of the one before."""
+        A layer is as high as its share of the time.
+        """
         merged, height = self.merged, self._height
         steps = np.cumsum(np.round(merged.share[row] * height, 1), axis=0)
         for layer in reversed(range(len(merged.kinds))):
             heights = np.where(merged.share[row, layer] > 0, steps[layer], 0.0)
             if path := _silhouette(heights, height, merged.column, self._width):
                 colour = self._paint(merged.kinds[layer], NONE).main
-                group.append(drawsvg.Path(path, fill=colour, class_="bv-merged"))
+                group.append(make_path(path, fill=colour, class_="bv-merged"))
         self._dot(group, merged, row, height)
 
-    def _dot(self, group: Any, merged: MergedMarks, row: int, bottom: float) -> None:
-        """Dot the lower edge of merged marks."""
-        places = np.flatnonzero(merged.share[row].sum(axis=0)) * merged.column
-        edges = [(place, place + merged.column) for place in places.tolist()]
+    def _dot(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
+        """Draw the dotted line below merged marks."""
+        starts = np.flatnonzero(merged.share[row].sum(axis=0)) * merged.column
+        edges = [(start, start + merged.column) for start in starts.tolist()]
         y = px(bottom + DOTS_BELOW)
-        dots = "".join(
-            f"M{first} {y}H{px(min(end, self._width))}"
-            for first, end in bridged(edges, _DOTS_BRIDGE)
-        )
+        dots = ""
+        for start, end in join_close(edges, _DOTS_BRIDGE):
+            dots += f"M{start} {y}H{px(min(end, self._width))}"
         if dots:
-            group.append(drawsvg.Path(dots, fill="none", **DOTS))
+            group.append(make_path(dots, fill="none", **DOTS))
 
-    # Boxes: one an operation.
-
-    def _draw_marks(self, group: Any, indices: range) -> None:
-        """Draw the marks of one row: those that run beside others last, in its halves."""
-        marks, height = self._marks, self._height
+    def _draw_marks(self, group: Element, members: range) -> None:
+        """Draw the marks of one row: those that run beside others last, in halves of the row."""
+        marks, height, half = self._marks, self._height, self._half
         whole, upper, lower = (
-            [index for index in indices if self._half[index] == half]
-            for half in (WHOLE, UPPER, LOWER)
+            [index for index in members if half[index] == part] for part in (WHOLE, UPPER, LOWER)
         )
-        # A box of half the height leaves no bubble beside it, and what runs beside it stays seen.
+        # Paper behind a box of half the height, so that the box looks neither like a bubble nor
+        # like a part of the box that it covers.
         if beside := _boxes(marks, sorted((*upper, *lower)), 0.0, height):
-            group.append(drawsvg.Path(beside, fill=LIGHT.paper, class_="bv-paper"))
+            group.append(make_path(beside, fill=LIGHT.paper, class_="bv-paper"))
         self._draw_layer(group, marks, whole, 0.0, height, self._frame)
         self._draw_layer(group, marks, upper, 0.0, height / 2, self._frame)
         self._draw_layer(group, marks, lower, height / 2, height, self._frame)
 
     def _draw_layer(
         self,
-        group: Any,
+        group: Element,
         marks: Marks,
         members: Sequence[int],
         top: float,
         bottom: float,
         frame: float,
     ) -> None:
-        """Draw marks as boxes: one path an operation, or one a paint where there are many."""
+        """Draw marks as boxes: one path per operation, or per paint if there are many marks."""
         look: dict[str, Any] = {}
         if frame:
             look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": frame}
-        layer = drawsvg.Group(**look)
+        layer = make_group(**look)
+        has_tooltips = len(marks) <= MOST_TOOLTIPS
         boxes: dict[tuple[int, Paint], list[int]] = defaultdict(list)
         for index in members:
-            operation, kind = int(marks.operation[index]), int(marks.kind[index])
-            paint = self._paint(kind, operation)
-            boxes[operation if len(marks) <= MOST_TOOLTIPS else NONE, paint].append(index)
+            operation = int(marks.operation[index])
+            paint = self._paint(int(marks.kind[index]), operation)
+            boxes[operation if has_tooltips else NONE, paint].append(index)
         for (operation, paint), parts in boxes.items():
             if paint.main == UNATTRIBUTED:
                 path = _boxes(marks, parts, 0.2 * bottom, 0.8 * bottom)
-                layer.append(drawsvg.Path(path, fill=UNATTRIBUTED, stroke="none"))
+                layer.append(make_path(path, fill=UNATTRIBUTED, stroke="none"))
                 continue
             path = _boxes(marks, parts, top, bottom)
-            element = drawsvg.Path(path, fill=self._page.fill(paint))
+            element = make_path(path, fill=self._page.fill(paint))
             layer.append(element)
-            if operation == NONE:
-                continue
-            element.append_title(self._tooltip(operation))
-            for before, after in pairwise(parts):
-                # A receive spins in this hole: bubble, but of one operation.
-                hole = f"M{px(marks.right[before])} {px((top + bottom) / 2)}"
-                hole += f"H{px(marks.left[after])}"
-                layer.append(drawsvg.Path(hole, stroke=paint.main, stroke_width=1.5))
+            if operation != NONE:
+                element.append_title(self._tooltip(operation))
+                _draw_holes(layer, marks, parts, (top + bottom) / 2, paint.main)
         if layer.children:
             group.append(layer)
 
-    # Numbers: the microbatch of each operation of the drawn iterations, in its widest mark.
-
-    def _room(self, index: int) -> float:
-        """Return the height for a number: of a box that runs beside another, half the row."""
-        return self._height * (2 - int(self._half[index] != WHOLE) - int(self._covered[index])) / 2
-
-    def _draw_numbers(self, group: Any, indices: range) -> None:
-        """Write the numbers of some marks, those of one colour and size as one group."""
+    def _draw_numbers(self, group: Element, members: range) -> None:
+        """Write the numbers of some marks: one group per colour and size."""
         marks = self._marks
-        groups: dict[tuple[str, float], Any] = {}
-        for index in indices:
-            text, size = self._texts.get(index), self._numbers.get(int(marks.kind[index]))
-            if text is None or size is None:
+        groups: dict[tuple[str, float], Element] = {}
+        for index in members:
+            if index not in self._numbers:
                 continue
-            room = self._room(index)
-            left, right = float(marks.left[index]), float(marks.right[index])
-            colour = self._paint(int(marks.kind[index]), int(marks.operation[index])).number
+            text, size = self._numbers[index]
+            paint = self._paint(int(marks.kind[index]), int(marks.operation[index]))
+            colour = paint.number
             if (colour, size) not in groups:
-                groups[colour, size] = drawsvg.Group(
+                groups[colour, size] = make_group(
                     font_size=px(size),
                     font_weight="bold" if colour == WHITE else None,
                     text_anchor="middle",
                     pointer_events="none",
                     fill=colour,
                 )
-            x, y = (
-                (left + right) / 2,
-                room / 2 + (self._height / 2 if self._half[index] == LOWER else 0),
-            )
+            x = (float(marks.left[index]) + float(marks.right[index])) / 2
+            top = self._height / 2 if self._half[index] == LOWER else 0
+            y = float(self._room[index]) / 2 + top
             into = groups[colour, size]
             self._page.text(text, x, y + 0.36 * size, None, into=into, ink=None)
-        group.extend(members for _, members in sorted(groups.items()))
+        group.extend(numbers for _, numbers in sorted(groups.items()))
 
-    # What has no device time, and communication.
-
-    def _draw_spanless(self, group: Any, operations: list[int]) -> None:
+    def _draw_spanless(self, group: Element, operations: list[int]) -> None:
         """Draw one hollow mark before a row for all operations that have no device time."""
         look = {"fill": "none", "stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
-        mark = drawsvg.Circle(-6, px(self._height / 2), 2.6, **look)
-        names = ", ".join(map(self._label, operations[:_NAMED]))
-        more = f" and {len(operations) - _NAMED} more" if len(operations) > _NAMED else ""
+        mark = make_circle(-6, px(self._height / 2), 2.6, **look)
+        names = ", ".join(map(self._label, operations[:_MAX_NAMED]))
+        more = f" and {len(operations) - _MAX_NAMED} more" if len(operations) > _MAX_NAMED else ""
         mark.append_title(f"without device time: {names}{more}")
         group.append(mark)
 
-    def _draw_lane(self, group: Any, row: int) -> None:
+    def _draw_lane(self, group: Element, row: int) -> None:
         """Draw the communication of one row below it."""
-        marks, merged = self._lane
+        merged = self._merged_lane
         top = self._height + LANE_GAP
         bottom = top + self._lane_height
         # In so thin a lane a share would be invisible: the merged marks are drawn at full height.
         heights = np.where(merged.share[row].sum(axis=0) > 0, self._lane_height, 0.0)
         if path := _silhouette(heights, bottom, merged.column, self._width):
-            group.append(drawsvg.Path(path, fill=COMMUNICATION, class_="bv-merged"))
+            group.append(make_path(path, fill=COMMUNICATION, class_="bv-merged"))
         self._dot(group, merged, row, bottom)
-        members = range(*np.searchsorted(marks.row, (row, row + 1)).tolist())
-        self._draw_layer(group, marks, members, top, bottom, _LANE_FRAME)
-
-    # Tooltips: what an operation is called under the pointer.
+        members = _members_of(self._lane, row)
+        self._draw_layer(group, self._lane, members, top, bottom, _LANE_FRAME)
 
     @cached_property
     def _labels(self) -> CodedTexts:
@@ -323,32 +323,52 @@ class RowPainter:
         return str(self._labels.texts[self._labels.code[operation]])
 
     def _tooltip(self, operation: int) -> str:
-        """Return label, range name, start and duration."""
+        """Return the text of an operation under the pointer: label, range name and times."""
         operations = self._operations
         start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
         name_id = int(operations.name_id[operation])
         name = one_line(operations.names[name_id], 80) if name_id != NONE else ""
-        named = f" ({name})" if name else ""
+        label = self._label(operation) + (f" ({name})" if name else "")
         cut = ", cut" if operations.cut[operation] else ""
-        since, length = (start - self._selection.start_ns) / 1e6, (end - start) / 1e6
-        return f"{self._label(operation)}{named}: at {since:.3f} ms for {length:.3f} ms{cut}"
+        offset_ms, length_ms = (start - self._selection.start_ns) / 1e6, (end - start) / 1e6
+        return f"{label}: at {offset_ms:.3f} ms for {length_ms:.3f} ms{cut}"
+
+
+def _members_of(marks: Marks, row: int) -> range:
+    """Return the indices of the marks on a row; marks are sorted by row."""
+    first, stop = np.searchsorted(marks.row, (row, row + 1)).tolist()
+    return range(first, stop)
+
+
+def _draw_holes(
+    layer: Element, marks: Marks, parts: Sequence[int], middle: float, colour: str
+) -> None:
+    """Join the parts of an operation: while a receive waits between them, it is bubble."""
+    for left, right in pairwise(parts):
+        hole = f"M{px(marks.right[left])} {px(middle)}H{px(marks.left[right])}"
+        layer.append(make_path(hole, stroke=colour, stroke_width=1.5))
 
 
 def _silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
-    """Return the path of steps so high, ``column`` px wide each, that stand on ``bottom``.
+    """Return the path of a row of steps that stand on ``bottom``.
 
-    The last step ends with the plot, at ``width``.
+    Args:
+        heights: Height of each step.
+        bottom: Lower edge of the steps.
+        column: Width of a step.
+        width: Right edge of the plot, where the last step ends.
     """
     before = np.concatenate(([0.0], heights))
     after = np.concatenate((heights, [0.0]))
-    changes = np.flatnonzero(before != after).tolist()
-    if not changes:
+    changes = np.flatnonzero(before != after)
+    if not len(changes):
         return ""
-    steps = "".join(
-        f"H{px(min(place * column, width))}V{px(round(bottom - float(after[place]), 1))}"
-        for place in changes
-    )
-    return f"M{changes[0] * column} {px(bottom)}{steps}z"
+    lefts = np.minimum(changes * column, width).tolist()
+    tops = (bottom - after[changes]).tolist()
+    path = f"M{int(changes[0]) * column} {px(bottom)}"
+    for left, top in zip(lefts, tops, strict=True):
+        path += f"H{px(left)}V{px(round(top, 1))}"
+    return f"{path}z"
 
 
 def _boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> str:
@@ -357,74 +377,14 @@ def _boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> s
     return "".join(box(left, top, right, bottom) for left, right in edges)
 
 
-def bridged(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
-    """Join (left, right) pairs, in their order, that overlap or have less than a gap between."""
+def join_close(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
+    """Join (left, right) pairs, in their order, that overlap or are less than ``gap`` apart."""
     joined: list[tuple[Any, Any]] = []
     for left, right in edges:
-        if joined and (left - joined[-1][1] < gap or left <= joined[-1][1]):
-            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
-        else:
-            joined.append((left, right))
+        if joined:
+            last_left, last_right = joined[-1]
+            if left - last_right < gap or left <= last_right:
+                joined[-1] = last_left, max(right, last_right)
+                continue
+        joined.append((left, right))
     return joined
-
-
-def _pair(first: Ints, second: Ints, row: int) -> str:
-    """Return ``3``, or ``3;7`` for an operation on two microbatches or chunks."""
-    return f"{first[row]};{second[row]}" if second[row] != NONE else str(first[row])
-
-
-def _counted_work(operations: int, outside: int) -> str:
-    """Return the number of operations, and of intervals of unattributed compute, in words."""
-    parts = [counted(operations, "operation")] * bool(operations)
-    if outside:
-        parts.append(f"{counted(outside, 'time')} unattributed compute")
-    return " and ".join(parts)
-
-
-# The numbers of a picture: one size for all.
-
-
-def _fits(size: float, text: str, width: float, height: float) -> bool:
-    """Return whether a text of a size fits into a box."""
-    tall = _DIGIT * size + _MARGIN <= _MOST_OF_HEIGHT * height
-    return tall and text_width(text, size) + _MARGIN <= width
-
-
-def _number_sizes(
-    boxes: Mapping[int, Sequence[tuple[str, float, float]]], letters: Lettering
-) -> dict[int, float]:
-    """Return the font size of each kind of boxes.
-
-    It is empty where those of any kind do not all fit.
-
-    Args:
-        boxes: by kind, a text and the width and height that there are for it.
-        letters: of the picture.
-    """
-    # The longest text has to fit into the narrowest box and the lowest one.
-    hardest = {
-        kind: (max(texts, key=len), min(widths), min(heights))
-        for kind, (texts, widths, heights) in (
-            (k, zip(*own, strict=True)) for k, own in boxes.items()
-        )
-    }
-    sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
-    for size in (*sizes, letters.least_number):
-        fitting = {kind: float(size) for kind, own in hardest.items() if _fits(size, *own)}
-        if fitting and all(kind in fitting for kind in hardest if kind != Phase.R):
-            return fitting
-    return {}
-
-
-def _microbatches(operations: Operations, marks: Marks) -> dict[int, str]:
-    """Return by mark the number of its operation, for the widest mark of each."""
-    length = marks.right - marks.left
-    wide = (length >= _NARROWEST) & np.isin(marks.kind, WORK)
-    places = np.flatnonzero(wide)
-    places = places[np.argsort(length[places], kind="stable")]
-    widest = dict(zip(marks.operation[places].tolist(), places.tolist(), strict=True))
-    return {
-        index: _pair(operations.microbatch, operations.second_microbatch, operation)
-        for operation, index in widest.items()
-        if operations.microbatch[operation] != NONE
-    }

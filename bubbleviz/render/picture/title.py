@@ -1,14 +1,11 @@
-"""The title: the primary bubble ratio, what it is the ratio of, and why it is the primary one."""
+"""The title: the primary bubble ratio, the iterations it describes, and why it is primary."""
 
 from __future__ import annotations
 
 from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.picture.page import (
-    UNKNOWN,
-    Page,
-    percent,
-)
+from bubbleviz.render.picture.numbers import UNKNOWN, percent
+from bubbleviz.render.picture.page import Page
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
@@ -35,8 +32,11 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
 
 
 def headings(report: Report, selection: Selection) -> tuple[str, str]:
-    """Return the ratio as a heading, and a text on what it is the ratio of."""
-    drawn = selection.iterations
+    """Return the text of the title.
+
+    Returns:
+        The primary ratio as a heading, and a text that says what it is the ratio of.
+    """
     measure = f"{one_line(report.headline, 40)} bubble ratio"
     head = f"{measure if report.no_pipeline is None else name_measure(report).name} "
     value, parts = percent(None), []
@@ -47,15 +47,17 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
             bounds = " ({} and {})".format(*map(percent, spread.pair))
         value = percent(spread.mean) + bounds
         parts = [f"mean over {counted(spread.n, 'iteration')}"] if spread.n > 1 else []
-    for iteration in drawn if len(drawn) == 1 else ():
-        name, own = f"iteration {one_line(iteration.name, 40)}", iteration_ratio(report, iteration)
+    if len(selection.iterations) == 1:
+        (iteration,) = selection.iterations
+        name = f"iteration {one_line(iteration.name, 40)}"
+        ratio = iteration_ratio(report, iteration)
         if not parts:
-            value = own if own != UNKNOWN else value
+            value = ratio if ratio != UNKNOWN else value
             parts = [name]
-        elif own == UNKNOWN:
+        elif ratio == UNKNOWN:
             parts.append(f"drawn: {name}")
         else:
-            parts.append(f"drawn: {name} with {own}")
+            parts.append(f"drawn: {name} with {ratio}")
     parts[:0] = [restriction.text for restriction in report.restrictions]
     kernels = report.kernel_time.sentence
     if kernels is not None:

@@ -1,0 +1,128 @@
+"""The microbatch numbers in the boxes of operations.
+
+Either all operations have a number or none has, and all numbers of a phase have one font size.
+Recomputation is often too short for a number: it has numbers only if they fit, and the other phases
+do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.render.marks import Marks
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.style import Lettering
+from bubbleviz.render.rows import Selection
+
+#: Minimum width of a mark with a number, in page units.
+_MIN_WIDTH = 4
+#: Height of a digit relative to the font size, and maximum share of the height of a box that it
+#: takes.
+_DIGIT, _MAX_SHARE_OF_HEIGHT = 0.73, 0.84
+#: Total horizontal margin between a number and its box (both sides together).
+_MARGIN = 1.0
+
+
+class _TightestBox(NamedTuple):
+    """The longest text of a phase, and the smallest width and height of its boxes."""
+
+    text: str
+    width: float
+    height: float
+
+    def fits(self, size: float) -> bool:
+        """Return whether the text fits into the box at a font size."""
+        is_low_enough = _DIGIT * size + _MARGIN <= _MAX_SHARE_OF_HEIGHT * self.height
+        return is_low_enough and text_width(self.text, size) + _MARGIN <= self.width
+
+
+def number_boxes(
+    operations: Operations, selection: Selection, marks: Marks, heights: Floats, letters: Lettering
+) -> dict[int, tuple[str, float]]:
+    """Choose the boxes with a number.
+
+    Args:
+        operations: The operations of the report.
+        selection: Rows and iterations that are drawn.
+        marks: The boxes.
+        heights: Height of each box that is free for a number.
+        letters: Font sizes of the picture.
+
+    Returns:
+        Text and font size of each number, by index of its box; empty if the numbers of any phase
+        other than recomputation do not all fit.
+    """
+    texts = _microbatches_by_mark(operations, marks)
+    index = np.array(list(texts), np.int64)
+    n_boxes = np.bincount(marks.kind[index], minlength=len(Phase))
+    if (n_boxes < _count_numbered(operations, selection)).any():
+        return {}
+    sizes = _choose_sizes(_find_tightest(texts, marks, heights), letters)
+    numbers = {}
+    for box, text in texts.items():
+        kind = int(marks.kind[box])
+        if kind in sizes:
+            numbers[box] = text, sizes[kind]
+    return numbers
+
+
+def _microbatches_by_mark(operations: Operations, marks: Marks) -> dict[int, str]:
+    """Return the text of the microbatch of each operation, by index of its widest mark."""
+    length = marks.right - marks.left
+    wide = np.flatnonzero((length >= _MIN_WIDTH) & np.isin(marks.kind, WORK))
+    wide = wide[np.argsort(length[wide], kind="stable")]
+    widest = dict(zip(marks.operation[wide].tolist(), wide.tolist(), strict=True))
+    return {
+        index: _format_pair(operations.microbatch, operations.second_microbatch, operation)
+        for operation, index in widest.items()
+        if operations.microbatch[operation] != NONE
+    }
+
+
+def _format_pair(first: Ints, second: Ints, row: int) -> str:
+    """Return ``3``, or ``3;7`` for an operation on two microbatches or chunks."""
+    return f"{first[row]};{second[row]}" if second[row] != NONE else str(first[row])
+
+
+def _count_numbered(operations: Operations, selection: Selection) -> Ints:
+    """Count the operations of each phase that need a number, however narrow they are."""
+    is_drawn: Bools = np.isin(operations.rank, [rank.index for rank in selection.ranks])
+    is_drawn &= selection.drawn(operations.iteration)
+    has_number = (operations.busy_ns > 0) & (operations.microbatch != NONE)
+    has_number &= np.isin(operations.phase, WORK) & (operations.phase != Phase.R)
+    return np.bincount(operations.phase[is_drawn & has_number], minlength=len(Phase))
+
+
+def _find_tightest(
+    texts: Mapping[int, str], marks: Marks, heights: Floats
+) -> dict[int, _TightestBox]:
+    """Return the longest text and the smallest box of each phase."""
+    index = np.array(list(texts), np.int64)
+    kinds, widths = marks.kind[index], (marks.right - marks.left)[index]
+    tightest = {}
+    for kind in distinct(kinds).tolist():
+        is_kind = kinds == kind
+        longest = max((texts[box] for box in index[is_kind].tolist()), key=len)
+        width, height = widths[is_kind].min(), heights[index[is_kind]].min()
+        tightest[kind] = _TightestBox(longest, float(width), float(height))
+    return tightest
+
+
+def _choose_sizes(boxes: Mapping[int, _TightestBox], letters: Lettering) -> dict[int, float]:
+    """Return the largest size at which the numbers of all phases but R fit, by phase.
+
+    It is empty if there is no such size.
+    """
+    sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
+    for size in (*sizes, letters.least_number):
+        fitting = {kind: float(size) for kind, box in boxes.items() if box.fits(size)}
+        if fitting and all(kind in fitting for kind in boxes if kind != Phase.R):
+            return fitting
+    return {}

@@ -1,0 +1,48 @@
+"""Cause bands: idle time behind the operations of a picture, coloured by its cause."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import Ints
+from bubbleviz.render.picture.drawing import box
+from bubbleviz.render.picture.layout import Layout
+from bubbleviz.render.picture.page import Page
+from bubbleviz.render.rows import Selection
+from bubbleviz.report.report import Report
+
+#: Number of grid lines per px that intervals are aligned to; a finer grid would not be visible.
+_GRID = 2
+
+
+def draw_causes(
+    page: Page, report: Report, selection: Selection, layout: Layout
+) -> tuple[Cause, ...]:
+    """Draw the idle time of the drawn iterations and ranks, and return its causes."""
+    bubbles = report.bubbles.take(selection.drawn(report.bubbles.iteration))
+    row = selection.row_of(bubbles.rank)
+    scale = _GRID * layout.width / selection.span_ns
+    last_line = round(layout.width * _GRID)
+    start = np.floor((bubbles.start_ns - selection.start_ns) * scale)
+    end = np.ceil((bubbles.end_ns - selection.start_ns) * scale)
+    start, end = (np.clip(edge.astype(np.int64), 0, last_line) for edge in (start, end))
+    drawn = []
+    for cause in Cause:
+        path = ""
+        for number, top in enumerate(layout.tops):
+            members = (row == number) & (bubbles.cause == cause)
+            path += _bands(layout, top, start[members], end[members])
+        if path:
+            drawn.append(cause)
+            page.cause_boxes(path, cause.label)
+    return tuple(drawn)
+
+
+def _bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:
+    """Return the path of boxes over a row between grid lines; boxes that overlap are joined."""
+    lefts, rights = (layout.left + lines / _GRID for lines in intervals.union(start, end))
+    bottom = top + layout.row
+    edges = zip(lefts.tolist(), rights.tolist(), strict=True)
+    return "".join(box(left, top, right, bottom) for left, right in edges)

@@ -1,0 +1,43 @@
+"""The critical line: along the lower edges of the operations that bound an iteration.
+
+From one rank to the next it is straight; it slopes while an input was on its way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.render.palette import CRITICAL
+from bubbleviz.render.picture.drawing import px
+from bubbleviz.render.picture.layout import Layout
+from bubbleviz.render.picture.page import Page
+from bubbleviz.render.rows import Selection
+from bubbleviz.report.report import Report
+
+_THICKNESS = 2.4
+
+
+def draw_critical_path(page: Page, report: Report, selection: Selection, layout: Layout) -> bool:
+    """Draw the critical path if its iteration and all its ranks are drawn.
+
+    Returns:
+        Whether it is drawn.
+    """
+    path = report.explanation.path
+    drawn = {iteration.index for iteration in selection.iterations}
+    if path is None or path.iteration not in drawn or len(path.operations) == 0:
+        return False
+    operations = report.operations
+    row = selection.row_of(operations.rank[path.operations])
+    if (row < 0).any():
+        return False
+    scale = layout.width / selection.span_ns
+    thickness = px(_THICKNESS * page.style.line)
+    starts = layout.left + (operations.start_ns[path.operations] - selection.start_ns) * scale
+    ends = layout.left + (operations.end_ns[path.operations] - selection.start_ns) * scale
+    edges = np.array(layout.tops)[row] + layout.row - thickness / 2
+    points = np.column_stack((starts, ends, edges)).tolist()
+    steps = [f"{px(start)} {px(edge)}H{px(end)}" for start, end, edge in points]
+    look = {"stroke": CRITICAL, "stroke_width": thickness, "stroke_linejoin": "round"}
+    page.path("M" + "L".join(steps), fill="none", **look)
+    return True

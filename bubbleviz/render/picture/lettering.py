@@ -1,0 +1,54 @@
+"""The width of text in a picture, estimated before any program has set it."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from bubbleviz.render.document import fitting
+
+#: Font families of pictures.
+FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+#: Width of bold letters relative to regular letters.
+BOLD = 1.12
+#: Characters by advance as a share of the font size. The advance is the larger one of DejaVu Sans
+#: and Arial.
+_CHARACTERS = {
+    0.32: "'ijlI ,.·\u00a0",
+    0.36: "/:;\\|-f",
+    0.42: "()[]!tr",
+    0.53: '"*`Jsz',
+    0.58: "cL?_\u2013k",
+    0.64: "vxyaeoFT$0123456789bdghnpqu{}µ",
+    0.69: "EKPSVYABXZ",
+    0.79: "CRUNHDG&OQ",
+    0.87: "w#+<=>^~±→\u00d7M",
+    1.02: "%mW@…",
+}
+_ADVANCES = {
+    character: advance for advance, characters in _CHARACTERS.items() for character in characters
+}
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """Return an upper estimate of the width of ``text``, for the usual sans-serif fonts."""
+    return size * sum(map(_advance_of, text)) * (BOLD if bold else 1.0)
+
+
+def _advance_of(character: str) -> float:
+    advance = _ADVANCES.get(character)
+    if advance is not None:
+        return advance
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.3
+    return 0.8 if character.isupper() else 0.7
+
+
+def truncate_text(text: str, size: float, width: float) -> str:
+    """Return ``text``, shortened if it is wider than ``width``.
+
+    Args:
+        text: The text.
+        size: Font size.
+        width: Maximum width in page units.
+    """
+    return fitting(text, width, lambda part: text_width(part, size))

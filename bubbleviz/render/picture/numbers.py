@@ -1,0 +1,45 @@
+"""Numbers as pictures print them: ratios, durations and the ticks of an axis of time."""
+
+from __future__ import annotations
+
+import math
+
+from bubbleviz.render.document import round_step
+
+#: Printed instead of an unknown number.
+UNKNOWN = "\u2013"
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction of 1 in percent, or a dash for None."""
+    return UNKNOWN if fraction is None else f"{100 * fraction:.1f}\u00a0%"
+
+
+def duration(ns: float) -> str:
+    """Return a duration in its largest unit of at least 1, with four significant digits."""
+    large_enough = ((n, unit) for n, unit in _UNITS if abs(ns) >= n)
+    unit_ns, unit = next(large_enough, _UNITS[-1])
+    value = ns / unit_ns
+    integer_digits = int(math.log10(max(abs(value), 1)))
+    digits = 0 if unit == "ns" else max(0, 3 - integer_digits)
+    return f"{value:.{digits}f}\u00a0{unit}"
+
+
+def ticks(span_ns: int, max_steps: int) -> tuple[list[tuple[int, str]], str]:
+    """Return round times from 0 to ``span_ns``.
+
+    Args:
+        span_ns: Length of the axis.
+        max_steps: Maximum number of steps between ticks.
+
+    Returns:
+        Each time in ns with its text, and the unit of the texts.
+    """
+    min_step = span_ns / max(max_steps, 1)
+    step = int(round_step(max(min_step, 1)))
+    small_enough = ((n, unit) for n, unit in _UNITS if span_ns >= 2 * n or n == 1)
+    unit_ns, unit = next(small_enough)
+    digits = max(0, math.ceil(math.log10(unit_ns / step)))
+    times = range(0, span_ns + 1, step)
+    return [(time, f"{time / unit_ns:.{digits}f}") for time in times], unit

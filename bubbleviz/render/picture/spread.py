@@ -1,0 +1,73 @@
+"""Spread: below the median replica of a stage, the share of all its replicas that compute.
+
+::
+
+    F0 ██████   F1 ██████      the median replica
+       ▟████▙      ▟████▙      all replicas: steep edges if they run in step, flat ones if not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bubbleviz.model.columns import Floats
+from bubbleviz.render.marks import UNATTRIBUTED_KIND, compute_marks, coverage
+from bubbleviz.render.palette import LIGHT
+from bubbleviz.render.picture.drawing import px
+from bubbleviz.render.picture.layout import Layout
+from bubbleviz.render.picture.page import Page
+from bubbleviz.render.rows import RankRow, Selection
+from bubbleviz.report.report import Report
+
+#: Width of a step of an area, px.
+_STEP = 1.5
+
+
+def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
+    """Draw an area below each row that is the median of its replicas."""
+    steps = max(1, int(layout.width / _STEP))
+    rows = [row for row in selection.rows if row.spread]
+    tops = [top for row, top in zip(selection.rows, layout.tops, strict=True) if row.spread]
+    shares = _share_computing(report, selection, rows, layout.width, steps)
+    for top, share in zip(tops, shares, strict=True):
+        bottom = top + layout.row + 1 + layout.strip
+        heights = np.round(np.clip(share, 0, 1) * layout.strip, 1)
+        page.path(_area(layout, heights, bottom), fill=LIGHT.quiet, class_="bv-quiet")
+
+
+def _area(layout: Layout, heights: Floats, bottom: float) -> str:
+    """Return the path of equally wide steps from the left to the right edge of the plot."""
+    width = layout.width / len(heights)
+    path = f"M{px(layout.left)} {px(bottom)}"
+    for step in np.flatnonzero(np.diff(heights, prepend=0.0)).tolist():
+        x, y = layout.left + step * width, bottom - heights[step]
+        path += f"H{px(x)}V{px(y)}"
+    return f"{path}H{px(layout.right)}V{px(bottom)}z"
+
+
+def _share_computing(
+    report: Report, selection: Selection, rows: Sequence[RankRow], width: float, steps: int
+) -> Floats:
+    """Return the share of the replicas of each row that compute, by (row, step).
+
+    Args:
+        report: Any report.
+        selection: The part of the report that is drawn.
+        rows: Rows with replicas.
+        width: Width of the plot, px.
+        steps: Number of steps in the plot.
+    """
+    n_replicas = np.array([len(row.replicas) for row in rows])
+    replicas = [RankRow(report.ranks[rank], (rank,)) for row in rows for rank in row.replicas]
+    of_replicas = replace(selection, rows=tuple(replicas))
+    row_of_replica = np.repeat(np.arange(len(rows)), n_replicas)
+    covered = np.zeros((len(rows), steps))
+    for marks in compute_marks(report, of_replicas, width):
+        attributed = marks.take(marks.kind != UNATTRIBUTED_KIND)
+        on_rows = replace(attributed, row=row_of_replica[attributed.row])
+        covered += coverage(on_rows, len(rows), steps, width / steps)
+    shares: Floats = covered / n_replicas[:, np.newaxis]
+    return shares
