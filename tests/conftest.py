@@ -13,8 +13,8 @@ from tests.support.command_line import CommandLine
 from tests.support.needs import NEEDS
 from tests.support.places import FIXTURES
 
-# A busy machine is slow, which is no defect: no example has a deadline. Tests whose examples take
-# more than 20 ms ask for fewer of them.
+# Examples have no deadline because the machine may be busy. Tests whose examples take more than
+# 20 ms ask for fewer of them.
 settings.register_profile(
     "bubbleviz", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

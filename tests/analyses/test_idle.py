@@ -307,9 +307,6 @@ def test_what_devices_do_beside_compute_is_advised_on(
         assert sentence.startswith(begins)
 
 
-# The command: what it prints, its JSON, CSV and picture.
-
-
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gaps", "-v", str(planted(tmp_path))]) == 0
 
@@ -439,9 +436,6 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     # A device alone has nothing beside it.
     assert TITLE not in drawn
     assert TITLE not in texts(report)
-
-
-# Devices that ran a single kernel or copy: no window, so no duty cycle.
 
 
 @pytest.mark.parametrize("ranges", [(), (R(0, 5, "work"),), (R(0, 5, "iter_0_0"),)])

@@ -168,9 +168,6 @@ def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
     }
 
 
-# Totals: each is explained by the rows above it.
-
-
 #: Columns that hold sums over the operations.
 SUMS = ("count", "MB", "ms", "waiting", "moving")
 
@@ -294,9 +291,6 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
 
     check(found)
     assert limitation_counts(found)["kernels without timestamps"] == 1
-
-
-# The command: its tables, CSV and JSON; real files.
 
 
 def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:

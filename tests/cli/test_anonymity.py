@@ -403,9 +403,6 @@ def test_a_process_has_one_number_in_every_table(tmp_path: Path, cli: CommandLin
     assert set(zip(*pids, strict=True)) == {("100", "1"), ("101", "2")}
 
 
-# Errors: what was given, what was found, and what is damaged.
-
-
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise"])
 def test_no_error_on_a_damaged_file_contains_the_token(
     damage: str, planted: Path, cli: CommandLine

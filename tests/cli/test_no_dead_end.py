@@ -85,9 +85,6 @@ def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
                     run_named(out + err, path, cli)
 
 
-# Runs of JAX on CPUs: a host is called a host, and no advice is for GPUs.
-
-
 @pytest.mark.real_files
 def test_no_advice_for_gpus(cli: CommandLine, subtests: pytest.Subtests) -> None:
     for suffix in ["xplane.pb", "trace.json.gz"]:

@@ -13,7 +13,6 @@ import bubbleviz
 from bubbleviz.analyses.pgle.instructions import parse_range_names
 from bubbleviz.conventions import range_names, toml_files
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.host_activities import LAUNCH, TRANSFER, default_activities
 from bubbleviz.conventions.kinds import (
     COPIES,
@@ -133,9 +132,6 @@ def test_whatever_ranges_tell_kernels_tell(text: str) -> None:
     said = parse_range_names([text])
 
     assert of_kernel(said.instructions[said.instruction[0]])
-
-
-# Communication kernels: names that are known, names that users add, and candidates.
 
 
 KNOWN = [
@@ -417,38 +413,3 @@ def test_launches_and_copies_are_activities_of_their_own() -> None:
     assert {calls.call(name)[0] for name in (*COPIES, *MEMSETS)} == {TRANSFER}
     for name in ("cudaLaunchHostFunc_v10000", "cudaGraphInstantiate", "cudaMalloc", "cuLaunchGrid"):
         assert not name.startswith(WORK_CALLS)
-
-
-# Names of layers: each pattern knows its examples, and none of what only looks alike.
-
-
-@pytest.mark.parametrize(
-    "table", range_names.layer_tables(), ids=range(len(range_names.layer_tables()))
-)
-def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
-    for name in table.get("examples", ()):
-        found = range_names.layer_of(name)
-        assert found is not None, name
-        assert found.kind == table["kind"], name
-        assert fitting(range_names.layer_globs(), [name]) == [True]
-    for name in table.get("counter_examples", ()):
-        found = range_names.layer_of(name)
-        assert found is None or found.kind != table["kind"], name
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        ("layers.3", 3), ("model.layers.12.mlp.gate", 12), ("layer_3f", 3), ("layers[7]", 7),
-        ("nn.Module: TransformerLayer_3", 3), ("transformer.h.10", 10),
-        ("TransformerLayer_3, seq = 7", 3),
-    ],
-)  # fmt: skip
-def test_a_layer_has_its_number(name: str, number: int) -> None:
-    assert range_names.layer_of(name) == range_names.LayerName("layer", number)
-
-
-def test_names_that_are_none() -> None:
-    assert range_names.layer_of("") is None
-    assert range_names.layer_of("layers." + "9" * 400) is None
-    assert range_names.layer_of("F0.0.0") is None

@@ -12,18 +12,12 @@ import bubbleviz
 from bubbleviz.count.rank_iterations import lacking
 from bubbleviz.count.statistics import quantile
 from bubbleviz.render.formats.csv import columns, written
-from bubbleviz.render.json_document import document
-from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
-from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import schedule_named, schedules
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
 from tests.support.notes import find_limitation, limitation_counts, limitation_subjects
 from tests.support.nsys_exports import C, K, R, profile
-from tests.support.places import EXAMPLE
 from tests.support.planted_runs import analysed
-from tests.support.report_texts import text_of
 
 pytestmark = pytest.mark.thorough
 
@@ -202,68 +196,6 @@ def test_a_capture_that_begins_in_an_evaluation_cuts_it_alone(
     first, *others = recorded(tmp_path, planting, after_ns).iterations
     assert (first.kind, first.complete) == ("evaluation", False)
     assert [(own.kind, own.averaged) for own in others] == [("training", True)] * 2
-
-
-# Operations that some ranks lack: counted, the ratio marked and bounded; none where all ran.
-
-
-LACKING = "operations that some ranks lack"
-MARK = "! (some ranks lack operations)"
-
-
-def _without(folder: Path, *names: str, rank: int | None = None) -> Report:
-    """Return the report on the 1F1B example without the ranges of these names, on one rank."""
-    opened = "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE text = 'F0.0.0' ORDER BY 1"
-    threads = f"({opened}{'' if rank is None else f' LIMIT 1 OFFSET {rank}'})"
-    statements = [f"CREATE TEMP TABLE threads AS SELECT * FROM {threads}"]
-    for name in names:
-        which = f"text = '{name}' AND globalTid IN (SELECT globalTid FROM threads)"
-        statements.append(f"DELETE FROM NVTX_EVENTS WHERE {which}")
-    return bubbleviz.analyze(change(folder / "node0.sqlite", *statements, source=EXAMPLE))
-
-
-@pytest.mark.parametrize(
-    ("names", "rank", "count"),
-    [
-        (("F3.0.0",), 1, 3),
-        (("F7.0.0",), 3, 3),
-        (("F3.0.0", "B3.0.0"), 1, 6),
-        (("F3.0.0", "F5.0.0", "B5.0.0"), 2, 9),
-        (("F3.0.0",), None, 12),
-    ],
-)
-def test_lacking_operations_are_counted_and_bound_the_ratio(
-    names: tuple[str, ...], rank: int | None, count: int, tmp_path: Path
-) -> None:
-    report = _without(tmp_path, *names, rank=rank)
-
-    note = find_limitation(report, LACKING)
-    assert note.count == count
-    if rank is not None:
-        assert note.reason.endswith(f"on node0 GPU {rank} ({count})")
-    mean, low = report.summary.bubble_ratio["schedule"].mean, report.lower_bound("schedule")
-    assert mean is not None
-    assert low is not None
-    assert low <= 3 / 11 + 0.001 < mean
-    head = " ".join(text_of(report).split("\n\n")[0].split())
-    assert MARK in head
-    assert "with compute outside every operation counted as work" in head
-    assert "; some ranks lack operations that others ran" in methods(report)
-    assert LACKING in [entry["what"] for entry in document(report)["limitations"]]
-
-
-def test_all_that_no_rank_ran_is_not_lacking(tmp_path: Path) -> None:
-    report = _without(tmp_path, "F3.0.0", "B3.0.0")
-
-    assert not report.operations_lacking
-
-
-@pytest.mark.parametrize("name", [rule.name for rule in schedules()])
-def test_nothing_is_lacking_in_any_schedule(name: str) -> None:
-    rule = schedule_named(name)
-    schedule = name if rule.has_one_order else torch_csv.write(rule.plan(4, 8, rule.chunks))
-
-    assert not analysed(Planting(schedule=schedule)).operations_lacking
 
 
 # The ranks of an iteration.

@@ -12,9 +12,6 @@ from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.model.columns import Table
 from tests.planting import Planting, plant
 
-# Ranks side by side: what they did is the same as if each were worked out alone.
-
-
 EVERYTHING = {
     "dry": Planting(
         replicas=2, autograd="named", stray="busy", drop_calls_every=5, overhead=True, copies=True

@@ -242,9 +242,6 @@ def _looped_bfs(p: int, m: int, v: int) -> Plan:
     return Plan(p, m, v, tuple(range(p)) * v, tuple(orders))
 
 
-# Schedules with two virtual stages per device: a V, or two pipelines fed from both ends.
-
-
 class _TwoStages:
     """The order of a device with two virtual stages, written one operation after the other.
 

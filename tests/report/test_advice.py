@@ -10,14 +10,13 @@ import pytest
 
 import bubbleviz
 from bubbleviz.explain.diagnosis.faults import Fault
-from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+from bubbleviz.explain.diagnosis.findings import Finding
 from bubbleviz.explain.what_if import find_fastest_other
 from bubbleviz.render.json_document import document
 from bubbleviz.report import advice
-from bubbleviz.report.advice import Advice, advise, select_findings
+from bubbleviz.report.advice import Advice, advise
 from bubbleviz.report.long_bubbles import latest_host
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.report.sentences import (
     describe_first_steps,
     describe_further_steps,
@@ -26,9 +25,6 @@ from bubbleviz.report.sentences import (
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 from tests.planting import Planting, plant
-from tests.planting.ranks.runs import Recipe
-from tests.planting.ranks.runs import plant as plant_ranks
-from tests.planting.ranks.tables import write_tables
 from tests.support.command_line import CommandLine
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
@@ -124,117 +120,6 @@ def test_a_little_idle_time_between_iterations_is_told(between: float, told: str
     report = replace(report, summary=replace(report.summary, bubble_ratio=ratios))
 
     assert str(describe_first_steps(report)).startswith(told)
-
-
-# The list of advice: which findings of one family stand for the others.
-
-
-def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
-    """Return the finding that hosts of some ranks launch late."""
-    fault = Fault("launch", name, ranks=ranks)
-    return Finding((fault,), 1000 * saving, 1000.0, 1, None)
-
-
-def names(*findings: Finding) -> list[str]:
-    """Return the names of the faults that are worth a sentence."""
-    kept = select_findings(Diagnosis(findings, 1, 1000.0, 0.0))
-    return [finding.faults[0].name for finding in kept]
-
-
-@pytest.mark.parametrize("second", [0.10, 0.098, 0.05])
-def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
-    second: float,
-) -> None:
-    found = names(
-        launch("launches", (0, 1), 0.10),
-        launch("launch-0", (0,), 0.10),
-        launch("launch-1", (1,), second),
-    )
-
-    assert found == ["launch-0"]
-
-
-@pytest.mark.parametrize(
-    ("part", "stands"), [(0.10, "launches"), (0.188, "launches"), (0.192, "launch-0")]
-)
-def test_a_whole_that_saves_more_than_its_parts_stands_for_them(part: float, stands: str) -> None:
-    found = names(
-        launch("launches", (0, 1), 0.20),
-        launch("launch-0", (0,), part),
-        launch("launch-1", (1,), 0.10),
-    )
-
-    assert found == [stands]
-
-
-# Pipelines that lack ranks: what is advised where few do, and where none can stand for them.
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write four stages of 64 pipelines, eight of each a file."""
-    folder = tmp_path_factory.mktemp("run")
-    run = plant_ranks(Recipe(256, microbatches=8, stages=4, iterations=2))
-    write_tables(run, folder, told=True, transfers=False, collectives=False, clock_errors_ns=None)
-    return folder
-
-
-def lacking(folder: Path, *servers: int) -> Report:
-    """Return the report of a run that lacks the files of some servers."""
-    files = sorted(folder.glob("*.parquet"))
-    return bubbleviz.analyze([str(file) for n, file in enumerate(files) if n not in servers])
-
-
-def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Path) -> None:
-    report = lacking(folder, 1)
-    advice = describe_first_steps(report)
-
-    assert count_incomplete_pipelines(report.ranks) == (8, 64)
-    assert advice is not None
-    missing, _, other = advice.partition(". ")
-    assert missing == (
-        "Ranks of 8 of 64 pipelines are missing: analyze the profiles of all ranks together"
-    )
-    whole = lacking(folder)
-    replayed = whole.explanation.changes[0].bubble_ratio or 0.0
-    assert other.partition(" from ")[0] == str(describe_first_steps(whole)).partition(" from ")[0]
-    assert f"from {100 * replayed:.2f} % to" in other
-
-
-def test_no_other_advice_where_most_pipelines_lack_one(folder: Path) -> None:
-    report = lacking(folder, *range(9, 13))
-
-    assert count_incomplete_pipelines(report.ranks) is None
-    assert (describe_first_steps(report) or "").startswith(
-        "Ranks of the run are missing, so its bubble"
-    )
-
-
-def test_a_stage_that_every_pipeline_lacks_is_none_of_few(folder: Path) -> None:
-    report = lacking(folder, *range(8, 16))
-
-    assert count_incomplete_pipelines(report.ranks) is None
-
-
-@pytest.mark.parametrize("server", [0, 9, 31])
-def test_pipelines_that_lack_a_stage_keep_their_schedule(folder: Path, server: int) -> None:
-    schedule = lacking(folder, server).schedule
-
-    assert schedule is not None
-    assert (schedule.name, schedule.exact) == ("1f1b", True)
-
-
-def test_no_other_advice_where_the_bubble_is_unknown(tmp_path: Path) -> None:
-    plant(Planting(files="rank", slow_rank=0, absent=(2,)), tmp_path)
-    report = bubbleviz.analyze(tmp_path)
-
-    assert (describe_first_steps(report) or "").startswith(
-        "Ranks of the run are missing, so its bubble"
-    )
-    assert report.explanation.diagnosis is not None
-    assert report.explanation.diagnosis.findings
-    assert report.advice == ()
-    assert describe_further_steps(report) == ()
 
 
 # Clocks that contradict each other, so that times between hosts tell nothing.

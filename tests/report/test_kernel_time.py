@@ -5,50 +5,32 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bubbleviz
-from bubbleviz.cli.app import main
-from bubbleviz.errors import UsageError
-from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render import json_document
-from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import saved_of
-from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.picture.picture import picture as svg
-from bubbleviz.render.text.bubble_tables import causes
 from bubbleviz.render.text.first_screen import first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
-from bubbleviz.report.bubble_parts import (
-    NOT_WORK,
-    bubble_parts,
-    flops_use,
-    parts_of,
-    rounded_shares,
-    step_parts,
-    step_window,
-)
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.measure import name_measure, name_saved_measure
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import KernelTime, Report
 from bubbleviz.report.saved import read_saved
-from bubbleviz.report.sentences import describe_first_steps, write_all_advice
+from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
-from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import report_of
 from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import RUNS, ZERO_BUBBLE, analysed
+from tests.support.planted_runs import analysed
 
 BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations": 2}
 #: Nine tenths of an operation are gaps between its kernels.
@@ -254,135 +236,3 @@ def test_of_what_outweighs_the_bubble_the_larger_is_told(gap: int, loose: int, t
     vars(report)["kernel_time"] = KernelTime(1000, 600, 100, gap, loose, 900)
 
     assert str(describe_first_steps(report)).startswith(told)
-
-
-# Bubble parts: they add up to the headline, whatever the lengths of iterations.
-
-
-def headline_of(report: Report) -> float | None:
-    return report.summary.bubble_ratio[report.bubbles.ratio].mean
-
-
-def test_the_first_screen_has_the_utilization_that_is_asked_for(cli: CommandLine) -> None:
-    run = ("analyze", str(FIXTURES / "1f1b"))
-
-    screen, table = (cli.printed(*run, "--flops", "1e14/1e15", *v) for v in ((), ("-v", "time")))
-
-    (line,) = (line for line in screen.splitlines() if "MFU" in line)
-    assert line.startswith("model FLOPs utilization (MFU): ")
-    assert line in table
-    assert "MFU" not in cli.printed(*run)
-
-
-def test_all_tables_begin_as_the_first_screen(cli: CommandLine) -> None:
-    for name in ("1f1b", "zb-h2", "zb-v"):
-        run = ("analyze", str(FIXTURES / name))
-        (ratio, of), tables = cli.printed(*run).splitlines()[:2], cli.printed(*run, "-v")
-        assert tables.splitlines()[:2] == [ratio, of]
-
-
-@pytest.mark.parametrize(
-    "run",
-    [RUNS["stray while idle"], RUNS["late host"], replace(ZERO_BUBBLE, jitter=0.3, seed=5)],
-    ids=["compute outside operations", "optimizer in the window", "unequal iterations"],
-)
-def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
-    truth = plant(run, tmp_path)  # type: ignore[arg-type]  # parametrised over Planting
-    report = bubbleviz.analyze([str(tmp_path)], flops="4e12/1e15")
-    parts = {part.name: part.share for part in bubble_parts(report)}
-
-    assert sum(parts.values()) == pytest.approx(headline_of(report), abs=1e-12)
-    assert run is not RUNS["stray while idle"] or parts["unattributed"] > 0
-    assert run is not RUNS["late host"] or parts["optimizer"] > 0
-    window, step = step_window(report), step_parts(report)
-    spent_ns = {part.name: part.time_ns for part in step}
-    averaged = [i for i in report.iterations if i.ratios[window].value is not None]
-    shown = {i.index for i in averaged}
-    ran_ns = sum(o.active_ns for o in truth.operations if o.phase == "F" and o.iteration in shown)
-    assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
-    assert spent_ns["F"] * len(report.ranks) * len(shown) == pytest.approx(ran_ns)
-    for name in report.summary.bubble_ratio:
-        found = parts_of(report, averaged, name, whole=True)
-        assert sum(part.share for part in found) == pytest.approx(1, abs=1e-12)
-    mean_ns = sum(i.ratios[window].window_ns or 0 for i in averaged) / len(averaged)
-    assert flops_use(report) == pytest.approx(4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9))
-
-
-@pytest.mark.parametrize("text", ["", "4e12", "4e12/0", "nan/1e15", "1/2/3", "4e12/inf"])
-def test_flops_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="give FLOPs of an iteration"):
-        bubbleviz.analyze([str(FIXTURES / "1f1b")], flops=text)
-
-
-def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
-    """What ran and does not count as work is a part of the bubble as idle time is."""
-    report = analysed(RUNS["late host"])
-    (most, *_) = parts = bubble_parts(report)
-    saved = tmp_path / "report.json"
-    saved.write_text(json_report.render(report, View()))
-
-    assert read_saved(str(saved)).first_cause == saved_of(report).first_cause
-    assert saved_of(report).first_cause == (most.name, most.share / sum(p.share for p in parts))
-
-
-def test_the_rows_of_the_table_add_up_to_its_last() -> None:
-    report = bubbleviz.analyze([str(FIXTURES / "1f1b")])
-    *rows, total = causes(report).rows
-
-    for column in ("% of window", "% of bubble"):
-        assert sum(Decimal(row[column]) for row in rows) == Decimal(total[column])
-
-
-def test_every_part_has_a_colour() -> None:
-    assert {cause.label for cause in Cause} | {*NOT_WORK} == {*BUBBLE_PARTS}
-
-
-def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
-    assert rounded_shares([]) == []
-    assert rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
-    assert rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
-    assert rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]
-
-
-@pytest.mark.parametrize("gap_ns", [0, 50_000])
-def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
-    """Each operation of 1 ms, or 2 ms if it is a whole backward, has two gaps."""
-    report = analysed(Planting(stages=2, microbatches=4, kernels=3, kernel_gap_ns=gap_ns))
-
-    share = 2 * 2 * gap_ns / 3_000_000
-    assert report.launch_gap == pytest.approx(share, abs=0.001)
-    assert json_document.document(report)["summary"]["launch_gap"] == report.launch_gap
-
-
-def test_a_report_without_operations_has_no_launch_gaps() -> None:
-    assert report_of([]).launch_gap is None
-
-
-@pytest.mark.parametrize(("gap_us", "saving"), [(0, None), (20, 0.2), (40, 0.4)])
-def test_communication_inside_operations_is_no_launch_gap(
-    tmp_path: Path, gap_us: int, saving: float | None
-) -> None:
-    """Operations compute for 60 us; in the other 40 us they communicate, or no kernel runs."""
-    kernels, calls, ranges = [], [], []
-    for number in range(8):
-        at = 1000 * (100 * number + 10)
-        spans = [(0, 30, "gemm"), (30, 70 - gap_us, "ncclDevKernel_AllReduce"), (70, 100, "gemm")]
-        for place, (start, end, name) in enumerate(spans):
-            if end > start:
-                correlation = 3 * number + place + 1
-                kernels.append(K(at + 1000 * start, at + 1000 * end, correlation, name))
-                calls.append(C(at - 9000 + 1000 * place, at - 8900 + 1000 * place, correlation))
-        ranges.append(R(at - 9500, at - 5500, f"{'FB'[number % 2]}{number // 2}.0.0"))
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
-
-    savings = [
-        advice.saving_ratio for advice in write_all_advice(report) if advice.kind == "launch-gaps"
-    ]
-    assert savings == ([] if saving is None else [pytest.approx(saving, rel=0.01)])
-
-    # A table of the operations does not contain kernels.
-    table = str(tmp_path / "operations.csv")
-    assert main(["analyze", str(tmp_path), "--csv", table]) == 0
-    (advice,) = [a for a in write_all_advice(bubbleviz.analyze(table)) if a.kind == "launch-gaps"]
-    assert "or overlap communication" in advice.action
-    assert "a table of operations does not tell launch gaps from communication" in advice.text

@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.model.texts import counted
 from bubbleviz.report.labels import with_relative_paths
-from tests.planting import Planting, plant
-from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
 
@@ -81,45 +78,3 @@ def test_a_directory_that_is_gone_leaves_the_name(
     gone.rmdir()
 
     assert relative(str(tmp_path / "node0.sqlite")) == "node0.sqlite"
-
-
-# Numbers and what they count: one of a thing is no plural, in any output.
-
-
-#: A lone 1, and a plural behind it; "1 of 2 ranks" and decimals are none.
-PLURAL = re.compile(
-    r"(?<![\d.,:/-])1 (?:(?:more|other|training|pipeline|model|CUDA API|Nsight Systems) )?"
-    r"(stages|ranks|kernels|microbatches|iterations|operations|devices|GPUs|hosts|profiles|chunks"
-    r"|times|steps|ranges|calls|copies|limitations|events|instructions|files|units|rows)\b"
-)
-ONE = Planting(stages=1, microbatches=1, iterations=1, kernels=1, communication=False)
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0, "0 copies"), (1, "1 copy"), (2, "2 copies"), (1000, "1,000 copies")]
-)
-def test_a_number_and_what_it_counts(number: int, text: str) -> None:
-    assert counted(number, "copy", "copies") == text
-
-
-@pytest.mark.parametrize("run", [ONE, Planting(stages=2, microbatches=1, iterations=1)], ids=str)
-def test_one_of_a_thing_is_no_plural(run: Planting, tmp_path: Path, cli: CommandLine) -> None:
-    plant(run, tmp_path)
-    profile = str(next(tmp_path.glob("*.sqlite")))
-    outputs = {
-        f"--{kind}": tmp_path / f"out.{kind}" for kind in ("svg", "html", "latex", "json", "csv")
-    }
-    options = [word for option, file in outputs.items() for word in (option, str(file))]
-    sizes = ["--tf", "1", "--tb", "1", "--tw", "1", "-p", "1", "-m", "1"]
-    shown = [
-        cli("analyze", profile, "--what-if", *options),
-        cli("idle", profile),
-        cli("inspect", profile),
-        cli("simulate", "--schedule", "gpipe", *sizes),
-    ]
-    assert [code for code, *_ in shown] == [0] * 4
-    texts = [text for _, *printed in shown for text in printed]
-    texts += [file.read_text(encoding="utf-8") for file in outputs.values()]
-    for text in texts:
-        # Cells of a table, two blanks apart, are no sentence.
-        assert PLURAL.findall(re.sub(r"<[^>]*>", "  ", text)) == []

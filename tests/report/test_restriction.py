@@ -257,9 +257,6 @@ def test_a_helper_that_names_one_forward_is_no_stage(
     assert first_of(report) == (WITHOUT_WORK if stage else None)
 
 
-# Words for runs that are no pipeline: idle time in iterations, no bubble ratio.
-
-
 @pytest.fixture(name="report")
 def one_stage(tmp_path: Path) -> Report:
     """Return the report on one rank without transfers that is idle between forward and backward."""

@@ -1,0 +1,42 @@
+"""Names of layers: each pattern matches its examples and nothing that only looks similar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bubbleviz.conventions import range_names
+from bubbleviz.conventions.globs import fitting
+
+
+@pytest.mark.parametrize(
+    "table", range_names.layer_tables(), ids=range(len(range_names.layer_tables()))
+)
+def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
+    for name in table.get("examples", ()):
+        found = range_names.layer_of(name)
+        assert found is not None, name
+        assert found.kind == table["kind"], name
+        assert fitting(range_names.layer_globs(), [name]) == [True]
+    for name in table.get("counter_examples", ()):
+        found = range_names.layer_of(name)
+        assert found is None or found.kind != table["kind"], name
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("layers.3", 3), ("model.layers.12.mlp.gate", 12), ("layer_3f", 3), ("layers[7]", 7),
+        ("nn.Module: TransformerLayer_3", 3), ("transformer.h.10", 10),
+        ("TransformerLayer_3, seq = 7", 3),
+    ],
+)  # fmt: skip
+def test_a_layer_has_its_number(name: str, number: int) -> None:
+    assert range_names.layer_of(name) == range_names.LayerName("layer", number)
+
+
+def test_names_that_are_none() -> None:
+    assert range_names.layer_of("") is None
+    assert range_names.layer_of("layers." + "9" * 400) is None
+    assert range_names.layer_of("F0.0.0") is None

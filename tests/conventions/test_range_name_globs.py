@@ -1,0 +1,234 @@
+"""Range names are matched in time linear in their length, and prefiltered in SQLite."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bubbleviz.analyses.nccl.profiles import _FAMILY
+from bubbleviz.analyses.pgle import instructions
+from bubbleviz.conventions.convention import globs_of
+from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.globs import NameShapes, PackedNames, lets_through, loose_glob
+from bubbleviz.conventions.host_activities import default_activities
+from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.model.columns import Bools
+from bubbleviz.sources.nsys.profile_file import open_file
+from tests.support.command_line import CommandLine
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import CHECKOUT
+
+#: Characters of a long name; seconds of a processor that a regex may take for it. One that tries
+#: every pair of places takes ten times as long.
+LONG, SOON_S = 30_000, 0.15
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
+    for convention in built_in().values():
+        for pattern in convention.patterns:
+            yield f"{convention.name}: {pattern.match.pattern}", pattern.match
+    for activity in default_activities().all_of:
+        for regex in activity.match:
+            yield f"{activity.name}: {regex}", re.compile(regex, re.IGNORECASE)
+    kinds = default_kinds()
+    for regexes in (kinds.communication, kinds.receives, kinds.point_to_point):
+        for regex in regexes:
+            yield regex, re.compile(regex, re.IGNORECASE)
+    for named in (_FAMILY, instructions._THUNK, instructions._MODULE, instructions._OF_MODULE):
+        yield named.pattern, named
+
+
+def words_of(regex: str) -> list[str]:
+    """Return the texts that a regex looks for, as far as they are literal."""
+    bare = re.sub(r"\(\?P<\w+>|\(\?[:=!<i-]+|\\[bdwsZ]|\\x00", "|", regex)
+    words = (word.replace("\\", "") for word in re.split(r"[|)*+?\[\]{}^$]+|(?<!\\)\(", bare))
+    return list(dict.fromkeys(word for word in words if word))
+
+
+def long_names(regex: str) -> Iterator[str]:
+    """Yield names that begin as the regex wants it, and repeat one or two of its words."""
+    words = words_of(regex)[:12]
+    repeated = [*words, *(a + b for a, b in pairwise(words)), " ", "a", "1"]
+    for begin in {"", *words[:2], "".join(words[:2])}:
+        for word in repeated:
+            yield begin + word * (LONG // len(word)) + "!"
+
+
+def took_s(match: Callable[[str], object], text: str) -> float:
+    begin_s = time.thread_time()
+    match(text)
+    return time.thread_time() - begin_s
+
+
+@pytest.mark.parametrize("regex", [pytest.param(p, id=name[:80]) for name, p in patterns()])
+def test_regexes(regex: re.Pattern[str]) -> None:
+    for name in long_names(regex.pattern):
+        # A busy machine may take longer once.
+        seconds = min(took_s(regex.search, name) for _ in range(3))
+        assert seconds < SOON_S, name[:100]
+
+
+# TOML that is nested as no convention is, and regular expressions that Python cannot compile, alone
+# or beside others: refused in a sentence, by every option that reads them.
+
+
+ONE = str(CHECKOUT / "fixtures" / "1f1b")
+FILES = {
+    "match": ("analyze", "--convention", "name = 'mine'\n[[pattern]]\nmatch = '{}'\nphase = 'F'\n"),
+    "communication": ("analyze", "--convention", "communication = ['{}']\n"),
+    "helper_threads": ("analyze", "--convention", "helper_threads = ['{}']\n"),
+    "of idle": ("idle", "--convention", "communication = ['{}']\n"),
+    "activities": ("idle", "--activities", "[[activity]]\nname = 'a'\nmatch = ['{}']\n"),
+}
+NESTED: tuple[str, ...] = (f"a = {'[' * 2000}{']' * 2000}", f"a = {'{a=' * 2000}1{'}' * 2000}")
+NESTED += (f"{'a.' * 20_000}b = 1", f"[{'a.' * 20_000}b]", f"a = {'[' * 100_000}")
+#: Repeated too often, nested, unterminated, a bad group; and what cannot stand beside others.
+ODD = ("a{99999999999999999999}", "a{4294967296}", "(?:" * 5000 + ")" * 5000, "[a", "(?P<1>a)")
+#: Python warns that it will read these sets differently.
+AMBIGUOUS = ("[[a]", "x[^a--b]", "[a||b]", "[[:alpha:]]")
+FLAGGED = ("(?i)acme", "(?P<a>x)", r"(x)\1")
+WRONG = [
+    *((file, text, "not TOML (") for file in ("match", "activities") for text in NESTED),
+    *(
+        (file, FILES[file][2].replace("{}", odd), "is not a regular expression")
+        for file in FILES
+        for odd in ODD
+    ),
+    *(
+        (file, FILES[file][2].replace("{}", odd), "is ambiguous (possible ")
+        for file in FILES
+        for odd in AMBIGUOUS
+    ),
+    *(
+        (file, FILES[file][2].replace("{}", odd), "cannot stand beside other")
+        for file in FILES
+        for odd in FLAGGED
+        if file != "match"
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "reason"), WRONG, ids=range(len(WRONG)))
+def test_what_cannot_be_compiled_is_refused(
+    file: str, text: str, reason: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    command, option, _ = FILES[file]
+    path = tmp_path / "names.toml"
+    path.write_text(text)
+
+    said = cli.refused(command, ONE, option, str(path), code=2)
+    assert said.startswith(f"bubbleviz: {path}: ")
+    assert reason in said
+    assert said.count("\n") == 1
+
+
+KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", "ProfilerStep#3"]
+LIBRARY = ["aten::mm, op_id = 3", "aten::add_", "f0", "[x]"]
+
+
+def named(folder: Path, names: list[str], *, registered: bool, without: tuple[str, ...]) -> str:
+    ranges = [R(10 * i, 10 * i + 5, n, registered=registered) for i, n in enumerate(names)]
+    path = profile(folder, [K(100, 200, 1)], [C(0, 5, 1)], ranges, without=without)
+    return str(path)
+
+
+MANY = [f"name {i}" for i in range(100)]
+#: Quotes, brackets and characters beyond ASCII pass through the array of patterns.
+WRITTEN = ['it\'s "so"', "a\\b", "[x]", "Vorwärts 1", "前向 2", "x"]
+ANYTHING = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3", "#step_num=x"]
+ANYTHING += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
+#: Names, patterns, and the names that they let through.
+PREFILTERED: list[tuple[list[str], list[str], list[str]]] = [
+    ([*LIBRARY, *KNOWN], [*globs_of(tuple(built_in().values()))], KNOWN),
+    # The number of patterns is not limited.
+    (MANY, MANY[1:] * 2, MANY[1:]),
+    (WRITTEN, ['it\'s "so"', "a\\b", "[[]x]", "Vorw?rts [0-9]", "前向*"], WRITTEN[:-1]),
+    *(
+        (ANYTHING, globs, [n for n in ANYTHING if any(lets_through(glob, n) for glob in globs)])
+        for globs in (
+            ["*step_num=*"],
+            ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
+            ["*Engine.f*", "*Engine.s*", "*Engine.b?ck*", "*", "*#step*"],
+            ["*a*", "*b*", "*c*", "*d*", "F*"],
+            ["[Eex]*", "[^E]*ba*", "p*", "[a-d]"],
+            ["?bc*", "[^x]b*", "*[0-9]c", "[]z]*", "*[^]]"],
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("registered", "without"), [(False, ()), (True, ()), (False, ("StringIds",))]
+)
+@pytest.mark.parametrize(("names", "globs", "expected"), PREFILTERED, ids=range(len(PREFILTERED)))
+def test_names_are_read_that_a_pattern_lets_through(
+    names: list[str],
+    globs: list[str],
+    expected: list[str],
+    registered: bool,
+    without: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    path = named(tmp_path, names, registered=registered, without=without)
+
+    with open_file(path, 1) as file:
+        ranges = file.read(globs).ranges
+        sample, found = file.sample(globs), file.inspect(globs).candidates
+
+    assert [ranges.names[i] for i in ranges.name_id] == expected
+    assert set(sample) == set(found) == set(expected)
+
+
+def matched_by_duckdb(globs: list[str], names: list[str]) -> Bools:
+    """Return for each name whether DuckDB matches it with one of the loosened patterns."""
+    loose = [loose_glob(glob) for glob in globs]
+    with duckdb.connect(":memory:") as connection:
+        return np.array(
+            [
+                any(
+                    connection.execute("SELECT $1 GLOB $2", [name, glob]).fetchall() == [(True,)]
+                    for glob in loose
+                    if glob is not None
+                )
+                for name in names
+            ],
+            bool,
+        )
+
+
+@given(
+    st.lists(st.text("aF*?[]^-0-9.é\n!\\", max_size=6), max_size=4),
+    st.lists(st.text("aF[]^-0.9é\n#!\\", max_size=6), max_size=8),
+)
+@example(["[z-a]", "[", "[]a]*", "[^F]?"], ["z", "[", "]a", "é\n"])
+@example(["a[0-9]9"], ["a09", "a08", "a99"])
+@example(["F0-9", "[+-0-9]"], ["F0-9", "5"])
+@example(["[!a]", "[#*?]*", "a\\"], ["!", "a", "#x", "?", "*", "a\\"])
+def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: list[str]) -> None:
+    likely = matched_by_duckdb(globs, names)
+    expected = [any(lets_through(glob, name) for glob in globs) for name in names]
+
+    assert not np.any(np.array(expected, bool) & ~likely)
+    assert NameShapes(names).fitting(globs).tolist() == expected
+    packed = PackedNames()
+    # Twice, as names of two parts of a file; in the second no name is packed.
+    for odd in ([row for row, name in enumerate(names) if not name.isascii() or not name], names):
+        rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
+        plain = ["" if row in rows else name for row, name in enumerate(names)]
+        given = "".join(plain).encode(), rows, [names[row] for row in rows.tolist()]
+        first, wanted = packed.count, np.arange(-1, len(names))
+        numbers = packed.add(np.array([*map(len, plain)], np.int64), *given, wanted)
+        assert numbers.tolist() == [-1, *range(first, packed.count)]
+    assert packed.fitting(globs).tolist() == 2 * expected
+    assert packed.texts(np.arange(2 * len(names))) == 2 * names
+    if not globs:
+        assert not likely.any()

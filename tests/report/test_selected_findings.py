@@ -1,0 +1,47 @@
+"""Which findings of one family stand for the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from bubbleviz.explain.diagnosis.faults import Fault
+from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+from bubbleviz.report.advice import select_findings
+
+
+def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
+    """Return the finding that hosts of some ranks launch late."""
+    fault = Fault("launch", name, ranks=ranks)
+    return Finding((fault,), 1000 * saving, 1000.0, 1, None)
+
+
+def names(*findings: Finding) -> list[str]:
+    """Return the names of the faults that are worth a sentence."""
+    kept = select_findings(Diagnosis(findings, 1, 1000.0, 0.0))
+    return [finding.faults[0].name for finding in kept]
+
+
+@pytest.mark.parametrize("second", [0.10, 0.098, 0.05])
+def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
+    second: float,
+) -> None:
+    found = names(
+        launch("launches", (0, 1), 0.10),
+        launch("launch-0", (0,), 0.10),
+        launch("launch-1", (1,), second),
+    )
+
+    assert found == ["launch-0"]
+
+
+@pytest.mark.parametrize(
+    ("part", "stands"), [(0.10, "launches"), (0.188, "launches"), (0.192, "launch-0")]
+)
+def test_a_whole_that_saves_more_than_its_parts_stands_for_them(part: float, stands: str) -> None:
+    found = names(
+        launch("launches", (0, 1), 0.20),
+        launch("launch-0", (0,), part),
+        launch("launch-1", (1,), 0.10),
+    )
+
+    assert found == [stands]
