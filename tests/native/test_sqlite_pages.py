@@ -239,6 +239,8 @@ _WILD = (*_PIECES, "*", "*", "?", "[", "[a-c]", "[^b", "[c-a", "[]-a]", "[^]", "
 )
 @example([f"*abc{n}" for n in range(70)], ["abc", "abc40", "abc69", "abc70", "a abc6"])
 @example(["*abc*bcd*", "*bcd?abc"], ["abcbcd", "abbcabcdbcd", "bcdabc", "bcdéabc", "bcd"])
+@example(["[]x]"], ["]", "x", "[]x]"])
+@example(["[]x]*", "[^]F]*"], ["]", "xF", "F", "^"])
 def test_patterns_match_as_in_sqlite(globs: list[str], names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = _file(Path(folder), names)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import BubblevizError, ProfileError
@@ -321,36 +321,6 @@ def test_drawn_files(data: st.DataObject, odd: bool) -> None:
     with TemporaryDirectory() as folder:
         decoded = _compare(data.draw(files(Path(folder), odd=odd)))
         assert odd or decoded == ALL - 1
-
-
-patterns = st.lists(
-    st.one_of(
-        st.sampled_from([*"*?[]^-FBab.0 ß", "[a-c]", "[^F]", "[]x]", "step", "[a", "ward"]),
-        st.text(max_size=3),
-    ),
-    max_size=6,
-).map("".join)
-
-
-@settings(max_examples=50)
-@example(["[]x]"], ["]", "x", "[]x]"])
-@example(["[]x]*", "[^]F]*"], ["]", "xF", "F", "^"])
-@given(
-    st.lists(patterns.filter(lambda glob: "\0" not in glob), min_size=1, max_size=5),
-    st.lists(st.one_of(texts, st.text("FBab.0ß step-]^ward", max_size=12)), max_size=20),
-)
-def test_patterns_are_those_of_sqlite(globs: list[str], values: list[str]) -> None:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "strings.sqlite"
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-            db.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(values))
-            test = " OR ".join("value GLOB ?" for _ in globs)
-            expected = db.execute(
-                f"SELECT id, value FROM StringIds WHERE {test} ORDER BY id", globs
-            ).fetchall()
-        with opened(str(path)) as export:
-            assert _strings(export, *globs) == expected
 
 
 def _byte(at: int, value: int) -> Callable[[Path], None]:
