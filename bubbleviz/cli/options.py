@@ -22,7 +22,7 @@ from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import check_suffix, renderers, suffixed
 
 if TYPE_CHECKING:
-    from bubbleviz.analyses.idle.report import IdleReport
+    from bubbleviz.analyses.idle.report import IdleMeasurement
     from bubbleviz.report.report import Report
     from bubbleviz.report.saved import SavedReport
 
@@ -177,7 +177,7 @@ class MeasurementOptions:
         report = self.measure(paths)
         return saved_of(report), report
 
-    def idle(self, paths: Sequence[str]) -> IdleReport | None:
+    def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
         """Return the report on idle time of profiles without named operations; None of others."""
         from bubbleviz.analyses.inspection import first_look
 

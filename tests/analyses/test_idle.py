@@ -20,7 +20,7 @@ from bubbleviz.analyses.idle import host
 from bubbleviz.analyses.idle.advice import advice, title_of
 from bubbleviz.analyses.idle.outputs import COLUMNS, as_json
 from bubbleviz.analyses.idle.picture import draw_idle
-from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport
+from bubbleviz.analyses.idle.report import BUSY, REST, IdleMeasurement
 from bubbleviz.analyses.idle.text import device_table, sections
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import default_kinds, kernel_classes
@@ -482,7 +482,7 @@ def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader"
     )
 
 
-def texts(report: IdleReport, top: int = 12) -> str:
+def texts(report: IdleMeasurement, top: int = 12) -> str:
     return plain_text(sections(report, top))
 
 

@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.copies import CopyTotal, add_up, describe_longest, written_size
 from bubbleviz.analyses.idle.outputs import as_json
-from bubbleviz.analyses.idle.report import IdleReport
+from bubbleviz.analyses.idle.report import IdleMeasurement
 from bubbleviz.analyses.idle.text import sections
 from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
 from bubbleviz.model.copies import Direction, Memory
@@ -38,7 +38,7 @@ def copied(folder: Path, *copies: M, name: str = "profile.sqlite") -> Path:
     return profile(folder, KERNELS, CALLS, copies=list(copies), name=name)
 
 
-def totals(report: IdleReport) -> list[tuple[str, str, str, int, int | None, int]]:
+def totals(report: IdleMeasurement) -> list[tuple[str, str, str, int, int | None, int]]:
     return [
         (t.direction.label, t.source.label, t.target.label, t.count, t.size, t.time_ns)
         for t in report.copies()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.idle.report import IdleReport, RankIdle
+from bubbleviz.analyses.idle.report import IdleMeasurement, RankIdle
 from tests.support.nsys_exports import C, K, R, global_id, profile
 
 US = 1000
@@ -36,7 +36,7 @@ def spent(rank: RankIdle) -> dict[str, float]:
     return {part.activity: part.idle_ns / US for part in rank.activities}
 
 
-def only(report: IdleReport) -> RankIdle:
+def only(report: IdleMeasurement) -> RankIdle:
     (rank,) = report.ranks
     return rank
 

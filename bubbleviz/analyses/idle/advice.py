@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bubbleviz.analyses.idle import copies
-from bubbleviz.analyses.idle.report import MIN_IDLE_SHARE, IdleReport
+from bubbleviz.analyses.idle.report import MIN_IDLE_SHARE, IdleMeasurement
 from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
@@ -55,7 +55,7 @@ _COPY_LESS = "copy less, or from pinned memory on a stream of its own"
 _OF_COPIES = ("transfer", "blocked by copies")
 
 
-def title_of(report: IdleReport, written: Callable[[float | None], str] = percent) -> str:
+def title_of(report: IdleMeasurement, written: Callable[[float | None], str] = percent) -> str:
     """Return how many devices were idle for how long, in one line; hosts are no devices.
 
     Args:
@@ -83,7 +83,7 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
     return f"{devices}{window}{marks}" + (f"; {beside}" if beside else "")
 
 
-def advice(report: IdleReport) -> tuple[str, ...]:
+def advice(report: IdleMeasurement) -> tuple[str, ...]:
     """Return what to look at, in sentences: first what takes most of the time; at least one."""
     span_ns = report.span_ns
     if not report.devices:
@@ -139,7 +139,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
     return tuple(sentences) or (_COMPUTE_MAY_WAIT if may_wait else _LITTLE_TO_GAIN,)
 
 
-def _advice_on_idle_devices(report: IdleReport) -> str:
+def _advice_on_idle_devices(report: IdleMeasurement) -> str:
     longest = report.activities[0]
     share = longest.idle_ns / report.idle_ns
     if share < SHARE:

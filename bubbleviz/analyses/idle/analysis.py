@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from bubbleviz.align.waiting_kernels import waiting_names
-from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.evidence import IdleOptions
 from bubbleviz.analyses.idle.page import written
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
-from bubbleviz.analyses.idle.report import ActivityIdle, RankIdle
+from bubbleviz.analyses.idle.report import ActivityIdle, IdleMeasurement, RankIdle
 from bubbleviz.analyses.idle.text import notebook
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
@@ -36,8 +35,8 @@ from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suff
 _LONGEST = 12
 
 
-class IdleReport(measured.IdleReport):  # noqa: D101 - help() shows that of its base
-    # What notebooks show and what saves it; drawing code is loaded when it is called.
+class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
+    # Adds what notebooks show, and a method that writes outputs.
 
     def __repr__(self) -> str:
         """Return the report in a line; ``print`` and the prompt show no table of a million gaps."""

@@ -15,7 +15,7 @@ from bubbleviz.analyses.idle.copies import CopyTotal
 from bubbleviz.analyses.idle.report import (
     DEFINITIONS,
     ActivityIdle,
-    IdleReport,
+    IdleMeasurement,
     RankIdle,
     StepIdle,
 )
@@ -49,12 +49,12 @@ COLUMNS = (
 )
 
 
-def as_json(report: IdleReport, top: int) -> str:
+def as_json(report: IdleMeasurement, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
     return json_text(values_of(summary_of_idle(report, top)))
 
 
-def summary_of_idle(report: IdleReport, top: int = 0) -> IdleSummary:
+def summary_of_idle(report: IdleMeasurement, top: int = 0) -> IdleSummary:
     """Return the summary of a report, with the ``top`` longest gaps of each rank."""
     headline, numbers = _numbers(report)
     ranks = zip(report.ranks, report.scores(), strict=True)
@@ -89,7 +89,7 @@ def summary_of_idle(report: IdleReport, top: int = 0) -> IdleSummary:
     )
 
 
-def _numbers(report: IdleReport) -> tuple[str, IdleNumbers]:
+def _numbers(report: IdleMeasurement) -> tuple[str, IdleNumbers]:
     """Return the name of the primary idle share, and the statistics on idle time.
 
     Shares and times are means over the steps of all devices, or over the devices if no steps are
@@ -295,7 +295,7 @@ def _steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
     return covering(start_ns, end_ns, time_ns)
 
 
-def csv_of_gaps(report: IdleReport) -> str:
+def csv_of_gaps(report: IdleMeasurement) -> str:
     """Return the gaps as CSV: one row per attributed gap, and the sums of short gaps by step.
 
     A cell holds the idle time by activity as JSON.
@@ -305,7 +305,7 @@ def csv_of_gaps(report: IdleReport) -> str:
     )
 
 
-def _csv_rows(report: IdleReport, index: int) -> Iterator[tuple[object, ...]]:
+def _csv_rows(report: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
     """Yield the rows of one device."""
     rank = report.ranks[index]
     device = index, inert(rank.host), rank.pid, rank.device_id

@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle import outputs, picture
 from bubbleviz.analyses.idle.advice import advice, title_of
-from bubbleviz.analyses.idle.report import IdleReport
+from bubbleviz.analyses.idle.report import IdleMeasurement
 from bubbleviz.analyses.idle.text import list_tables
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
@@ -27,14 +27,14 @@ from bubbleviz.render.web.page import LEVEL, page
 from bubbleviz.render.web.shards import bytes_of, deflated
 
 
-def written(report: IdleReport, name: str, gaps: int) -> str:
+def written(report: IdleMeasurement, name: str, gaps: int) -> str:
     """Return an output: ``svg``, ``csv``, ``json`` with so many gaps of a rank, or the page."""
     if name == "json":
         return outputs.as_json(report, gaps)
     return {"svg": picture.draw_idle, "csv": outputs.csv_of_gaps}.get(name, render)(report)
 
 
-def render(report: IdleReport) -> str:
+def render(report: IdleMeasurement) -> str:
     """Return a report as a page of HTML, for any browser."""
     title, *told = (escape(one_line(text, 600)) for text in (title_of(report), *advice(report)))
     parts = {
@@ -60,7 +60,7 @@ def render(report: IdleReport) -> str:
     return page(deflated(text, LEVEL), deflated(columns, LEVEL), own=own)
 
 
-def _timeline(report: IdleReport) -> tuple[dict[str, Any], bytes]:
+def _timeline(report: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
     """Return what the timeline is drawn from, names and columns (see ``assets/idle.js``)."""
     first_ns: dict[str, int] = {}
     for rank in report.ranks:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.analyses.idle.advice import title_of
-from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleReport, RankIdle
+from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleMeasurement, RankIdle
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 from bubbleviz.render.picture.drawing import box, px
@@ -38,7 +38,7 @@ _BAR, _PITCH = 13.0, 16.0
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
 
-def draw_idle(report: IdleReport) -> str:
+def draw_idle(report: IdleMeasurement) -> str:
     """Return the SVG document of a report."""
     page = Page("bvg-")
     count = len(report.ranks)
@@ -88,7 +88,7 @@ def draw_idle(report: IdleReport) -> str:
     return page.svg()
 
 
-def _limitation_line(report: IdleReport) -> str:
+def _limitation_line(report: IdleMeasurement) -> str:
     """Return a line that lists the limitations without reasons, which would name files."""
     counts = Counter[str]()
     for limitation in report.limitations:
@@ -100,7 +100,7 @@ def _limitation_line(report: IdleReport) -> str:
     return f"Limitations: {'; '.join(named)}."
 
 
-def colours_of(report: IdleReport) -> dict[str, str]:
+def colours_of(report: IdleMeasurement) -> dict[str, str]:
     """Return the colour of everything that has one of its own."""
     names = [*BUSY, *(total.activity for total in report.activities[:_COLOURED])]
     others = iter(MORE_ACTIVITIES * _COLOURED)
@@ -170,7 +170,7 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
     page.y += 22
 
 
-def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> None:
+def _draw_legend(page: Page, report: IdleMeasurement, colours: dict[str, str]) -> None:
     """Draw the meaning of colours, each with its share of all time."""
     names = list(colours)
     totals_ns = np.zeros(len(names), np.int64)
@@ -192,7 +192,7 @@ def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> Non
 
 
 def _draw_side_by_side(
-    page: Page, report: IdleReport, colours: dict[str, str], left: float, right: float
+    page: Page, report: IdleMeasurement, colours: dict[str, str], left: float, right: float
 ) -> None:
     """Draw one bar per device, all equally long, divided as its time was; none for one alone."""
     ranks, names, shares = report.device_shares(_COLOURED)

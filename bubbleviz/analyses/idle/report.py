@@ -259,7 +259,7 @@ class RankIdle:
 
 
 @dataclass(frozen=True)
-class IdleReport:
+class IdleMeasurement:
     """Idle time of the devices of some profiles.
 
     Attributes:

@@ -17,7 +17,7 @@ from bubbleviz.analyses.idle.report import (
     DEFINITIONS,
     MAX_SHOWN_DEVICES,
     ActivityIdle,
-    IdleReport,
+    IdleMeasurement,
 )
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import one_line, percent
@@ -52,7 +52,7 @@ _PROVED = 0.1
 
 
 def sections(
-    report: IdleReport, top: int | None = None, *, everything: bool = True
+    report: IdleMeasurement, top: int | None = None, *, everything: bool = True
 ) -> Iterator[blocks.Block]:
     """Yield what to print.
 
@@ -105,7 +105,7 @@ def sections(
 
 
 def _kernels(
-    report: IdleReport, top: int, hint: str = "", *, everything: bool = True
+    report: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
 ) -> Iterator[blocks.Block]:
     """Yield what kernels ran longest, by class and by name; nothing without a device."""
     work = report.work()
@@ -121,7 +121,7 @@ def _kernels(
 
 
 def kernel_table(
-    report: IdleReport, top: int, hint: str = "", *, whole: bool = True
+    report: IdleMeasurement, top: int, hint: str = "", *, whole: bool = True
 ) -> blocks.Table:
     """Return a row for each of the ``top`` kernels that ran longest, with whole names if wanted."""
     work = report.work()
@@ -146,7 +146,7 @@ def kernel_table(
     return replace(table, wrap=("kernel",)) if whole else table
 
 
-def copy_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
+def copy_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a table of the ``top`` kinds of copies with the longest total, one row each."""
     totals = report.copies()
     sum_ns = sum(total.time_ns for total in totals) or 1
@@ -168,7 +168,7 @@ def copy_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     return _table(title, rows, len(totals), top, hint, left, giving_way)
 
 
-def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
+def _explained(report: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield what the main activities mean, and where the longest gap of each is."""
     short = (
         f"below {report.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
@@ -185,7 +185,7 @@ def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
         yield blocks.bullets(examples)
 
 
-def list_tables(report: IdleReport) -> dict[str, blocks.Table]:
+def list_tables(report: IdleMeasurement) -> dict[str, blocks.Table]:
     """Return the tables of devices, kernels, activities of hosts and waits by short names."""
     kernels = kernel_table(report, MAX_SHOWN_DEVICES)
     # Names, which are long, stand behind numbers.
@@ -200,7 +200,7 @@ def list_tables(report: IdleReport) -> dict[str, blocks.Table]:
     }
 
 
-def notebook(report: IdleReport) -> str:
+def notebook(report: IdleMeasurement) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
     lines = (title_of(report), *advice(report))
     below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
@@ -229,7 +229,7 @@ def _table(
     return blocks.Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
 
 
-def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
+def device_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return one row per device: its span, and the shares of it."""
     rows = []
     for rank in report.ranks[:top]:
@@ -256,7 +256,7 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     return _table(title, rows, len(report.ranks), top, hint, ("device",), giving_way)
 
 
-def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
+def _side_by_side(report: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
     ranks, names, shares = report.device_shares(_COMPARED)
     if len(ranks) < 2 or not report.activities:
@@ -286,7 +286,7 @@ def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     )
 
 
-def activity_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
+def activity_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
     rows = [
         {
@@ -310,7 +310,7 @@ def activity_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table
     return _table(title, every, len(report.activities), top, hint, ("activity",))
 
 
-def wait_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
+def wait_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` waits of all devices."""
     waits = [(wait, rank) for rank in report.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
@@ -333,7 +333,7 @@ def wait_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     return _table(title, rows, len(waits), top, hint, left, giving_way)
 
 
-def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[blocks.Block]:
+def _waits(report: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield who waited for which work, and how much of the time that explains; nothing of none."""
     if not any(rank.waits for rank in report.devices):
         return
@@ -349,7 +349,7 @@ def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[blocks.Bloc
     yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
 
-def _example(report: IdleReport, total: ActivityIdle, gap: GapExample) -> str:
+def _example(report: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
     """Return where the longest gap of an activity is."""
     rank = report.ranks[total.rank]
     at = blocks.milliseconds(gap.start_ns - rank.start_ns)
@@ -365,7 +365,7 @@ def _example(report: IdleReport, total: ActivityIdle, gap: GapExample) -> str:
     )
 
 
-def _idlest(report: IdleReport) -> str:
+def _idlest(report: IdleMeasurement) -> str:
     """Return the step that was idle longest, in a sentence; "" where none has a name."""
     steps = [step for rank in report.devices for step in rank.steps if step.name is not None]
     if not steps:
@@ -377,11 +377,11 @@ def _idlest(report: IdleReport) -> str:
     )
 
 
-def _named(report: IdleReport) -> bool:
+def _named(report: IdleMeasurement) -> bool:
     return any(step.name is not None for rank in report.devices for step in rank.steps)
 
 
-def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator[blocks.Block]:
+def _steps(report: IdleMeasurement, title: str, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield the steps with most idle time, in their own order; nothing where none has a name."""
     if not _named(report):
         return

@@ -12,7 +12,7 @@ from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
-    from bubbleviz.analyses.idle.report import IdleReport
+    from bubbleviz.analyses.idle.report import IdleMeasurement
 
 #: Rows of tables with --details, and gaps in the JSON.
 _TOP = 12
@@ -60,7 +60,7 @@ def idle(
         )
     rows = top or _TOP
 
-    def content(shown: IdleReport, name: str, _: str) -> str:
+    def content(shown: IdleMeasurement, name: str, _: str) -> str:
         from bubbleviz.analyses.idle.page import written
 
         return written(shown, name, rows)
