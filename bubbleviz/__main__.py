@@ -19,10 +19,10 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from bubbleviz.sources.gzip_files import end_at_once
+        from bubbleviz.signals import exit_at_once
 
         # What loads may turn an exception into one of its own.
-        end_at_once("bubbleviz: interrupted before the start\n")
+        exit_at_once("bubbleviz: interrupted before the start\n")
         # No code here multiplies matrices, and every thread of OpenBLAS takes memory.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         if complaint := _too_little_memory():

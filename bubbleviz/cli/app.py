@@ -19,7 +19,7 @@ from bubbleviz.cli import terminal
 from bubbleviz.cli.help import spelled_out
 from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
 from bubbleviz.errors import BubblevizError
-from bubbleviz.sources.gzip_files import interrupt, unwinding
+from bubbleviz.signals import interrupt, unwinding
 
 #: Where typer's scripts for shells say that completions are wanted.
 _ASKED = "_BUBBLEVIZ_COMPLETE"

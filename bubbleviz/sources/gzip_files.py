@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import IO, NoReturn
+from typing import IO
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
@@ -111,70 +107,3 @@ class UnpackedFile:
                 packed = unpacker.unused_data.lstrip(b"\0")
                 unpacker = zlib.decompressobj(wbits=_BITS)
             packed = packed or read(_PACKED)
-
-
-# Signals that end a command: what it began is removed, and one line says that it is incomplete.
-
-
-#: Signals whose default ends a process on the spot, without cleaning up.
-ENDING: tuple[signal.Signals, ...] = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
-)
-
-
-@contextmanager
-def unwinding(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
-    """Have signals that end a process raise SystemExit, so that temporary files are removed.
-
-    Handlers that the program has already stay (``nohup`` ignores SIGHUP), and only the main thread
-    may set any.
-
-    Args:
-        signals: that are handled so.
-    """
-    numbers: list[signal.Signals] = []
-    if threading.current_thread() is threading.main_thread():
-        numbers = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, _unwind)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-#: Handlers of Ctrl-C that end the process.
-_AT_ONCE: list[object] = []
-
-
-def end_at_once(last_words: str) -> None:
-    """Have Ctrl-C end the process with 130 and a line, until :func:`interrupt` is called.
-
-    There is nothing to clean up while modules load. A Ctrl-C that the program ignores, or handles
-    itself, stays as it is.
-
-    Args:
-        last_words: the line, with its line feed.
-    """
-
-    def end(number: int, _: FrameType | None) -> NoReturn:
-        with suppress(OSError):  # standard error may be closed
-            os.write(2, last_words.encode())
-        os._exit(128 + number)
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        _AT_ONCE.append(end)
-        signal.signal(signal.SIGINT, end)
-
-
-def interrupt() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again, where :func:`end_at_once` changed that."""
-    if signal.getsignal(signal.SIGINT) in _AT_ONCE:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _unwind(number: int, _: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the clean-up of the first.
-    signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(128 + number)

@@ -34,7 +34,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     "module",
     [
         "resource",
-        "bubbleviz.sources.gzip_files",
+        "bubbleviz.signals",
         "bubbleviz.cli.app",
         "bubbleviz.cli.terminal",
         "typer",

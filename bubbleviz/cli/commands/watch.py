@@ -22,6 +22,7 @@ from bubbleviz.cli.private_names import Invocation, PrivateNames
 from bubbleviz.cli.terminal import complain, rich_text, show_text
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.texts import shell_word
+from bubbleviz.signals import unwinding
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Sight, Watcher
@@ -67,7 +68,6 @@ def watch(
     """
     from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
     from bubbleviz.analyses.watch.outputs import READ, opened
-    from bubbleviz.sources.gzip_files import unwinding
     from bubbleviz.sources.paths import profiles_among
 
     if Path(folder).exists() and not Path(folder).is_dir():

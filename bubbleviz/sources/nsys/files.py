@@ -18,7 +18,7 @@ from pathlib import Path
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.texts import not_option, one_line, shell_word
-from bubbleviz.sources.gzip_files import unwinding
+from bubbleviz.signals import unwinding
 from bubbleviz.sources.sqlite.queries import SQLITE
 
 #: Endings of the directories, as nsys names them.
