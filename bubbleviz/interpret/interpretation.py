@@ -24,7 +24,7 @@ from bubbleviz.interpret.communication import (
 from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
-from bubbleviz.interpret.linking import LinkedProfile, enclosing_ranges, link
+from bubbleviz.interpret.linking import LinkedProfile, find_enclosing_ranges, link
 from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_use
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_limitations import limitations_of
@@ -104,7 +104,7 @@ def interpret(
         placed, homeless = operation_ranges_of(profile, named, names, work)
         keys, hints = keys_of(named, names, placed)
         phase = names.phase[named.name_id]
-        around = enclosing_ranges(receives, links, profile.calls, named, phase)
+        around = find_enclosing_ranges(receives, links, profile.calls, named, phase)
         collectives = recorded_collectives(linked, activities, work.communication, kinds)
         tables, coverage, unattributed = record_ranks(
             linked, work, placed, around, collectives, keys, kinds

@@ -1,15 +1,17 @@
-"""Linking: kernel to launching call to operation range, by these rules and in this order.
+"""Linking: from each kernel to its launching call, and from the call to an operation's range.
 
-1. A kernel's launching call has its correlation id and its process.
-2. The call belongs to the innermost range, of those that a convention names, around it on its
-   own thread (a start/end range that another thread ends covers the whole process).
-3. A call with no such range on its own thread belongs to the innermost backward range open at
-   its start on another thread: PyTorch runs backward on a thread of its own::
+The rules apply in this order:
+
+1. The launching call of a kernel has the correlation id and the process of the kernel.
+2. The call belongs to the innermost range around it on its own thread whose name follows a
+   convention. A start/end range that another thread ends covers all threads of its process.
+3. A call without such a range belongs to the innermost backward range that is open on another
+   thread when the call starts, since PyTorch runs backward on a separate thread::
 
        main thread      ├─B3────────────────┤  (pushed here)
        autograd thread      call call call     (launched here)  -> B3
 
-Nothing else is linked, and what is not linked is counted. Calls come in blocks and are not kept.
+Other kernels stay unlinked, and are counted. Calls are read in blocks, which are not kept.
 """
 
 from __future__ import annotations
@@ -52,14 +54,14 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
 from bubbleviz.native import functions as native
 
-#: What stands for the launch of work whose launch is unknown: the end of time.
+#: Launch time of work whose launch is unknown, later than any other time.
 NEVER = int(np.iinfo(np.int64).max)
-#: Times as the earliest of them, and how long after it each is, in as few bits as that needs.
+#: Times in ns: the earliest one, and the offset of each from it, in as few bits as possible.
 CompactTimes: TypeAlias = tuple[int, npt.NDArray[np.unsignedinteger[Any]]]
 
 
 class LinkRule(IntEnum):
-    """The rule by which an activity got its operation."""
+    """The rule by which an activity was linked to a range, or the reason why it was not."""
 
     UNLINKED = 0
     OUTSIDE = 1
@@ -71,17 +73,16 @@ class LinkRule(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Links(Table):
-    """For each activity (kernel or copy): its call and its range; -1 is none.
-
-    Activities with the rule ``UNLINKED`` have no call.
+    """The launching call and the range of each activity (kernel or copy).
 
     Attributes:
-        call: row of the launching call.
-        launched_ns: when that began; means nothing where there is none.
-        thread: row of ``threads``; as ``launched_ns``.
-        range: row of the range whose operation it belongs to.
-        rule: code of :class:`LinkRule`.
-        threads: that made calls, or may have.
+        call: Row of the launching call, or -1 if unknown. The rule is then ``UNLINKED``.
+        launched_ns: Start of the launching call, undefined if the call is unknown.
+        thread: Thread of the launching call as an index into ``threads``, undefined if the call is
+            unknown.
+        range: Row of the range of its operation, or -1 if there is none.
+        rule: Code of :class:`LinkRule`.
+        threads: Threads that made calls, or may have made calls.
     """
 
     call: Codes
@@ -92,14 +93,19 @@ class Links(Table):
     threads: Ints = field(metadata={"shared": True})
 
     def calls_of(self, rows: Codes, calls: model.CallLog) -> model.Calls:
-        """Return the call of each of some activities, none of which lacks one."""
+        """Return the launching call of each activity.
+
+        Args:
+            rows: Rows of activities with a known call.
+            calls: All calls of the profile.
+        """
         called, of_row = np.unique(self.call[rows], return_inverse=True)
         return calls.at(called.astype(np.int64)).take(of_row)
 
     def launch_times_ns(self, rows: Codes) -> Ints:
-        """Return when the host launched some activities; the end of time where that is unknown."""
-        known = self.rule[rows] != LinkRule.UNLINKED
-        return np.where(known, self.launched_ns[rows], NEVER)
+        """Return the launch time of activities, or ``NEVER`` if their call is unknown."""
+        has_call = self.rule[rows] != LinkRule.UNLINKED
+        return np.where(has_call, self.launched_ns[rows], NEVER)
 
 
 @dataclass(frozen=True)
@@ -132,85 +138,119 @@ class LinkedProfile:
 
 
 class ThreadRanges:
-    """Some of the ranges that are open around calls of each thread; push/pop before start/end."""
+    """Finds the innermost range around calls, start/end ranges only if no push/pop range fits.
+
+    Args:
+        ranges: All ranges.
+        rows: Rows of the ranges to search.
+    """
 
     def __init__(self, ranges: model.Ranges, rows: Ints) -> None:
         self._ranges, self._rows = ranges, rows
-        some = ranges.take(rows)
-        wide = some.start_end & (some.end_thread != NONE) & (some.end_thread != some.thread)
-        self._on_thread = dict(rows_by_value(np.where(wide, NONE, some.thread)))
-        self._on_process = dict(rows_by_value(np.where(wide, model.process_of(some.thread), NONE)))
+        chosen = ranges.take(rows)
+        has_end_thread = chosen.end_thread != NONE
+        is_shared = chosen.start_end & has_end_thread & (chosen.end_thread != chosen.thread)
+        process = model.process_of(chosen.thread)
+        self._on_thread = dict(rows_by_value(np.where(is_shared, NONE, chosen.thread)))
+        self._on_process = dict(rows_by_value(np.where(is_shared, process, NONE)))
         self._on_thread.pop(NONE, None)
         self._on_process.pop(NONE, None)
         self._indices: dict[int, list[Innermost]] = {}
 
     def of(self, thread: int) -> list[Innermost]:
-        """Return the ranges for the calls of a thread, its own and those of its whole process."""
+        """Return the indices of the ranges that calls of a thread may belong to."""
         if thread not in self._indices:
-            none = np.empty(0, np.int64)
-            rows = self._rows[self._on_thread.get(thread, none)]
-            shared = self._rows[self._on_process.get(thread >> 24, none)]
-            self._indices[thread] = _indices(self._ranges, rows, shared)
+            no_rows = np.empty(0, np.int64)
+            rows = self._rows[self._on_thread.get(thread, no_rows)]
+            shared = self._rows[self._on_process.get(thread >> 24, no_rows)]
+            self._indices[thread] = _index_ranges(self._ranges, rows, shared)
         return self._indices[thread]
 
     def around(self, calls: model.Calls) -> Ints:
-        """Return the row of the innermost range around each call by its own thread; -1 none.
+        """Return the row of the innermost range around each call, or -1 if there is none.
 
-        Where a push/pop range holds the call, no start/end range can take it.
+        A start/end range is used only if no push/pop range contains the call.
         """
-        best = np.full(len(calls), NONE, np.int64)
-        for thread, at in rows_by_value(calls.thread):
-            best[at] = _innermost(self.of(thread), calls.start_ns[at], calls.end_ns[at])
-        return best
+        innermost = np.full(len(calls), NONE, np.int64)
+        for thread, of_thread in rows_by_value(calls.thread):
+            start_ns, end_ns = calls.start_ns[of_thread], calls.end_ns[of_thread]
+            innermost[of_thread] = _find_innermost(self.of(thread), start_ns, end_ns)
+        return innermost
 
 
-def _indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
-    """Return the index of push/pop ranges, and that of others; the first that has one decides."""
-    start_end = ranges.start_end[rows]
-    free = rows[start_end] if shared is None else np.concatenate((rows[start_end], shared))
-    parts = [some for some in (rows[~start_end], np.sort(free)) if len(some)]
-    indices = [Innermost.of(ranges.start_ns[some], ranges.end_ns[some]) for some in parts]
-    return [replace(index, row=some[index.row]) for index, some in zip(indices, parts, strict=True)]
-
-
-def _innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the row of the innermost range around each [start, end]; -1 none."""
-    best = np.full(len(start_ns), NONE, np.int64)
-    for index in indices:
-        left = np.flatnonzero(best == NONE)
-        best[left] = index.around(start_ns[left], end_ns[left])
-    return best
-
-
-def enclosing_ranges(
-    rows: Ints, links: Links, calls: model.CallLog, ranges: model.Ranges, phase: Ints
-) -> tuple[Ints, Ints]:
-    """Return (activity, range): the compute ranges around launches, whatever lies between.
+def _index_ranges(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
+    """Return an index of the push/pop ranges, then one of the start/end ranges, if there are any.
 
     Args:
-        rows: the activities.
-        links: of all activities.
-        calls: the profile's calls.
-        ranges: the ranges of operations.
-        phase: phase of each range.
+        ranges: All ranges.
+        rows: Rows of the ranges of a thread.
+        shared: Rows of further start/end ranges, or None if there are none.
+    """
+    is_start_end = ranges.start_end[rows]
+    start_end = rows[is_start_end]
+    if shared is not None:
+        start_end = np.concatenate((start_end, shared))
+    indices = []
+    for part in (rows[~is_start_end], np.sort(start_end)):
+        if len(part):
+            index = Innermost.of(ranges.start_ns[part], ranges.end_ns[part])
+            indices.append(replace(index, row=part[index.row]))
+    return indices
+
+
+def _find_innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return the row of the innermost range around each interval, or -1 if there is none.
+
+    Args:
+        indices: Indices of ranges, in order of precedence.
+        start_ns: Start of each interval.
+        end_ns: End of each interval.
+    """
+    innermost = np.full(len(start_ns), NONE, np.int64)
+    for index in indices:
+        is_outside = np.flatnonzero(innermost == NONE)
+        innermost[is_outside] = index.around(start_ns[is_outside], end_ns[is_outside])
+    return innermost
+
+
+def find_enclosing_ranges(
+    rows: Ints, links: Links, calls: model.CallLog, ranges: model.Ranges, phase: Ints
+) -> tuple[Ints, Ints]:
+    """Find all compute ranges around the launches of activities, not only the innermost ones.
+
+    Args:
+        rows: Rows of the activities.
+        links: Links of all activities.
+        calls: All calls of the profile.
+        ranges: Ranges of operations.
+        phase: Phase of each range.
+
+    Returns:
+        activity: Row of the activity of each pair.
+        of_range: Row of a range around its launch.
     """
     rows = rows[links.call[rows] >= 0]
     launches = links.calls_of(rows, calls)
-    crossed = np.flatnonzero(links.rule[rows] == LinkRule.CROSS_THREAD)
-    pairs = [(rows[crossed], links.range[rows[crossed]].astype(np.int64))]
+    crossed = rows[links.rule[rows] == LinkRule.CROSS_THREAD]
+    pairs = [(crossed, links.range[crossed].astype(np.int64))]
     compute = ThreadRanges(ranges, np.flatnonzero(among(phase, COMPUTE)))
-    for thread, at in rows_by_value(launches.thread):
+    for thread, of_thread in rows_by_value(launches.thread):
+        start_ns, end_ns = launches.start_ns[of_thread], launches.end_ns[of_thread]
         for index in compute.of(thread):
-            around = index.all_around(launches.start_ns[at], launches.end_ns[at])
-            pairs.extend((rows[at[query]], row) for query, row in around)
+            around = index.all_around(start_ns, end_ns)
+            pairs.extend((rows[of_thread[query]], row) for query, row in around)
     activity, of_range = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return activity, of_range
 
 
-def helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> Ints:
-    """Return the threads whose names are those of threads that never run backward.
+def _find_helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> Ints:
+    """Return the threads that never run backward, by their names, ascending.
 
-    A name that the process's main thread has too means nothing: threads inherit it.
+    Threads inherit the name of the main thread of their process, so such a name proves nothing.
+
+    Args:
+        threads: Named threads of the profile.
+        patterns: Regular expressions for the names.
     """
     helper = re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
     inherited = {(t.thread >> 24, t.name) for t in threads if model.is_main(t.thread)}
@@ -223,7 +263,22 @@ def helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> 
 
 
 class Linker:
-    """Links activities as the blocks of calls come; columns as of :class:`Links`."""
+    """Links activities while blocks of calls are read.
+
+    Args:
+        activities: Kernels, then copies.
+        ranges: Ranges that activities are linked to.
+        phase: Phase of each range, or None to link only to ranges of the launching thread.
+        helpers: Threads that never run backward.
+
+    Attributes:
+        thread: As in :class:`Links`, like ``range`` and ``rule``.
+        workless_rows: Sample of the rows of calls without work.
+        long_calls: Calls in which a thread spent real time.
+        start_ns: Start of the first call.
+        end_ns: End of the last call.
+        impossible: Number of calls that were left out because of impossible times.
+    """
 
     def __init__(
         self, activities: model.Activities, ranges: model.Ranges, phase: Ints | None, helpers: Ints
@@ -241,25 +296,30 @@ class Linker:
         self.impossible = 0
         self._workless: list[tuple[int, CompactTimes]] = []
         self._last_row = NONE
-        # What the compiled part is told of threads so far, and where ids were found last.
+        # Arguments for the compiled part: the threads that have made calls, and their ranges.
         self._tables: tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]] | None = None
-        self._near = self.launches.begin[:-1].copy()
+        # Where the last id of each process was found; the compiled part searches from there.
+        self._search_hint = self.launches.begin[:-1].copy()
         self._ranges = ThreadRanges(ranges, np.arange(len(ranges)))
         self._helpers = helpers
-        # The backward ranges that each thread opens; none where another's count for nothing.
+        # Backward ranges of each thread, empty if calls are linked only to their own thread.
         self._backward: dict[int, list[Innermost]] = {}
         self._forward_threads = np.empty(0, np.int64)
         if phase is None:
             return
         backward = np.flatnonzero(among(phase, BACKWARD))
         for thread, at in rows_by_value(ranges.thread[backward]):
-            self._backward[thread] = _indices(ranges, backward[at])
-        # Threads that open these themselves launch no backward of another thread.
+            self._backward[thread] = _index_ranges(ranges, backward[at])
+        # A thread with forward or optimizer ranges does not launch the backward of another thread.
         forward = among(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
         self._forward_threads = distinct(ranges.thread[forward])
 
     def add(self, calls: model.Calls) -> None:
-        """Link what these calls launched."""
+        """Link the activities that a block of calls launched.
+
+        Args:
+            calls: The calls. The compiled part links them if their rows ascend.
+        """
         self.impossible += calls.impossible
         if len(calls) == 0:
             return
@@ -267,40 +327,53 @@ class Linker:
         self.end_ns = max(self.end_ns, int(calls.end_ns.max()))
         self.long_calls.add(calls)
         thread, row, launches = self.threads.numbers(calls.thread), calls.row, self.launches
-        ascending = row[0] > self._last_row and bool((row[1:] > row[:-1]).all())
+        is_ascending = row[0] > self._last_row and bool((row[1:] > row[:-1]).all())
         self._last_row = max(self._last_row, int(row.max()))
         self.thread = widened(self.thread, len(self.threads) - 1)
         launches.call = widened(launches.call, self._last_row)
-        narrow = self.thread.dtype == np.int16 and launches.call.dtype == np.int32
-        launched = self._linked_at_once(calls, thread) if ascending and narrow else None
+        is_narrow = self.thread.dtype == np.int16 and launches.call.dtype == np.int32
+        launched = self._link_native(calls, thread) if is_ascending and is_narrow else None
         if launched is None:
-            launched = self._linked(calls, thread)
+            launched = self._link(calls, thread)
         workless = np.flatnonzero(~launched)
         self._add_workless(calls.start_ns[workless], thread[workless])
         self.workless_rows.add(calls.row[workless])
 
-    def _linked(self, calls: model.Calls, thread: Codes) -> Bools:
-        """Link what calls launched, and tell which did; ``thread`` numbers their threads."""
+    def _link(self, calls: model.Calls, thread: Codes) -> Bools:
+        """Link the activities that calls launched.
+
+        Args:
+            calls: The calls.
+            thread: Number of the thread of each call.
+
+        Returns:
+            Mask of the calls that launched an activity.
+        """
         launches = self.launches
         activity, call, lost = launches.of(calls)
-        # A call that had launched something, until an earlier one with its id came.
+        # These calls lost their activity to a call with the same id that started earlier.
         self._add_workless(launches.start_ns[lost], self.thread[lost])
         launched = marked(len(calls), call)
-        of_range, rule = self._attributed(calls.take(launched))
+        of_range, rule = self._find_ranges(calls.take(launched))
         launch = (np.cumsum(launched) - 1)[call]
         launches.call[activity], launches.start_ns[activity] = calls.row[call], calls.start_ns[call]
         self.thread[activity] = thread[call]
         self.range[activity], self.rule[activity] = of_range[launch], rule[launch]
         return launched
 
-    def _linked_at_once(self, calls: model.Calls, thread: Codes) -> Bools | None:
-        """Do the same with the compiled part, of calls whose rows ascend; None without it."""
+    def _link_native(self, calls: model.Calls, thread: Codes) -> Bools | None:
+        """Do what :meth:`_link` does with the compiled part, or return None without it.
+
+        Args:
+            calls: Calls whose rows ascend.
+            thread: Number of the thread of each call.
+        """
         if not native.is_available():
             return None
         launches = self.launches
         if self._tables is None or len(self._tables[0][0]) != len(self.threads):
             self._tables = self._tables_of_threads()
-        index = launches.begin, launches.known, self._near, launches.by_id, launches.ids
+        index = launches.begin, launches.known, self._search_hint, launches.by_id, launches.ids
         columns = calls.row, calls.start_ns, calls.end_ns, thread, calls.correlation_id
         links = launches.call, launches.start_ns, self.thread, self.range, self.rule
         threads, ranges = self._tables
@@ -314,9 +387,10 @@ class Linker:
         return launched
 
     def _tables_of_threads(self) -> tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]]:
-        """Return what ``links.c`` is told of threads, and the ranges around their calls."""
+        """Return the columns of ``struct threads`` and ``struct ranges`` in ``links.c``."""
         threads, forward = self.threads.values.tolist(), set(self._forward_threads.tolist())
-        # Backward of each process: the thread, and the row of its ranges behind those of all.
+        # For each process: threads with backward ranges, and the row of these ranges in the table,
+        # after the ranges of all threads.
         backward: dict[int, list[tuple[int, int]]] = {}
         for row, owner in enumerate(self._backward, len(threads)):
             backward.setdefault(owner >> 24, []).append((owner, row))
@@ -348,19 +422,24 @@ class Linker:
         return known, (np.array(begin, np.int64), near, *map(np.concatenate, columns))
 
     def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
-        """Keep the starts of calls that launched nothing; ``thread`` numbers their threads."""
+        """Keep the starts of calls without work.
+
+        Args:
+            start_ns: Start of each call.
+            thread: Number of the thread of each call.
+        """
         for number, rows in rows_by_value(thread):
             base_ns = int(start_ns[rows].min())
             after_ns = start_ns[rows] - base_ns
             shortest = np.min_scalar_type(int(after_ns.max()))
             self._workless.append((number, (base_ns, after_ns.astype(shortest))))
 
-    def workless(self) -> dict[int, list[CompactTimes]]:
-        """Return when calls without work began, by process.
+    def collect_workless(self) -> dict[int, list[CompactTimes]]:
+        """Return the starts of calls without work, keyed by process.
 
-        Threads that launch nothing do not count: a watchdog asks, again and again.
+        Threads without launches are left out: a watchdog, for example, only queries events.
         """
-        # One place more for what no call launched (-1).
+        # The last entry is for activities without a call (-1).
         launching = marked(len(self.threads) + 1, distinct(self.thread))
         process = model.process_of(self.threads.values).tolist()
         starts: dict[int, list[CompactTimes]] = {}
@@ -369,43 +448,49 @@ class Linker:
                 starts.setdefault(process[number], []).append(times)
         return starts
 
-    def calling(self) -> Ints:
+    def find_calling_processes(self) -> Ints:
         """Return the processes that made calls, ascending."""
-        # All calls launched something or did not; -1 is what none launched.
+        # Number -1 is the thread of activities without a call.
         workless = np.array([number for number, _ in self._workless], np.int64)
         number = distinct(distinct(self.thread).astype(np.int64), workless)
         return distinct(model.process_of(self.threads.values[number[number >= 0]]))
 
-    def links(self) -> Links:
+    def make_links(self) -> Links:
         """Return the links of all activities."""
         launches, threads = self.launches, self.threads.values
         return Links(launches.call, launches.start_ns, self.thread, self.range, self.rule, threads)
 
-    def _attributed(self, calls: model.Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
-        """Return the range of each call, and by which rule."""
+    def _find_ranges(self, calls: model.Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
+        """Return the range of each call, or -1 if it has none, and the rule that applied."""
         of_range = self._ranges.around(calls)
         rule = np.where(of_range >= 0, np.int8(LinkRule.OWN_THREAD), np.int8(LinkRule.OUTSIDE))
         if not self._backward:
             return of_range, rule
         rest = np.flatnonzero(of_range < 0)
         rest = rest[found_in(self._forward_threads, calls.thread[rest]) == NONE]
-        backward, several = self._only_backward(calls.thread[rest], calls.start_ns[rest])
+        backward, is_ambiguous = self._find_only_backward(calls.thread[rest], calls.start_ns[rest])
         rule[rest[backward >= 0]] = LinkRule.CROSS_THREAD
-        rule[rest[several]] = LinkRule.AMBIGUOUS
-        helper = np.isin(calls.thread[rest], self._helpers)
-        rule[rest[helper & ((backward >= 0) | several)]] = LinkRule.HELPER_THREAD
-        of_range[rest[~helper]] = backward[~helper]
+        rule[rest[is_ambiguous]] = LinkRule.AMBIGUOUS
+        is_helper = np.isin(calls.thread[rest], self._helpers)
+        rule[rest[is_helper & ((backward >= 0) | is_ambiguous)]] = LinkRule.HELPER_THREAD
+        of_range[rest[~is_helper]] = backward[~is_helper]
         return of_range, rule
 
-    def _only_backward(
+    def _find_only_backward(
         self, thread: Ints, time_ns: Ints, eligible: Callable[[int, Ints], Bools] | None = None
     ) -> tuple[Ints, Bools]:
-        """Return the backward open on just one other thread, -1 none, and where it is several.
+        """Find the backward range that is open on another thread when each call starts.
 
         Args:
-            thread: of each call.
-            time_ns: when each began.
-            eligible: for which of some calls (rows) a thread is; None for all.
+            thread: Thread of each call.
+            time_ns: Start of each call.
+            eligible: Function of a thread and rows of calls that returns a mask of the calls that
+                may belong to a backward of the thread, or None if all may.
+
+        Returns:
+            backward: Innermost backward range of each call, or -1 if none is open, or if several
+                threads have an open one.
+            is_ambiguous: Mask of the calls for which several threads have an open one.
         """
         backward = np.full(len(thread), NONE, np.int64)
         count = np.zeros(len(thread), np.int64)
@@ -415,24 +500,24 @@ class Linker:
             rows = rows[thread[rows] != owner]
             if len(rows) == 0:
                 continue
-            inside = _innermost(indices, time_ns[rows], time_ns[rows])
-            rows, inside = rows[inside >= 0], inside[inside >= 0]
+            innermost = _find_innermost(indices, time_ns[rows], time_ns[rows])
+            rows, innermost = rows[innermost >= 0], innermost[innermost >= 0]
             if eligible is not None:
                 chosen = eligible(owner, rows)
-                rows, inside = rows[chosen], inside[chosen]
-            backward[rows] = inside
+                rows, innermost = rows[chosen], innermost[chosen]
+            backward[rows] = innermost
             count[rows] += 1
         backward[count > 1] = NONE
         return backward, count > 1
 
     def decide_by_device(self) -> None:
-        """Settle what several threads' backward could own, where one of them used the device."""
+        """Link ambiguous activities if only one of the threads launched work on their device."""
         rows = np.flatnonzero(self.rule == np.int8(LinkRule.AMBIGUOUS))
         if len(rows) == 0:
             return
         ranks, rank = self.activities.ranks, self.activities.rank
         device_id = ranks[:, 1][rank[rows]]
-        # The (thread, device) pairs that threads' own kernels ran on.
+        # Pairs of a thread and a device that it launched kernels on.
         kernels = np.flatnonzero(self.thread[: self.activities.kernels] != NONE)
         codes = distinct(self.thread[kernels].astype(np.int64) * len(ranks) + rank[kernels])
         threads, devices = self.threads.values[codes // len(ranks)], ranks[codes % len(ranks), 1]
@@ -441,7 +526,7 @@ class Linker:
             return np.isin(device_id[calls], devices[threads == thread])
 
         thread = self.threads.values[self.thread[rows]]
-        backward, _ = self._only_backward(thread, self.launches.start_ns[rows], used)
+        backward, _ = self._find_only_backward(thread, self.launches.start_ns[rows], used)
         self.range[rows] = backward
         self.rule[rows[backward >= 0]] = LinkRule.CROSS_THREAD
 
@@ -464,14 +549,16 @@ def link(
             None if they have no phases; work is then linked to ranges of the launching thread only.
         helpers: Regular expressions for the names of threads that never run backward.
     """
-    linker = Linker(profile.activities, named, phase, helper_threads(profile.threads, helpers))
+    linker = Linker(
+        profile.activities, named, phase, _find_helper_threads(profile.threads, helpers)
+    )
     # Numbering these threads first saves time while the calls are read.
-    told = np.array([thread.thread for thread in profile.threads], np.int64)
-    linker.threads.numbers(distinct(named.thread, told))
+    threads = np.array([thread.thread for thread in profile.threads], np.int64)
+    linker.threads.numbers(distinct(named.thread, threads))
     for block in profile.calls.blocks():
         linker.add(block)
     linker.decide_by_device()
-    activities, links = profile.activities, linker.links()
+    activities, links = profile.activities, linker.make_links()
     sound, left_out, unrecorded, located, notes = _check_work(linker, profile)
     if sound is not None:
         activities, links = activities.chosen(sound), links.take(sound)
@@ -496,7 +583,7 @@ def link(
         named=named,
         links=links,
         sound=sound,
-        workless=linker.workless(),
+        workless=linker.collect_workless(),
         start_ns=linker.start_ns,
         end_ns=linker.end_ns,
         long_calls=linker.long_calls.collected(),
@@ -582,7 +669,7 @@ def _check_work(
     known = profile.launches_known
     bounded = known and linker.start_ns <= linker.end_ns
     capture_ns = (linker.start_ns, linker.end_ns) if bounded else None
-    calling = linker.calling() if known else None
+    calling = linker.find_calling_processes() if known else None
     is_possible, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
     sound = is_possible
     left_out, placed = check_places(profile.source, activities, profile.devices, calling)

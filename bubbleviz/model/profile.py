@@ -298,14 +298,20 @@ class Ranges(Table):
 
 
 class RangeLog(Protocol):
-    """All the NVTX ranges of a profile, whatever they are named, too many to be held at once."""
+    """All NVTX ranges of a profile, of any name. They may not fit in memory at once."""
 
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return the ranges of some threads that last so long, and touch any of some times.
+        """Return the ranges of a minimum length that overlap any of the given intervals.
 
-        Where the thread is told that each time is ``of``, those of other threads may be left out.
+        Args:
+            shortest_ns: Minimum length of a range.
+            threads: Threads whose ranges are returned.
+            since_ns: Start of each interval.
+            until_ns: End of each interval.
+            of: Thread of each interval, or None if the intervals apply to all threads. Ranges of a
+                thread that overlap only intervals of other threads may be left out.
         """
 
 

@@ -1,4 +1,4 @@
-"""Activities: kernels and copies, merged from blocks of columns in as few bytes as they need."""
+"""Activities: kernels and copies, collected from blocks of columns and sorted by rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bubbleviz.model.grouping import (
 
 
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
-    """Return which rows of work become activities: those with a start and an end that can be."""
+    """Return a mask of the rows of work whose start and end are recorded and possible."""
     timed: Bools = (start_ns != 0) | (end_ns != 0)
     is_possible = model.possible(start_ns[timed], end_ns[timed])
     if is_possible is not None:
@@ -27,20 +27,22 @@ def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     return timed
 
 
-#: A process (40 bits) and a device make one integer.
+#: Number of bits of a device number, which is packed into one integer with its process (40 bits).
 _DEVICE_BITS = 22
 
 
 class ActivitiesBuilder:
-    """Merges blocks of kernels, then of copies, in as few bytes as they need.
+    """Collects blocks of kernels, then of copies, into columns of the smallest integer types.
 
     Args:
-        room: how many there are at most; memory is used by those that come.
+        room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: by which they were put in order, shape (rows,), as they came; None as long as they
-            are as they came.
+        group: Group that each added row was sorted by, in the order in which the rows were added,
+            or None if the rows were not sorted (yet).
         streams: Stream of each activity, or -1 if unknown. Empty until the activities are built.
+        impossible: Number of rows that were left out because of impossible times, keyed by kind.
+        untimed: Number of rows that were left out because they have no times, keyed by kind.
     """
 
     def __init__(self, room: int) -> None:
@@ -65,7 +67,7 @@ class ActivitiesBuilder:
                 and the stream if streams are recorded, shape (columns, kernels).
 
         Raises:
-            ValueError: a device has a number that none can have.
+            ValueError: A device number is out of range, or there are more rows than ``room``.
         """
         self._add(block, "kernels")
         self._kernels = self._count
@@ -101,7 +103,7 @@ class ActivitiesBuilder:
         self._correlation_id[rows] = model.correlations(correlation_id)
 
     def _numbers_of_names(self, name: Ints, what: str) -> Ints:
-        """Return the number of each name; -1 for copies without one."""
+        """Return the number of each name, or -1 for copies without a name."""
         if what == model.KERNELS:
             return self._names.numbers(name)
         numbers = np.full(len(name), NONE, np.int64)
@@ -110,7 +112,7 @@ class ActivitiesBuilder:
         return numbers
 
     def _with_times(self, block: Ints, what: str) -> Ints:
-        """Return the columns of a block whose times can be."""
+        """Return the rows of a block with possible times, and count the others."""
         if not block[1].all():
             timed = (block[0] != 0) | (block[1] != 0)
             self.untimed[what] += int((~timed).sum())
@@ -124,11 +126,12 @@ class ActivitiesBuilder:
     def activities(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
     ) -> model.Activities:
-        """Return the activities.
+        """Return the activities, sorted by rank.
 
         Args:
-            names: texts of the numbers of names.
-            processes: if there is just one, it is that of kernels without one.
+            names: Function that returns the names of name ids.
+            processes: Processes that made calls. If there is only one, kernels without a process
+                belong to it.
         """
         process = self._places.values >> _DEVICE_BITS
         if len(processes) == 1:
@@ -139,16 +142,16 @@ class ActivitiesBuilder:
         rank, name_id = self._rank[rows], self._name_id[rows]
         _translate(rank, groups.of_row)
         order = np.argsort(self._names.values)
-        # The last place is that of no name (-1).
+        # The last entry is for activities without a name (-1).
         _translate(name_id, np.append(places_in(order), NONE))
         columns: list[npt.NDArray[Any]] = [
             *(self._start_ns[rows], self._end_ns[rows]),
             *(rank, self._correlation_id[rows], name_id, self._stream[rows]),
         ]
         if len(groups) > 1:
-            # What comes after all kernels stays there.
-            narrow = 2 * len(groups) < 1 << 15
-            self.group = rank.astype(np.int16) if narrow else rank.astype(np.int32)
+            # Copies of all ranks stay after the kernels of all ranks.
+            is_narrow = 2 * len(groups) < 1 << 15
+            self.group = rank.astype(np.int16) if is_narrow else rank.astype(np.int32)
             self.group[self._kernels :] += len(groups)
             columns = list(in_groups(self.group, columns))
         start_ns, end_ns, of_rank, correlation_id, of_name, self.streams = columns
@@ -165,14 +168,14 @@ class ActivitiesBuilder:
 
     def without_process(self) -> int:
         """Return the number of activities without a process."""
-        lacking = np.flatnonzero(self._places.values >> _DEVICE_BITS == NONE)
-        return int(np.isin(self._rank[: self._count], lacking).sum()) if len(lacking) else 0
+        unknown = np.flatnonzero(self._places.values >> _DEVICE_BITS == NONE)
+        return int(np.isin(self._rank[: self._count], unknown).sum()) if len(unknown) else 0
 
 
 def _translate(codes: Codes, to: Ints) -> None:
-    """Replace codes in place; piece by piece, as memory is short."""
-    own = to[:-1] if len(to) and to[-1] == NONE else to
-    if np.array_equal(own, np.arange(len(own))):
+    """Replace each code by its entry in ``to``, in place and in pieces to save memory."""
+    codes_to = to[:-1] if len(to) and to[-1] == NONE else to
+    if np.array_equal(codes_to, np.arange(len(codes_to))):
         return
     for at in range(0, len(codes), 1 << 16):
         piece = slice(at, at + (1 << 16))

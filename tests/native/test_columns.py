@@ -138,10 +138,10 @@ def linked(
     for block in blocks:
         linker.add(calls(block, first).take(np.arange(len(block))[:: step or 1]))
         first += 2 * len(block)
-    links = linker.links()
+    links = linker.make_links()
     workless = {
         process: sorted(int(base + at) for base, after in times for at in after)
-        for process, times in linker.workless().items()
+        for process, times in linker.collect_workless().items()
     }
     told = lists((links.call, links.range, links.rule)), workless
     known = links.call >= 0
