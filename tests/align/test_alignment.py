@@ -200,8 +200,8 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
     long, truth = planted(LONG, tmp_path / "long")
 
     assert all(p.clock_drift_ppm == 0 for p in bubbleviz.analyze(short).profiles)
-    found = bubbleviz.analyze(long).profiles
-    for own, file in zip(found[1:], truth.files[1:], strict=True):
+    profiles = bubbleviz.analyze(long).profiles
+    for own, file in zip(profiles[1:], truth.files[1:], strict=True):
         right = (truth.files[0].clock.drift_ppb - file.clock.drift_ppb) / 1000
         assert own.clock_uncertainty_ns is not None
         # Both ends of the capture can be off by the uncertainty.

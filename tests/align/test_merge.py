@@ -111,13 +111,13 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
 def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path: Path) -> None:
     paths = planted(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
-    told = bubbleviz.analyze(paths)
+    report = bubbleviz.analyze(paths)
 
     given = bubbleviz.analyze(paths[::-1], order=[0, 1, 2, 3])
 
-    assert [r.pid for r in given.ranks] == [r.pid for r in told.ranks]
+    assert [r.pid for r in given.ranks] == [r.pid for r in report.ranks]
     assert [r.stage for r in given.ranks] == [0, 1, 2, 3]
-    assert given.operations.chunk.tolist() == told.operations.chunk.tolist()
+    assert given.operations.chunk.tolist() == report.operations.chunk.tolist()
 
 
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:

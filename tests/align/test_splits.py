@@ -154,4 +154,4 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
     ],
 )
 def test_few_may_lack(many: bool, sizes: Sequence[list[int]]) -> None:
-    assert {lack_many(own) for own in sizes} == {many}
+    assert {lack_many(size) for size in sizes} == {many}

@@ -317,9 +317,9 @@ def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     file = planted(tmp_path)
 
-    told = cli.json("gaps", str(file), "--json", "-", "--top", "1")
-    assert told["schema"] == "bubbleviz.idle/1"
-    assert set(told) == {
+    document = cli.json("gaps", str(file), "--json", "-", "--top", "1")
+    assert document["schema"] == "bubbleviz.idle/1"
+    assert set(document) == {
         "schema",
         "version",
         "definitions",
@@ -340,15 +340,19 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
         "window",
         "proved_idle_ns",
     }
-    (rank,) = told["ranks"]
-    assert rank["idle_ns"] == sum(own["idle_ns"] for own in rank["activities"])
+    (rank,) = document["ranks"]
+    assert rank["idle_ns"] == sum(activity["idle_ns"] for activity in rank["activities"])
     assert rank["duty_cycle"] == 0.75
     (gap,) = rank["longest_gaps"]
-    assert sum(own["end_ns"] - own["start_ns"] for own in gap["chunks"]) == gap["idle_ns"] == 50_000
+    assert (
+        sum(chunk["end_ns"] - chunk["start_ns"] for chunk in gap["chunks"])
+        == gap["idle_ns"]
+        == 50_000
+    )
     assert all(a["end_ns"] == b["start_ns"] for a, b in pairwise(gap["chunks"]))
     assert gap["activity"] == "data loading"
     assert [step["name"] for step in rank["steps"]] == ["step 1", "step 2"]
-    assert cli.json("gaps", str(file), "--json", "-", "--top", "1") == told
+    assert cli.json("gaps", str(file), "--json", "-", "--top", "1") == document
 
     # The CSV has one row per gap.
     (row,) = csv.DictReader(io.StringIO(cli.printed("gaps", str(file), "--csv", "-")))
@@ -383,7 +387,9 @@ def test_short_gaps_are_sums_in_the_csv(tmp_path: Path, cli: CommandLine) -> Non
     ]
     rank = only(bubbleviz.idle(file))
     add_up(rank)
-    (short,) = (own for own in rank.activities if own.activity == "kernel-to-kernel gaps")
+    (short,) = (
+        activity for activity in rank.activities if activity.activity == "kernel-to-kernel gaps"
+    )
     assert (short.idle_ns, short.gaps, short.longest_ns) == (7000, 4, 2000)
 
 
@@ -445,11 +451,11 @@ def test_a_single_kernel_gives_no_duty_cycle(
 ) -> None:
     run = profile(tmp_path, [K(10, 10 + end_ns, 1)], [C(1, 2, 1)], ranges)
     written = tmp_path / "idle.json"
-    shown = " ".join(cli.printed("idle", str(run), "--json", str(written)).split())
+    text = " ".join(cli.printed("idle", str(run), "--json", str(written)).split())
     document = json.loads(written.read_text(encoding="utf-8"))
-    assert "1 device with a single kernel or copy" in shown
-    assert "100.00" not in shown
-    assert "profile more of the run" in shown
+    assert "1 device with a single kernel or copy" in text
+    assert "100.00" not in text
+    assert "profile more of the run" in text
     assert document["ranks"][0]["duty_cycle"] is None
     assert document["span_ns"] == 0
     assert "duty cycle" in {note["what"] for note in document["limitations"]}

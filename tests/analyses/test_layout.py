@@ -30,29 +30,29 @@ def table(tmp_path: Path, text: str) -> str:
 
 def test_tables_are_read(tmp_path: Path) -> None:
     """Three columns are enough; memory is in bytes where a cell has a unit."""
-    found = read_layers(table(tmp_path, f"{HEAD}\nembedding,1,3\nlayers.0,2.5,5\nlm_head,1,1\n"))
-    assert found.layers.forward_ns.tolist() == [1_000_000, 2_500_000, 1_000_000]
-    assert found.layers.fused_ns.tolist() == [3_000_000, 5_000_000, 1_000_000]
-    assert found.layers.weight_ns.tolist() == [1_500_000, 2_500_000, 500_000]
-    assert found.layers.kinds == (LayerKind.EMBEDDING, LayerKind.TRANSFORMER, LayerKind.HEAD)
-    assert (found.split, found.memory, found.in_bytes) == (False, False, False)
+    layers = read_layers(table(tmp_path, f"{HEAD}\nembedding,1,3\nlayers.0,2.5,5\nlm_head,1,1\n"))
+    assert layers.layers.forward_ns.tolist() == [1_000_000, 2_500_000, 1_000_000]
+    assert layers.layers.fused_ns.tolist() == [3_000_000, 5_000_000, 1_000_000]
+    assert layers.layers.weight_ns.tolist() == [1_500_000, 2_500_000, 500_000]
+    assert layers.layers.kinds == (LayerKind.EMBEDDING, LayerKind.TRANSFORMER, LayerKind.HEAD)
+    assert (layers.split, layers.memory, layers.in_bytes) == (False, False, False)
 
     head = "name;forward_ms;backward_ms;weight_ms;memory;memory_weight;resident;transfer_ms;kind"
-    found = read_layers(table(tmp_path, f"{head}\nx;1;1;1;2GB;1GiB;3MB;0.5;mtp\n"))
-    own = found.layers
+    layers = read_layers(table(tmp_path, f"{head}\nx;1;1;1;2GB;1GiB;3MB;0.5;mtp\n"))
+    own = layers.layers
     assert [own.held[0], own.kept[0], own.resident[0]] == [2e9, 2**30, 3e6]
     assert own.down_ns.tolist() == own.up_ns.tolist() == [500_000]
     assert own.kinds == (LayerKind.MTP,)
-    assert (found.split, found.memory, found.in_bytes) == (True, True, True)
+    assert (layers.split, layers.memory, layers.in_bytes) == (True, True, True)
 
     # What is written is read.
     head = "name,forward_ms,backward_ms,weight_ms,memory,transfer_ms"
-    found = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
-    text = table_text(found.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
+    layers = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
+    text = table_text(layers.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
     again = read_layers(table(tmp_path, text))
-    assert (found.in_bytes, again.in_bytes) == (False, True)
-    for name in found.layers.column_names():
-        assert getattr(again.layers, name).tolist() == getattr(found.layers, name).tolist()
+    assert (layers.in_bytes, again.in_bytes) == (False, True)
+    for name in layers.layers.column_names():
+        assert getattr(again.layers, name).tolist() == getattr(layers.layers, name).tolist()
     assert again.layers.names == ("a", "'=b")
 
 

@@ -53,12 +53,12 @@ def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path
 
 
 def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
-    found = measure_communication(str(written(tmp_path, gpu_planes())))
+    communication = measure_communication(str(written(tmp_path, gpu_planes())))
 
-    (outside,) = (note for note in found.limitations if "outside its ranges" in note.what)
+    (outside,) = (note for note in communication.limitations if "outside its ranges" in note.what)
     assert outside.reason.endswith("give NCCL's event files, too, or a profile of nsys")
-    assert {"operations whose members are unknown"} < limitation_subjects(found)
-    assert "operations whose waiting is unknown" not in limitation_subjects(found)
+    assert {"operations whose members are unknown"} < limitation_subjects(communication)
+    assert "operations whose waiting is unknown" not in limitation_subjects(communication)
 
 
 def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
@@ -91,25 +91,27 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
-    found = measure_communication(ring(tmp_path, 12, 2, late=40_000))
+    communication = measure_communication(ring(tmp_path, 12, 2, late=40_000))
 
-    assert set(columns(found, "rank", "duration_ns", "waiting_ns", "moving_ns", "split")) == {
+    assert set(
+        columns(communication, "rank", "duration_ns", "waiting_ns", "moving_ns", "split")
+    ) == {
         (0, 500_000, 40_000, 460_000, Split.MEMBERS),
         (1, 460_000, 0, 460_000, Split.MEMBERS),
     }
-    assert {own.aligned_by.value for own in found.clocks} == {"reference", "operations"}
-    assert found.clocks[1].matched == 12
+    assert {clock.aligned_by.value for clock in communication.clocks} == {"reference", "operations"}
+    assert communication.clocks[1].matched == 12
     # The last channel ends 100 ns before the first.
-    assert found.clocks[1].largest_ns == 0
-    (total,) = find_totals(found)
+    assert communication.clocks[1].largest_ns == 0
+    (total,) = find_totals(communication)
     assert (total.ranks, total.operations, total.bytes) == (2, 24, 24 * (4 << 20))
     # 2 (n - 1) / n of two ranks is 1.
     assert total.bus_gbps == total.algorithm_gbps == pytest.approx((4 << 20) / 480_000)
     assert total.moving_gbps == pytest.approx((4 << 20) / 460_000)
     # A member that is missing is told.
-    found = measure_communication(ring(tmp_path, 6, 3)[::2])
-    assert found.ranks == (3,)
-    assert "operations of which not all members were recorded" in limitation_subjects(found)
+    communication = measure_communication(ring(tmp_path, 6, 3)[::2])
+    assert communication.ranks == (3,)
+    assert "operations of which not all members were recorded" in limitation_subjects(communication)
 
 
 # A part of the run
@@ -124,11 +126,11 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
         two.add(Op("Recv", start + late, start + 90_000, rank=1, peer=0))
         two.add(Op("Recv", start + 200_000, start + 300_000, rank=1, peer=7))
     paths = [put(tmp_path, "t-1.txt", one.text()), put(tmp_path, "t-2.txt", two.text())]
-    found = measure_communication(paths)
+    communication = measure_communication(paths)
 
     # The threads of one process share its clock, so that nothing need be placed.
-    assert [own.aligned_by.value for own in found.clocks] == ["reference"]
-    assert columns(found, "rank", "peer", "waiting_ns") == [
+    assert [clock.aligned_by.value for clock in communication.clocks] == ["reference"]
+    assert columns(communication, "rank", "peer", "waiting_ns") == [
         (0, 1, 5_000),
         (0, 1, 9_000),
         (1, 0, 0),
@@ -142,12 +144,14 @@ def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
     file = Plugin(pid=1, lag=EXACT)
     step = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (10_000, 40_000, 45_000, 60_000))
     file.add(Op("AllReduce", 10_000, 70_000, steps=(step,)))
-    found = measure_communication(put(tmp_path, "t-1.txt", file.text()))
+    communication = measure_communication(put(tmp_path, "t-1.txt", file.text()))
 
-    assert columns(found, "waiting_ns", "moving_ns", "split") == [(30_000, 30_000, Split.PROXY)]
+    assert columns(communication, "waiting_ns", "moving_ns", "split") == [
+        (30_000, 30_000, Split.PROXY)
+    ]
     # How many ranks there are is not told by one.
-    assert found.ranks == (None,)
-    assert find_totals(found)[0].bus_gbps is None
+    assert communication.ranks == (None,)
+    assert find_totals(communication)[0].bus_gbps is None
 
 
 def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
@@ -160,9 +164,9 @@ def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
             file.add(
                 Op("AllReduce", start, 1_000_000 * (number + 1) + 90_000, rank, sequence=number)
             )
-    found = measure_communication(put(tmp_path, "t-1.txt", file.text()))
+    communication = measure_communication(put(tmp_path, "t-1.txt", file.text()))
 
-    assert set(columns(found, "rank", "waiting_ns", "duration_ns")) == {
+    assert set(columns(communication, "rank", "waiting_ns", "duration_ns")) == {
         (0, 20_000, 90_000),
         (1, 0, 70_000),
     }
@@ -201,7 +205,7 @@ def covered(found: Communication) -> int:
 def check(found: Communication) -> None:
     """Check that the totals of a report follow from its rows and from its operations."""
     rows = rows_of(found)
-    told = json.loads(as_json(found))
+    document = json.loads(as_json(found))
     sums = sum_operations(found.operations)
     listed = rows[:-1] if len(find_totals(found)) > 1 else rows
     for name in SUMS:
@@ -211,12 +215,16 @@ def check(found: Communication) -> None:
     assert f"{len(found.operations):,} operation" in summary(found)
     assert sum(found.counts) == len(found.operations)
     for key in ("operations", "bytes", "duration_ns", "waiting_ns", "moving_ns"):
-        assert (told[key] or 0) == sum(total[key] or 0 for total in told["totals"])
+        assert (document[key] or 0) == sum(total[key] or 0 for total in document["totals"])
     for key in ("sized", "timed", "waiting", "moving"):
-        assert told[f"{key}_operations"] == sum(t[f"{key}_operations"] for t in told["totals"])
-    assert (told["busy_ns"] or 0) == (sums.busy_ns or 0) == covered(found)
-    assert (told["busy_ns"] or 0) <= sum(total["busy_ns"] or 0 for total in told["totals"])
-    assert len(told["communicators"]) == len({t["communicator"] for t in told["totals"]} - {None})
+        assert document[f"{key}_operations"] == sum(
+            t[f"{key}_operations"] for t in document["totals"]
+        )
+    assert (document["busy_ns"] or 0) == (sums.busy_ns or 0) == covered(found)
+    assert (document["busy_ns"] or 0) <= sum(total["busy_ns"] or 0 for total in document["totals"])
+    assert len(document["communicators"]) == len(
+        {t["communicator"] for t in document["totals"]} - {None}
+    )
 
 
 def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Path) -> None:
@@ -231,9 +239,11 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
     ranges.append(R(30_000_000, 30_000_010, "ncclAllReduce"))
     calls.append(C(30_000_001, 30_000_002, 9))
     kernels.append(K(31_000_000, 34_000_000, 9, ALLREDUCE))
-    found = measure_communication(profile(tmp_path, kernels, calls, ranges))
+    communication = measure_communication(profile(tmp_path, kernels, calls, ranges))
     send, receive, reduce, whole = (
-        next(row for row in rows_of(found) if name in {row["operation"], row["communicator"]})
+        next(
+            row for row in rows_of(communication) if name in {row["operation"], row["communicator"]}
+        )
         for name in ("Send", "Recv", "AllReduce", "all")
     )
 
@@ -246,10 +256,10 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
     assert (
         "7 operations in communicators of unknown names, size unknown; 9.000 ms in all, "
         "GPUs busy with them for 5.000 ms"
-    ) in summary(found)
-    told = json.loads(as_json(found))
-    assert (told["duration_ns"], told["busy_ns"]) == (9_000_000, 5_000_000)
-    assert told["communicators"] == []
+    ) in summary(communication)
+    document = json.loads(as_json(communication))
+    assert (document["duration_ns"], document["busy_ns"]) == (9_000_000, 5_000_000)
+    assert document["communicators"] == []
 
 
 def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
@@ -260,11 +270,11 @@ def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
         own = 7 if sequence < 3 else 8
         file.add(Op("AllReduce", start, start + 1_000, sequence=sequence, communicator=own))
     path = put(tmp_path, "t-1.txt", file.text())
-    found = measure_communication(path, window=parse_window("time:0s-3.5ms"))
+    communication = measure_communication(path, window=parse_window("time:0s-3.5ms"))
 
-    check(found)
-    assert "time:0s-3.5ms alone: 3 operations in 1 communicator" in summary(found)
-    assert "3 operations of" in summary(found).splitlines()[0]
+    check(communication)
+    assert "time:0s-3.5ms alone: 3 operations in 1 communicator" in summary(communication)
+    assert "3 operations of" in summary(communication).splitlines()[0]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -287,10 +297,12 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
             )
     # What has no timestamps is left out.
     kernels.append(K(0, 0, 999, ALLREDUCE))
-    found = measure_communication(profile(tmp_path, kernels, [*calls, C(1, 2, 999)], ranges))
+    communication = measure_communication(
+        profile(tmp_path, kernels, [*calls, C(1, 2, 999)], ranges)
+    )
 
-    check(found)
-    assert limitation_counts(found)["kernels without timestamps"] == 1
+    check(communication)
+    assert limitation_counts(communication)["kernels without timestamps"] == 1
 
 
 def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
@@ -308,14 +320,14 @@ def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
     assert {name: rows[0][name] for name in wanted} == wanted
 
     first, second = (cli("nccl", *paths, "--json", "-")[1] for _ in range(2))
-    told = json.loads(first)
+    document = json.loads(first)
 
     assert first == second
-    assert told["schema"] == "bubbleviz.nccl/1"
-    assert told["operations"] == 24
-    assert told["totals"][0]["waiting_ns"] == 12 * 40_000
-    assert told["communicators"] == [{"id": "0xfeedfacecafebeef", "ranks": 2}]
-    assert told["clocks"][1]["aligned_by"] == "operations"
+    assert document["schema"] == "bubbleviz.nccl/1"
+    assert document["operations"] == 24
+    assert document["totals"][0]["waiting_ns"] == 12 * 40_000
+    assert document["communicators"] == [{"id": "0xfeedfacecafebeef", "ranks": 2}]
+    assert document["clocks"][1]["aligned_by"] == "operations"
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "lines", "gzip"])
@@ -383,10 +395,10 @@ def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandL
 
 @pytest.mark.real_files
 def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
-    found = measure_communication(real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
+    communication = measure_communication(real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
 
     # Rank 0 began last, 13.3 ms after rank 3; none of the kernels was seen to end.
-    assert columns(found, "rank", "peer", "bytes", "waiting_ns") == [
+    assert columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
         (0, 1, 1 << 30, 0),
         (0, 3, 1 << 30, 0),
         (1, 2, 1 << 30, 0),
@@ -396,4 +408,4 @@ def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
         (3, 0, 1 << 30, 13_290_702),
         (3, 2, 1 << 30, 3_998_493),
     ]
-    assert set(columns(found, "end_ns", "moving_ns")) == {(UNKNOWN, -1)}
+    assert set(columns(communication, "end_ns", "moving_ns")) == {(UNKNOWN, -1)}

@@ -77,20 +77,20 @@ def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, lost
     paths = recorded(
         tmp_path, starts, ahead=77_000_000, jitter=jitter, missing=missing, unseen=unseen
     )
-    found = measure_communication([str(path) for path in paths])
+    communication = measure_communication([str(path) for path in paths])
     both = set(range(150)) - missing - unseen
-    clock = found.clocks[-1]
+    clock = communication.clocks[-1]
 
     assert (clock.aligned_by.value, clock.matched, clock.of) == ("kernels", len(both), 150 - lost)
     assert clock.median_ns is not None
     assert clock.largest_ns is not None
     assert clock.median_ns <= jitter
     assert clock.largest_ns <= 2 * jitter
-    own = found.operations.start_ns[: 150 - lost]
+    own = communication.operations.start_ns[: 150 - lost]
     true = np.array([start - 77_000_000 for n, start in enumerate(starts) if n not in missing])
     assert np.abs(own - true).max() <= jitter + 1
     # A kernel that an event tells of is one row; the others are rows of their own.
-    assert len(found.operations) == 150 - lost + len(missing - unseen)
+    assert len(communication.operations) == 150 - lost + len(missing - unseen)
 
 
 def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path: Path) -> None:
@@ -101,20 +101,23 @@ def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path:
     assert clock.drift_ppm == pytest.approx(30, abs=0.1)
 
     paths = recorded(tmp_path, uneven(40), ahead=9_000_000, gpu_clock=False)
-    found = measure_communication([str(path) for path in paths])
+    communication = measure_communication([str(path) for path in paths])
 
-    assert (found.clocks[-1].aligned_by.value, found.clocks[-1].matched) == ("kernels", 40)
-    assert {Timing(own) for (own,) in columns(found, "timing")} == {Timing.HOST}
+    assert (communication.clocks[-1].aligned_by.value, communication.clocks[-1].matched) == (
+        "kernels",
+        40,
+    )
+    assert {Timing(own) for (own,) in columns(communication, "timing")} == {Timing.HOST}
 
 
 def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
     """Where half of the kernels have no event, and all are alike, no offset is the one."""
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
-    found = measure_communication([trace, str(path)])
-    assert "operations that kernels match at several offsets" in limitation_subjects(found)
-    assert found.clocks[-1].aligned_by.value == "unaligned"
-    assert len(found.operations) == 20 + 40
+    communication = measure_communication([trace, str(path)])
+    assert "operations that kernels match at several offsets" in limitation_subjects(communication)
+    assert communication.clocks[-1].aligned_by.value == "unaligned"
+    assert len(communication.operations) == 20 + 40
 
 
 def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: Path) -> None:
@@ -127,12 +130,15 @@ def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: P
     kernels = [K(s + 50_000_000, s + 50_020_000, n, SENDRECV) for n, s in enumerate(starts)]
     calls = [C(s + 49_999_000, s + 49_999_100, n) for n, s in enumerate(starts)]
     path = profile(tmp_path, kernels, calls, [R(0, 1, "F0")])
-    found = measure_communication([trace, str(path)])
+    communication = measure_communication([trace, str(path)])
 
-    assert (found.clocks[-1].aligned_by.value, found.clocks[-1].matched) == ("kernels", 60)
-    assert found.operations.start_ns[:60].tolist() == [s + 50_000_000 for s in starts]
+    assert (communication.clocks[-1].aligned_by.value, communication.clocks[-1].matched) == (
+        "kernels",
+        60,
+    )
+    assert communication.operations.start_ns[:60].tolist() == [s + 50_000_000 for s in starts]
     # What a proxy tells of is no kernel: the profile's stay.
-    assert len(found.operations) == 120
+    assert len(communication.operations) == 120
 
 
 def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) -> None:
@@ -150,12 +156,16 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
         paths.append(put(tmp_path, f"trace-{host}-9.txt", file.text()))
         node = profile(tmp_path, kernels, calls, ranges, hostname=host, name=f"node-{host}.sqlite")
         paths.append(str(node))
-    found = measure_communication(paths)
-    first = {int(k) // 30 for (k, source) in columns(found, "kernel", "source") if source == 0}
+    communication = measure_communication(paths)
+    first = {
+        int(k) // 30 for (k, source) in columns(communication, "kernel", "source") if source == 0
+    }
 
     # Kernels of the first profile, which is host b's, come first.
     assert first == {0}
-    assert [own.matched for own in found.clocks if own.aligned_by.value == "kernels"] == [30, 30]
+    assert [
+        clock.matched for clock in communication.clocks if clock.aligned_by.value == "kernels"
+    ] == [30, 30]
 
 
 @pytest.mark.parametrize(
@@ -192,10 +202,10 @@ def test_profiles_share_a_clock_as_they_do_elsewhere(
             started = "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = ?, systemClockNs = ?"
             db.execute(started, times)
         paths.append(str(path))
-    found = measure_communication(paths)
+    communication = measure_communication(paths)
 
-    assert [clock.aligned_by.value for clock in found.clocks] == ["reference", aligned_by]
-    assert columns(found, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
+    assert [clock.aligned_by.value for clock in communication.clocks] == ["reference", aligned_by]
+    assert columns(communication, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
 
 
 PLANTED = "".join(
@@ -224,11 +234,11 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
         text = text[:at] + piece + text[at + length :]
     path = put(tmp_path_factory.getbasetemp(), "damaged.txt", text)
     try:
-        found = measure_communication(path)
+        communication = measure_communication(path)
     except BubblevizError:
         return
-    json.loads(as_json(found))
-    assert csv_of_operations(found).count("\n") == len(found.operations) + 1
+    json.loads(as_json(communication))
+    assert csv_of_operations(communication).count("\n") == len(communication.operations) + 1
 
 
 # Matching

@@ -61,10 +61,10 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     late = {rank: [everyone(60 - rank, length)] for rank, length in enumerate((9, 2, 2, 4))}
     late[0] += (sent(1, 300, 5),)
     late[2] += (received(1, 200, 8),)
-    found = measure_communication(dump(tmp_path, late))
+    communication = measure_communication(dump(tmp_path, late))
     # Two are last at one time, and share what the others wait.
     ranked = [LateRank(1, 1, 4_500_000), LateRank(2, 1, 4_500_000), LateRank(0, 1, 3_000_000)]
-    assert columns(found, "run_rank", "waiting_ns", "awaited_ns") == [
+    assert columns(communication, "run_rank", "waiting_ns", "awaited_ns") == [
         (0, 7_000_000, 0),
         (0, 0, 3_000_000),
         (1, 0, 4_500_000),
@@ -72,13 +72,13 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
         (2, 3_000_000, 0),
         (3, 2_000_000, 0),
     ]
-    assert hangs.late_ranks(found.operations) == ranked
-    assert '"awaited_ns": 4500000' in as_json(found)
+    assert hangs.late_ranks(communication.operations) == ranked
+    assert '"awaited_ns": 4500000' in as_json(communication)
     # A recorder has dropped the first: what comes before a collective of all is not counted.
     late[0].insert(0, sent(7, 40, 1, record_id=70))
-    found = measure_communication(dump(tmp_path, late))
-    assert hangs.late_ranks(found.operations) == ranked
-    assert "sends and receives that cannot be paired" in limitation_subjects(found)
+    communication = measure_communication(dump(tmp_path, late))
+    assert hangs.late_ranks(communication.operations) == ranked
+    assert "sends and receives that cannot be paired" in limitation_subjects(communication)
     with pytest.raises(NothingToAnalyseError, match="no communication operation"):
         measure_communication(dump(tmp_path, {rank: [] for rank in range(4)}))
 
@@ -87,11 +87,11 @@ def test_a_batch_has_the_times_of_its_end_in_json_and_pickles(tmp_path: Path) ->
     # Of several peers nobody knows which it waited for.
     for peer, lengths in ((1, [4_000_000] * 2), (2, [-1, -1])):
         entries = {0: [sent(1), entry("1", f"recv 0<-{peer}", 1), batch(90, 4)]}
-        one = measure_communication(dump(tmp_path / "one", entries))
+        communication = measure_communication(dump(tmp_path / "one", entries))
         other = measure_communication(dump(tmp_path / "other", entries, ".json"))
-        assert one.operations.duration_ns.tolist() == lengths
+        assert communication.operations.duration_ns.tolist() == lengths
         text = csv_of_operations(other).replace(".json", "").replace("/other/", "/one/")
-        assert csv_of_operations(one) == text
+        assert csv_of_operations(communication) == text
 
 
 HOLDS = b"\x80\x02}X\x07\x00\x00\x00version"
@@ -113,10 +113,10 @@ def test_a_damaged_dump_is_refused(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=DAMAGED[content]):
         read_events(str(path))
     # Beside others it is left out, and may be the one that is missing.
-    found = measure_communication(dump(tmp_path, {1: [replicas()]}))
+    communication = measure_communication(dump(tmp_path, {1: [replicas()]}))
     assert (
-        limitation_subjects(found) >= {"a profile of the directory"},
-        found.faults[0].undumped,
+        limitation_subjects(communication) >= {"a profile of the directory"},
+        communication.faults[0].undumped,
     ) == (1, (0,))
     with pytest.raises(InputError, match="should end in its rank"):
         read_events(str(path.rename(tmp_path / "dump")))

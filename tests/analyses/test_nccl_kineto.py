@@ -84,7 +84,11 @@ def rows(found: Communication, *names: str) -> list[tuple[Any, ...]]:
 
 
 def groups(found: Communication) -> list[Group]:
-    return [own for own in found.operations.communicators if isinstance(own, Group)]
+    return [
+        communicator
+        for communicator in found.operations.communicators
+        if isinstance(communicator, Group)
+    ]
 
 
 def only(found: Communication) -> Total:
@@ -145,9 +149,9 @@ def test_kernels_of_one_operator_are_one_operation(tmp_path: Path) -> None:
     for number, name in enumerate((KERNEL, KERNEL, "at::native::elementwise_kernel"), 1):
         events += launched(number, 80 + 20 * number, 10, args, name)
         events[-1]["args"]["External id"] = 101
-    found = measure_communication(write(tmp_path, 0, events))
+    communication = measure_communication(write(tmp_path, 0, events))
 
-    assert rows(found, "duration_ns", "bytes") == [(30_000, 40)]
+    assert rows(communication, "duration_ns", "bytes") == [(30_000, 40)]
 
 
 # Members
@@ -164,15 +168,15 @@ def test_members_are_told_by_their_number_and_wait_for_the_last(tmp_path: Path) 
             args = told("allreduce", 1000, **pair, Seq=number)
             events += launched(number, start, 500 - 40 * rank, args)
         paths.append(write(tmp_path, rank, [*events, {**STEP, "dur": 9000}]))
-    found = measure_communication(paths)
+    communication = measure_communication(paths)
 
-    waits = rows(found, "rank", "sequence", "waiting_ns", "moving_ns")
+    waits = rows(communication, "rank", "sequence", "waiting_ns", "moving_ns")
     assert waits == [
         (0, 0, -1, -1),
         *((0, number, 40_000, 460_000) for number in range(1, 5)),
         *((1, number, 0, 460_000) for number in range(1, 5)),
     ]
-    assert only(found).moving_gbps == pytest.approx(4000 / 460_000)
+    assert only(communication).moving_gbps == pytest.approx(4000 / 460_000)
 
 
 STEP: dict[str, Any] = {"ph": "X", "cat": "user_annotation", "name": "step", "pid": 9, "tid": 9}
@@ -187,13 +191,13 @@ def test_sends_meet_the_receives_of_their_peers(tmp_path: Path) -> None:
         args = told("send" if rank == 4 else "recv", 1000, **pair, **{end: 10 - rank})
         events = [STEP, *launched(1, start, 180 - start, args, SENDRECV)]
         paths.append(write(tmp_path, rank, events, world_size=8))
-    found = measure_communication(paths)
+    communication = measure_communication(paths)
 
-    assert rows(found, "rank", "peer", "bytes", "waiting_ns") == [
+    assert rows(communication, "rank", "peer", "bytes", "waiting_ns") == [
         (0, 1, 4000, 30_000),
         (1, 0, 4000, 0),
     ]
-    assert [own.ranks for own in groups(found)] == [(4, 6)]
+    assert [group.ranks for group in groups(communication)] == [(4, 6)]
 
 
 def exchange(rank: int, start: float, call: str = "cudaLaunchKernelExC") -> Events:
@@ -211,11 +215,13 @@ def exchange(rank: int, start: float, call: str = "cudaLaunchKernelExC") -> Even
 
 def test_a_batch_of_sends_and_receives_shares_a_kernel(tmp_path: Path) -> None:
     paths = [write(tmp_path, rank, [STEP, *exchange(rank, 100 + 30 * rank)]) for rank in range(2)]
-    found = measure_communication(paths)
+    communication = measure_communication(paths)
 
-    names = [found.operations.names[name] for name in found.operations.name.tolist()]
+    names = [
+        communication.operations.names[name] for name in communication.operations.name.tolist()
+    ]
     assert names == ["Send", "Recv"] * 2
-    assert rows(found, "rank", "peer", "bytes", "waiting_ns", "shared") == [
+    assert rows(communication, "rank", "peer", "bytes", "waiting_ns", "shared") == [
         (0, 1, 4000, 30_000, 2),
         (0, 1, 2000, 30_000, 2),
         (1, 0, 4000, 0, 2),
@@ -253,12 +259,12 @@ def test_a_cut_list_of_ranks_is_made_whole_where_it_can_be(
 ) -> None:
     args = told("allreduce", 10, **{"Group size": 64, "Process Group Ranks": ranks} | more)
     events = [operator(1, args), *launched(1, 100, 10, args)]
-    found = measure_communication(write(tmp_path, 8, events, **{"world_size": 512} | world))
+    communication = measure_communication(write(tmp_path, 8, events, **{"world_size": 512} | world))
 
-    (group,) = groups(found)
+    (group,) = groups(communication)
     assert group.ranks == tuple(expected)
-    assert found.ranks == (args["Group size"],)
-    assert rows(found, "rank") == [(list(expected).index(8) if 8 in expected else -1,)]
+    assert communication.ranks == (args["Group size"],)
+    assert rows(communication, "rank") == [(list(expected).index(8) if 8 in expected else -1,)]
 
 
 # Outputs
@@ -299,11 +305,11 @@ def test_whatever_a_trace_says_of_collectives_it_is_read(
     path = write(tmp_path, 0, events, **{"pg_config": [group], **world})
 
     with contextlib.suppress(BubblevizError):
-        found = measure_communication(path)
-        assert len(found.operations) == 2
-        json.loads(as_json(found))
-        csv_of_operations(found).encode()
-        assert list(sections(found))
+        communication = measure_communication(path)
+        assert len(communication.operations) == 2
+        json.loads(as_json(communication))
+        csv_of_operations(communication).encode()
+        assert list(sections(communication))
 
 
 # Real traces
@@ -333,9 +339,11 @@ def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -
                     size[own] += args["In msg nelems"] * SIZES[args["dtype"]]
                     time[own] += round(event["dur"] * 1000)
 
-            found = measure_communication(str(path))
+            communication = measure_communication(str(path))
 
-            totals = [total for total in find_totals(found) if total.communicator is not None]
+            totals = [
+                total for total in find_totals(communication) if total.communicator is not None
+            ]
             assert {total.name: total.operations for total in totals} == dict(count)
             assert {total.name: total.bytes for total in totals} == dict(size)
             for total in totals:
@@ -343,7 +351,7 @@ def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -
                 assert total.algorithm_gbps == pytest.approx(
                     size[total.name] / time[total.name], rel=1e-3
                 )
-            assert [group.ranks for group in groups(found)] == [tuple(range(ranks))]
+            assert [group.ranks for group in groups(communication)] == [tuple(range(ranks))]
 
 
 @pytest.mark.parametrize("start_us", [0, -5_000_000_000])
@@ -354,9 +362,9 @@ def test_kernels_of_traces_whose_times_cannot_be_are_left_out(
     sent, taken = told("allreduce", 10), told("allreduce", 30)
     bad, good = launched(1, 1_000, 40, sent), launched(2, 2_000, 50, taken)
     bad[1] |= {"ts": start_us, "dur": 0 if start_us == 0 else 40}
-    found = measure_communication(
+    communication = measure_communication(
         write(tmp_path, 0, [operator(1, sent), operator(2, taken), *bad, *good])
     )
 
-    assert rows(found, "duration_ns", "count") == [(50_000, 30)]
-    assert sum(note.count for note in found.limitations if "left out" in note.reason) == 1
+    assert rows(communication, "duration_ns", "count") == [(50_000, 30)]
+    assert sum(note.count for note in communication.limitations if "left out" in note.reason) == 1

@@ -57,27 +57,27 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
     tmp_path: Path, last: str, declared: str
 ) -> None:
     path = passing(tmp_path, last=last, declared=declared)
-    found = measure_communication(path)
-    names = found.operations.names
+    communication = measure_communication(path)
+    names = communication.operations.names
 
-    assert found.operations.communicators == (HASH,)
-    assert found.ranks == (4,)
+    assert communication.operations.communicators == (HASH,)
+    assert communication.ranks == (4,)
     wanted = ("name", "communicator", "rank", "peer", "bytes", "start_ns", "end_ns", "shared")
-    assert [(names[n], *rest) for n, *rest in columns(found, *wanted)] == [
+    assert [(names[n], *rest) for n, *rest in columns(communication, *wanted)] == [
         ("AllReduce", 0, 1, -1, 4096, 1_000, 3_000, 1),
         ("Send", 0, 1, 3, 1000, 4_000, 4_500, 2),
         ("Recv", 0, 1, 2, 2000, 4_000, 4_500, 2),
         ("SendRecv", -1, -1, -1, -1, 9_000, 9_100, 1),
     ]
-    assert limitation_subjects(found) >= {
+    assert limitation_subjects(communication) >= {
         "kernels of NCCL outside its ranges",
         "calls of NCCL without kernels",
         "operations whose waiting is unknown",  # of the ranges
         "operations whose members are unknown",  # of the kernel outside
     }
-    assert {names[n] for (n,) in columns(found, "algorithm") if n >= 0} == {"RING"}
+    assert {names[n] for (n,) in columns(communication, "algorithm") if n >= 0} == {"RING"}
     # An all-reduce of four ranks: 2 (4 - 1) / 4.
-    total = next(own for own in find_totals(found) if own.name == "AllReduce")
+    total = next(own for own in find_totals(communication) if own.name == "AllReduce")
     assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
     # Layouts without offsets are aligned.
     change(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
@@ -103,12 +103,15 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
 def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> None:
     path = passing(tmp_path)
     change(Path(path), edit)
-    found = measure_communication(path)
+    communication = measure_communication(path)
 
-    assert len(found.operations) == 4
+    assert len(communication.operations) == 4
     if "SCHEMAS" not in edit:
-        assert {own for (own,) in columns(found, "communicator")} == {-1}
-        assert limitation_subjects(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
+        assert {own for (own,) in columns(communication, "communicator")} == {-1}
+        assert limitation_subjects(communication) & {
+            "payloads of NCCL's ranges",
+            "payloads of ranges",
+        }
 
 
 def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
@@ -138,10 +141,10 @@ def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) ->
             kernels.append(K(at + late, at + 5_000, n, ALLREDUCE, pid=pid))
             calls.append(C(at - 400, at - 300, n, tid=pid, pid=pid))
             ranges.append(R(at - 500, at - 200, "ncclAllReduce", tid=pid, pid=pid))
-    found = measure_communication(profile(tmp_path, kernels, calls, ranges))
+    communication = measure_communication(profile(tmp_path, kernels, calls, ranges))
 
-    assert set(columns(found, "pid", "waiting_ns", "moving_ns", "split")) == {
+    assert set(columns(communication, "pid", "waiting_ns", "moving_ns", "split")) == {
         (1, 300, 4_700, Split.ORDER),
         (2, 0, 4_700, Split.ORDER),
     }
-    assert "operations paired by their order alone" in limitation_subjects(found)
+    assert "operations paired by their order alone" in limitation_subjects(communication)

@@ -67,9 +67,9 @@ def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
         "jit_init(1)",
     ]
     assert told(measure_costs(path, modules=["jit_init"])) == {"fusion.1": 0.010}
-    one = measure_costs(path, modules=["jit_step(7)"])
-    assert told(one) == {"fusion.1": 0.020, "fusion.2": 0.030}
-    assert shared not in limitation_subjects(one)
+    costs = measure_costs(path, modules=["jit_step(7)"])
+    assert told(costs) == {"fusion.1": 0.020, "fusion.2": 0.030}
+    assert shared not in limitation_subjects(costs)
     assert told(measure_costs(path, aggregate="max", modules=["jit_step"]))["fusion.1"] == 0.040
     with pytest.raises(UsageError, match=r"jit_nothing.*hold jit_init\(1\), jit_step\(7\)"):
         measure_costs(path, modules=["jit_nothing"])

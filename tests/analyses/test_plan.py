@@ -91,7 +91,7 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     # 1f1b: four, three, two microbatches and one, beside what is always held: at most 9 GB.
     plot = memory_plot_of(planned)
     assert plot.limit == 12e9
-    assert {each.memory for each in plot.points if each.name == "1f1b"} == {9e9}
+    assert {point.memory for point in plot.points if point.name == "1f1b"} == {9e9}
     assert all(each.fits == (each.memory <= 12e9) for each in plot.points)
     unlimited = memory_plot_of(plan_run(run, memory_limit="none"))
     assert unlimited.limit is None
@@ -194,7 +194,7 @@ def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -
     best = planned.best
 
     assert report.headline == "period"
-    lengths_ns = {each.plan.name: best.length_ns(each) for each in best.candidates}
+    lengths_ns = {candidate.plan.name: best.length_ns(candidate) for candidate in best.candidates}
     assert best.best.plan.name == "zb-h2"
     assert lengths_ns["zb-h1"] > lengths_ns["zb-h2"] == best.bound_ns
     for other in (ran, replace(ran, schedule="zb-h1")):
@@ -243,16 +243,16 @@ def test_measured_times_that_exceed_64_bits_are_refused(
     document["phase_times"][0][name] = time_ns
     report = tmp_path / "report.json"
     report.write_bytes(json.encode(document))
-    said = cli.refused(*(part.format(report) for part in command))
+    message = cli.refused(*(part.format(report) for part in command))
 
     total = r"3\.2e\+10" if time_ns == 4e18 else r"8e\+21"
     limit = "at most 4.61e+09 s can be simulated, so check the measured times"
-    assert re.search(rf"all operations together take {total} s; {re.escape(limit)}$", said)
+    assert re.search(rf"all operations together take {total} s; {re.escape(limit)}$", message)
 
 
 def test_layers_whose_times_exceed_64_bits_are_refused(cli: CommandLine, tmp_path: Path) -> None:
     layers = tmp_path / "layers.csv"
     layers.write_text("name,forward_ms,backward_ms\na,1e10,2\nb,1,2\n")
 
-    said = cli.refused("layout", "--layers", str(layers), "-p", "2", "-m", "4000")
-    assert "all operations together take 4e+10 s; at most 4.61e+09 s can be simulated" in said
+    message = cli.refused("layout", "--layers", str(layers), "-p", "2", "-m", "4000")
+    assert "all operations together take 4e+10 s; at most 4.61e+09 s can be simulated" in message

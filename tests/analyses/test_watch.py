@@ -70,7 +70,7 @@ def whole(truth: Truth, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
     """Return the number of each iteration, and how many ranks it is of."""
-    return [(own.number, own.ranks) for own in rows]
+    return [(row.number, row.ranks) for row in rows]
 
 
 def page(sight: Sight, width: int = 120) -> str:
@@ -116,7 +116,7 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
     assert watcher.look(10.0).iterations == ()
     assert seen[0].ratios["period"] is None
     for rows in (seen, at_once):
-        assert [own.number for own in rows] == [0, 1, 2, 3, 4, 5]
+        assert [row.number for row in rows] == [0, 1, 2, 3, 4, 5]
         for own, true in zip(rows, planted().iterations, strict=True):
             assert own.ratios["schedule"] == pytest.approx(true.bubble_ratio["schedule"], abs=0.002)
             assert own.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
@@ -244,9 +244,9 @@ def test_a_clock_that_is_put_is_said(job: Job) -> None:
 
     (event,) = sight.events
     assert event.startswith("the clock of node1 was put by -7.000 s")
-    for own in sight.iterations:
-        true = planted().iterations[own.number].bubble_ratio["stage"]
-        assert own.ratios["stage"] == pytest.approx(true, abs=1e-12)
+    for iteration in sight.iterations:
+        true = planted().iterations[iteration.number].bubble_ratio["stage"]
+        assert iteration.ratios["stage"] == pytest.approx(true, abs=1e-12)
 
 
 def test_what_is_kept_does_not_grow_with_the_run(
@@ -321,7 +321,7 @@ def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
         ({"run": "big"}, newest.length_ns / 1e9)
     ]
     causes = {labels["cause"]: value for labels, value in scrapes[1]["bubbleviz_bubble_part_ratio"]}
-    assert causes == {own.name: own.share for own in newest.parts}
+    assert causes == {part.name: part.share for part in newest.parts}
     slow = scrapes[1]["bubbleviz_rank_compute_excess_ratio"]
     assert [labels for labels, _ in slow] == [
         {"run": "big", "rank": "2", "host": "node2", "stage": "2"}
@@ -343,10 +343,10 @@ def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
         for value in event.summary.value
     }
 
-    for own in sight.iterations:
-        found = values[own.number, "bubbleviz/bubble_ratio/schedule"]
-        assert found == pytest.approx(own.ratios["schedule"], rel=1e-6)
-        assert (own.number, "bubbleviz/iteration_duration_seconds") in values
+    for iteration in sight.iterations:
+        found = values[iteration.number, "bubbleviz/bubble_ratio/schedule"]
+        assert found == pytest.approx(iteration.ratios["schedule"], rel=1e-6)
+        assert (iteration.number, "bubbleviz/iteration_duration_seconds") in values
 
 
 def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:

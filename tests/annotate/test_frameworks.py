@@ -82,10 +82,10 @@ def renamed(planting: Planting, folder: Path, rename: Rename) -> tuple[list[Path
 
 def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> int | None:
     """Return the virtual stage of an operation, or of what a transfer belongs to."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return stages.get((rank, name))
-    key = f"{found['mb']}.{found['chunk']}.0"
+    key = f"{match['mb']}.{match['chunk']}.0"
     own = stages.get((rank, name), stages.get((rank, f"F{key}")))
     return own if own is not None else stages.get((rank, f"B{key}"))
 
@@ -97,11 +97,11 @@ def templates(names: Mapping[str, str], keep: str | tuple[str, ...] | None = "")
     """
 
     def rename(rank: int, stage: int | None, name: str) -> str | None:
-        found = _NAME.fullmatch(name)
-        template = names.get(found["op"] if found else name)
+        match = _NAME.fullmatch(name)
+        template = names.get(match["op"] if match else name)
         if template is None:
-            return name if found is None and keep is not None and name.startswith(keep) else None
-        return template.format(rank=rank, stage=stage, **(found.groupdict() if found else {}))
+            return name if match is None and keep is not None and name.startswith(keep) else None
+        return template.format(rank=rank, stage=stage, **(match.groupdict() if match else {}))
 
     return rename
 
@@ -135,10 +135,10 @@ def native_names(rank: int, stage: int | None, name: str) -> str:
         return f"bubbleviz:iteration {mark[1]} rank={rank}"
     if name == "Optimizer":
         return annotate.phase(name).name
-    found = _NAME.fullmatch(name)
-    assert found is not None, name
-    word = TRANSFERS.get(found["op"], found["op"])
-    return annotate.phase(word, microbatch=int(found["mb"]), stage=stage).name
+    match = _NAME.fullmatch(name)
+    assert match is not None, name
+    word = TRANSFERS.get(match["op"], match["op"])
+    return annotate.phase(word, microbatch=int(match["mb"]), stage=stage).name
 
 
 PITHTRAIN = templates(
@@ -154,23 +154,25 @@ PITHTRAIN = templates(
 def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
     """Return the operations with the W that follow one another joined, as one name makes them."""
     result: list[TrueOperation] = []
-    for own in sorted(operations, key=lambda o: (o.rank, o.start_ns or 0)):
+    for operation in sorted(operations, key=lambda o: (o.rank, o.start_ns or 0)):
         before = result[-1] if result else None
         follows = before is not None and (before.rank, before.phase, before.iteration) == (
-            own.rank,
-            own.phase,
-            own.iteration,
+            operation.rank,
+            operation.phase,
+            operation.iteration,
         )
-        if own.phase == "W" and follows and before is not None:
+        if operation.phase == "W" and follows and before is not None:
             result[-1] = replace(
                 before,
-                end_ns=own.end_ns,
-                file_end_ns=own.file_end_ns,
-                kernels=before.kernels + own.kernels,
-                active_ns=before.active_ns + own.active_ns,
+                end_ns=operation.end_ns,
+                file_end_ns=operation.file_end_ns,
+                kernels=before.kernels + operation.kernels,
+                active_ns=before.active_ns + operation.active_ns,
             )
         else:
-            result.append(replace(own, microbatch=None) if own.phase == "W" else own)
+            result.append(
+                replace(operation, microbatch=None) if operation.phase == "W" else operation
+            )
     return result
 
 

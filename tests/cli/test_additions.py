@@ -49,8 +49,8 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
 
 
 def test_without_nccl_the_remedy_is_named(tmp_path: Path, cli: CommandLine) -> None:
-    said = cli.refused("nccl", run_of_one_stage(tmp_path), code=1)
-    assert "under communication in a TOML file, and give it with --convention" in said
+    message = cli.refused("nccl", run_of_one_stage(tmp_path), code=1)
+    assert "under communication in a TOML file, and give it with --convention" in message
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,13 @@ def run_with_transfers(folder: Path, name: str) -> str:
     stats: dict[str, int | str] = {"hlo_module": "jit_step", "program_id": 7}
     steps = range(0, 3000, 1000)
     ops = [
-        E(own, at + start, at + end, {**stats, "run_id": at, "tf_op": f"jit(step)/{path}/dot"})
-        for at in steps
+        E(
+            own,
+            step + start,
+            step + end,
+            {**stats, "run_id": step, "tf_op": f"jit(step)/{path}/dot"},
+        )
+        for step in steps
         for own, path, start, end in (
             (name, "jvp(layer)", 0, 1),
             ("dot.2", "jvp(layer)", 1, 90),

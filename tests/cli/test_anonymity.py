@@ -209,8 +209,8 @@ def outputs_of(folder: Path) -> dict[str, Path]:
     """Return a file for every format of ``analyze``, in a folder whose name is private."""
     place = folder / f"{TOKEN}-out"
     place.mkdir(exist_ok=True)
-    names = (own for own in renderers() if own.name not in _SPECIAL)
-    return {own.name: place / f"{TOKEN}{own.suffixes[0]}" for own in names}
+    names = (renderer for renderer in renderers() if renderer.name not in _SPECIAL)
+    return {name.name: place / f"{TOKEN}{name.suffixes[0]}" for name in names}
 
 
 @pytest.fixture(params=INPUTS, ids=lambda own: own.__name__)

@@ -18,7 +18,7 @@ ONE = str(FIXTURES / "1f1b")
 
 
 def test_outputs_are_written_and_only_replaced_by_force(tmp_path: Path, cli: CommandLine) -> None:
-    names = [own.name for own in renderers()]
+    names = [renderer.name for renderer in renderers()]
     outputs = [(f"--{name}", tmp_path / f"out.{name}") for name in names]
     words = ("analyze", ONE, "--what-if")
     cli.printed(*words, *chain(*outputs))
@@ -79,9 +79,9 @@ def test_iterations_are_selected_for_the_picture_only(tmp_path: Path) -> None:
 )
 def test_wrong_usage_is_one_sentence(arguments: str, cli: CommandLine) -> None:
     option, _, value = arguments.partition("=")
-    said = cli.refused("analyze", ONE, arguments)
+    message = cli.refused("analyze", ONE, arguments)
 
-    assert (value if option == "--convention" else option) in said
+    assert (value if option == "--convention" else option) in message
 
 
 @pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])
@@ -90,17 +90,17 @@ def test_what_is_drawn_needs_a_picture(option: str, tmp_path: Path, cli: Command
     others = [[], ["--json", str(tmp_path / "a.json")]]
     others += [["--panels", str(tmp_path / "a.svg")]] if option == "--heat-map" else []
     for outputs in others:
-        said = cli.refused("analyze", ONE, option, *outputs, code=2)
-        assert said.startswith(f"bubbleviz: {option}: needs a picture to draw on; add --")
+        message = cli.refused("analyze", ONE, option, *outputs, code=2)
+        assert message.startswith(f"bubbleviz: {option}: needs a picture to draw on; add --")
     assert not list(tmp_path.iterdir())
     assert main(["analyze", ONE, option, "--svg", str(tmp_path / "b.svg")]) == 0
 
 
 def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
-    shown = cli.printed("inspect", ONE)
+    printed = cli.printed("inspect", ONE)
 
-    assert "analyze can compute bubble ratios" in shown
-    assert "zero-bubble: 96 F" in shown
+    assert "analyze can compute bubble ratios" in printed
+    assert "zero-bubble: 96 F" in printed
     several = cli.printed("inspect", "fixtures/zb-v")
     assert several.count("analyze can compute bubble ratios") == 1
     assert "and 3 files like it (-v): " in several

@@ -83,8 +83,8 @@ def test_folders_with_profiles_are_listed(tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(FIXTURES / "1f1b", tmp_path / name)
     (tmp_path / "none").mkdir()
-    for listed in answers(tmp_path, ("inspect", {}), ("inspect", {"path": "."})):
-        assert listed["folders"] == [
+    for answer in answers(tmp_path, ("inspect", {}), ("inspect", {"path": "."})):
+        assert answer["folders"] == [
             {"folder": f"⟦{tmp_path / name}⟧", "profiles": 1} for name in ("one", "two")
         ]
 
@@ -122,10 +122,10 @@ def test_the_chain_of_causes_ends_at_the_slow_rank(tmp_path: Path) -> None:
 
     assert "rank 6" in run["advice"][0]["action"]
     assert any(step["waits_for"]["rank"] == 6 for step in waits["bubbles"][0]["chain"])
-    for own in lone["bubbles"]:
-        assert own["chain"][0]["rank"] == 5
-        assert own["chain"][0]["waits_for"]["rank"] == 6
-        assert own["chain"][0]["waits_for"]["times_its_median"] > 1.1
+    for bubble in lone["bubbles"]:
+        assert bubble["chain"][0]["rank"] == 5
+        assert bubble["chain"][0]["waits_for"]["rank"] == 6
+        assert bubble["chain"][0]["waits_for"]["times_its_median"] > 1.1
     assert absent.endswith("⟦no rank 99; there are 8⟧")
 
 
@@ -141,11 +141,11 @@ def test_what_a_profile_says_is_quoted_and_cut(tmp_path: Path) -> None:
     database.close()
     report = tmp_path / "report.json"
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
-    told = json.loads(report.read_text())
-    for of_ratio in (told["summary"]["bubble_ratio"], told["summary"]["window_ns"]):
-        of_ratio[ORDER] = of_ratio.pop(told["headline"])
-    told["headline"] = told["schedule"]["name"] = ORDER
-    report.write_text(json.dumps(told))
+    document = json.loads(report.read_text())
+    for of_ratio in (document["summary"]["bubble_ratio"], document["summary"]["window_ns"]):
+        of_ratio[ORDER] = of_ratio.pop(document["headline"])
+    document["headline"] = document["schedule"]["name"] = ORDER
+    report.write_text(json.dumps(document))
     calls: list[tuple[str, dict[str, Any]]] = [
         (tool, {"path": profile.name}) for tool in ("inspect", "analyze", "why", "timeline")
     ]

@@ -36,12 +36,12 @@ def followed(path: str, cli: CommandLine) -> list[str]:
 def run_named(text: str, path: str, cli: CommandLine) -> list[str]:
     """Return the commands that a text names, each of which must run on the same file."""
     sentence = " ".join(text.split())
-    named = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)\b(?: (\S+))?", sentence)
-    for command, word in named:
+    matches = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)\b(?: (\S+))?", sentence)
+    for command, word in matches:
         given = shlex.split(word.rstrip(",;"))[0] if word and "/" in word else path
         assert given == path
         assert cli.printed(command, given), sentence
-    return [command for command, _ in named]
+    return [command for command, _ in matches]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,11 @@ def test_the_next_step_comes_first(tmp_path: Path, cli: CommandLine) -> None:
     work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(2)]
     path = str(profile(tmp_path, work, [C(10, 15, 0), C(16, 19, 1)], [R(0, 90, "other")]))
 
-    said = cli.refused("analyze", path, code=1)
-    assert said.count("bubbleviz idle") == 1
-    assert said.index("bubbleviz idle") < said.index("--convention") < said.index("'other'")
+    message = cli.refused("analyze", path, code=1)
+    assert message.count("bubbleviz idle") == 1
+    assert (
+        message.index("bubbleviz idle") < message.index("--convention") < message.index("'other'")
+    )
 
     next_steps = cli.printed("inspect", path).partition("Next\n")[2].splitlines()
     assert [line.split()[0] for line in next_steps if "convention" in line] == ["no"]
@@ -91,9 +93,9 @@ def test_no_advice_for_gpus(cli: CommandLine, subtests: pytest.Subtests) -> None
         for command in ["idle", "pgle", "analyze"]:
             with subtests.test(command=command, suffix=suffix):
                 _, printed, complained = cli(command, str(real_file(f"jax/jax_cpu4.{suffix}")))
-                shown = " ".join((printed + complained).split())
+                text = " ".join((printed + complained).split())
                 for word in ("GPU ms", "--xla_gpu", "ProfilerActivity", "idle or pgle"):
-                    assert word not in shown
+                    assert word not in text
                 assert {"idle": "jax.devices()", "pgle": "CPU ms", "analyze": "a CPU run"}[
                     command
-                ] in shown
+                ] in text

@@ -89,10 +89,10 @@ def test_a_former_ending_of_plans_does_not_get_other_content(file: str) -> None:
 def test_every_format_is_one_file(name: str, tmp_path: Path, cli: CommandLine) -> None:
     suffix = renderer_named(name).suffixes[0]
     for words in ([f"--{name}"], ["-o"]):
-        said = cli.refused("analyze", ONE, *words, f"{tmp_path}/x{suffix}/", code=2)
-        assert said.endswith(f"--{name} writes a file; leave the slash out\n")
-    said = cli.refused("analyze", ONE, f"--{name}", f"{tmp_path}", "--force", code=1)
-    assert "is a directory; name a file in it" in said
+        message = cli.refused("analyze", ONE, *words, f"{tmp_path}/x{suffix}/", code=2)
+        assert message.endswith(f"--{name} writes a file; leave the slash out\n")
+    message = cli.refused("analyze", ONE, f"--{name}", f"{tmp_path}", "--force", code=1)
+    assert "is a directory; name a file in it" in message
     assert not list(tmp_path.iterdir())
 
 
@@ -124,16 +124,16 @@ def test_an_option_writes_no_file_with_the_suffix_of_another_format(
     option: str, file: str, advised: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / file
-    said = cli.refused("analyze", ONE, f"--{option}", str(path), code=2)
-    shortened = said.replace(f"{tmp_path}/", "")
+    message = cli.refused("analyze", ONE, f"--{option}", str(path), code=2)
+    shortened = message.replace(f"{tmp_path}/", "")
     assert f"--{option} {file}: .{file.lower().rpartition('.')[2]} is the suffix of" in shortened
     assert advised in shortened
     assert not list(tmp_path.iterdir())
 
 
 def test_a_command_does_not_advise_a_format_that_it_lacks(tmp_path: Path, cli: CommandLine) -> None:
-    said = cli.refused("idle", ONE, "--svg", f"{tmp_path}/x.parquet", code=2)
-    assert said.endswith("give a name that ends in .svg\n")
+    message = cli.refused("idle", ONE, "--svg", f"{tmp_path}/x.parquet", code=2)
+    assert message.endswith("give a name that ends in .svg\n")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_an_option_writes_any_suffix_that_names_no_other_content(
 def test_a_file_is_named_once(tmp_path: Path, cli: CommandLine) -> None:
     file = str(tmp_path / "x.svg")
     for option in ("--svg", "-o"):
-        said = cli.refused("analyze", ONE, "-o", file, option, file, code=2)
-        assert f"{file}: two outputs name the same file" in said
+        message = cli.refused("analyze", ONE, "-o", file, option, file, code=2)
+        assert f"{file}: two outputs name the same file" in message
     assert not list(tmp_path.iterdir())
 
 

@@ -72,9 +72,9 @@ def test_a_link_to_nothing_makes_its_target(tmp_path: Path) -> None:
 
 
 def test_an_empty_output_asks_for_a_name(cli: CommandLine) -> None:
-    said = cli.refused("analyze", ONE, "--svg", "")
+    message = cli.refused("analyze", ONE, "--svg", "")
 
-    assert "is empty; name a file" in said
+    assert "is empty; name a file" in message
 
 
 def test_a_folder_that_takes_no_file_gives_the_next_step() -> None:

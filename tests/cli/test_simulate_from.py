@@ -31,9 +31,9 @@ def test_a_report_of_an_unknown_schedule_lacks_its_name_alone(
     unknown = tmp_path / "unknown.json"
     unknown.write_text(json.dumps(document))
 
-    said = cli.refused("simulate", "--from", str(unknown), code=2)
+    message = cli.refused("simulate", "--from", str(unknown), code=2)
 
-    assert "give --schedule NAME, or --plan FILE; the report names no schedule" in said
+    assert "give --schedule NAME, or --plan FILE; the report names no schedule" in message
     assert cli.printed("simulate", "--from", str(unknown), "--schedule", "gpipe")
 
 

@@ -65,9 +65,9 @@ CASES: dict[str, tuple[str, str, Callable[[Path], None]]] = {
 
 def suggested(text: str) -> list[str]:
     """Return the words of the command in a message, as bash reads them."""
-    found = re.search(r"((?:bubbleviz idle|nsys export) .*?)(?: breaks down.*)?$", text, re.M)
-    assert found is not None, text
-    line = "for word in " + found[1] + '; do printf "%s\\0" "$word"; done'
+    match = re.search(r"((?:bubbleviz idle|nsys export) .*?)(?: breaks down.*)?$", text, re.M)
+    assert match is not None, text
+    line = "for word in " + match[1] + '; do printf "%s\\0" "$word"; done'
     read = subprocess.run(["bash", "-c", line], capture_output=True, check=True, text=True)
     return read.stdout.split("\0")[:-1]
 

@@ -45,8 +45,8 @@ def test_commands_suggest_near_words(
 
 
 def test_a_missing_path_suggests_a_file_beside_it(cli: CommandLine) -> None:
-    said = cli.refused("analyze", str(FIXTURES / "1f1c"), code=1)
-    assert f"did you mean {FIXTURES / '1f1b'}?" in said
+    message = cli.refused("analyze", str(FIXTURES / "1f1c"), code=1)
+    assert f"did you mean {FIXTURES / '1f1b'}?" in message
     for far in (FIXTURES / "quite another name", FIXTURES / "nowhere" / "1f1b"):
         assert "check the path" in cli.refused("analyze", str(far), code=1)
 

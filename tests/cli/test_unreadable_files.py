@@ -91,8 +91,8 @@ def test_a_directory_of_nothing_that_can_be_read_is_an_error(
     command: str, bad: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     _put(BAD[bad], tmp_path)
-    said = cli.refused(command, str(tmp_path), code=1)
-    assert said.startswith(f"bubbleviz: {tmp_path / min(BAD[bad])}: ")
+    message = cli.refused(command, str(tmp_path), code=1)
+    assert message.startswith(f"bubbleviz: {tmp_path / min(BAD[bad])}: ")
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])

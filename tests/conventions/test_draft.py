@@ -112,17 +112,17 @@ def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLin
         values = ", ".join(inner.get(column, f'"{column}"') for column in columns)
         query = f"INSERT INTO NVTX_EVENTS SELECT {values} FROM NVTX_EVENTS WHERE text GLOB '*{{}}*'"
         database.execute(query.format("/forward"))
-    shown = cli.printed("inspect", str(run), "-o", str(mine))
+    printed = cli.printed("inspect", str(run), "-o", str(mine))
     _, first, below = cli.printed("inspect", str(run), "-v").partition('name = "mine"')
 
-    assert f"bubbleviz inspect {run} -o mine.toml\n" in shown
-    assert 'name = "mine"' not in shown
+    assert f"bubbleviz inspect {run} -o mine.toml\n" in printed
+    assert 'name = "mine"' not in printed
     assert mine.read_text().strip() == (first + below).strip()
     assert max(map(len, below.splitlines())) > WIDTH
     report = bubbleviz.analyze([run], convention=[str(mine)])
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
-    known = cli.refused("inspect", str(FIXTURE), "-o", str(tmp_path / "x.toml"), code=1)
-    assert "its names are known; run bubbleviz analyze without a draft" in known
+    message = cli.refused("inspect", str(FIXTURE), "-o", str(tmp_path / "x.toml"), code=1)
+    assert "its names are known; run bubbleviz analyze without a draft" in message
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_a_draft_is_tried_before_it_is_shown(tmp_path: Path, cli: CommandLine) -
     assert (operations["F"], operations["BW"]) == (96, 96)
     assert inspection.trial.attributed > 0.9
     assert inspection.trial.bubble == pytest.approx(3 / 11)
-    shown = cli.printed("inspect", str(run))
-    assert "tried on this profile: 96 F, 96 BW" in shown
-    assert "bubble ratio (schedule): 27.27 %" in shown
+    printed = cli.printed("inspect", str(run))
+    assert "tried on this profile: 96 F, 96 BW" in printed
+    assert "bubble ratio (schedule): 27.27 %" in printed
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,10 @@ def test_what_cannot_be_compiled_is_refused(
     path = tmp_path / "names.toml"
     path.write_text(text)
 
-    said = cli.refused(command, ONE, option, str(path), code=2)
-    assert said.startswith(f"bubbleviz: {path}: ")
-    assert reason in said
-    assert said.count("\n") == 1
+    message = cli.refused(command, ONE, option, str(path), code=2)
+    assert message.startswith(f"bubbleviz: {path}: ")
+    assert reason in message
+    assert message.count("\n") == 1
 
 
 KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", "ProfilerStep#3"]

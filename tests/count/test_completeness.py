@@ -147,7 +147,9 @@ def test_iterations_of_both_directions_are_whole_behind_one_that_is_cut(
     true = plant(planting, tmp_path / "whole").iterations[-1].bubble_ratio["schedule"]
     first, *others = report.iterations
     assert not first.complete
-    assert [own.ratios["schedule"].value for own in others] == [pytest.approx(true, abs=1e-6)] * 3
+    assert [other.ratios["schedule"].value for other in others] == [
+        pytest.approx(true, abs=1e-6)
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_backwards_of_forwards_before_the_capture_are_no_whole_iteration(
 ) -> None:
     first, *others = recorded(tmp_path, planting, after_ns).iterations
     assert not first.complete
-    assert all(own.complete for own in others)
+    assert all(other.complete for other in others)
 
 
 def test_passes_on_both_sides_of_an_optimizer_are_no_whole_iteration(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_a_capture_that_begins_in_an_evaluation_cuts_it_alone(
     planting = Planting(schedule="zb-h1", evaluation_at=0, iterations=3, optimizer_ns=optimizer_ns)
     first, *others = recorded(tmp_path, planting, after_ns).iterations
     assert (first.kind, first.complete) == ("evaluation", False)
-    assert [(own.kind, own.averaged) for own in others] == [("training", True)] * 2
+    assert [(other.kind, other.averaged) for other in others] == [("training", True)] * 2
 
 
 # The ranks of an iteration.

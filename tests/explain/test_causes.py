@@ -135,16 +135,16 @@ def test_causes_add_up_to_the_bubble_of_every_window_and_bubbles_to_those_of_the
         bubbles[int(row["iteration"]), int(row["rank"]), row["cause"]] += int(row["idle_ns"])
     headline: Counter[tuple[int, int, str]] = Counter()
     for iteration in report.iterations:
-        for own in iteration.ranks:
-            assert own.accounts
-            for ratio, account in own.accounts.items():
-                times = report.explanation.causes.idle_ns[ratio][iteration.index, own.rank]
+        for rank in iteration.ranks:
+            assert rank.accounts
+            for ratio, account in rank.accounts.items():
+                times = report.explanation.causes.idle_ns[ratio][iteration.index, rank.rank]
                 causes = {cause.label: ns for cause, ns in zip(Cause, times.tolist(), strict=True)}
                 assert sum(causes.values()) == account.bubble_ns
                 assert min(causes.values()) >= 0
                 if ratio == report.bubbles.ratio:
                     headline.update(
-                        {(iteration.index, own.rank, c): ns for c, ns in causes.items() if ns}
+                        {(iteration.index, rank.rank, c): ns for c, ns in causes.items() if ns}
                     )
 
     assert bubbles == headline

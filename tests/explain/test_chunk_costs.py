@@ -142,7 +142,7 @@ def test_a_page_carries_the_measured_chunks(tmp_path: Path) -> None:
 def test_a_page_carries_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
     report = bubbleviz.analyze(table_of(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
 
-    assert [own.virtual_stage for own in unsaved_numbers(report).chunk_times] == [-1]
+    assert [chunk_time.virtual_stage for chunk_time in unsaved_numbers(report).chunk_times] == [-1]
 
 
 @given(

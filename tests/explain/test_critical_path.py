@@ -101,7 +101,10 @@ def test_the_text_and_the_json_name_the_collectives() -> None:
     path = path_of(report)
     written = json.loads(json.dumps(document(report)))["critical_path"]
 
-    assert [one["what"] for one in written["collectives"]] == ["ReduceScatter", "AllReduce"]
+    assert [collective["what"] for collective in written["collectives"]] == [
+        "ReduceScatter",
+        "AllReduce",
+    ]
     assert written["collectives"][0]["last_rank"] == path.collectives[0].last_rank
     assert "it passes ReduceScatter (node0 GPU 1 (pipeline order 2) entered last" in text_of(
         report, 200

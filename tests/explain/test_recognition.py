@@ -77,10 +77,10 @@ def is_searched(rule: Schedule) -> bool:
 def test_searched_schedules_are_recognised_by_their_structure(
     rule: Schedule, p: int, m: int
 ) -> None:
-    found = named(of_orders(devices_of(planned(rule.name, p, m)), times=2))
+    recognition = named(of_orders(devices_of(planned(rule.name, p, m)), times=2))
 
     # The search may find the order of another schedule, and does for so few microbatches.
-    assert rule.name in (found.name, *found.also) or found.exact
+    assert rule.name in (recognition.name, *recognition.also) or recognition.exact
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,19 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
                 if plan.replicas > 1:
                     # Stages are not told where microbatches come from both ends.
                     run = replace(run, ranks=tuple(replace(r, stage=None) for r in run.ranks))
-                found = named(run)
-                assert rule.name in (found.name, *found.also), (p, m, chunks, found)
-                assert (found.exact, found.distance, found.deviations) == (True, 0.0, ())
-                assert [i.exact for i in found.iterations] == [True, True]
+                recognition = named(run)
+                assert rule.name in (recognition.name, *recognition.also), (
+                    p,
+                    m,
+                    chunks,
+                    recognition,
+                )
+                assert (recognition.exact, recognition.distance, recognition.deviations) == (
+                    True,
+                    0.0,
+                    (),
+                )
+                assert [i.exact for i in recognition.iterations] == [True, True]
                 sizes += 1
     assert sizes >= 3
 
@@ -120,9 +129,9 @@ def test_orders_of_the_authors_schedulers_are_named(subtests: pytest.Subtests) -
             ]
             assert len(rows) >= 5
             for row in rows[:: max(1, len(rows) // 12)]:
-                found = named(of_orders(devices_of(listed_plan(row))))
+                recognition = named(of_orders(devices_of(listed_plan(row))))
                 wanted = {OURS[name]} if name not in SEARCHED else SEARCHED[name]
-                assert found.name in wanted, (row["p"], row["m"], row["times"], found)
+                assert recognition.name in wanted, (row["p"], row["m"], row["times"], recognition)
 
 
 def each(name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8) -> list[list[Op]]:
@@ -238,19 +247,24 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
 def test_an_order_is_what_it_is_said_to_be(
     orders: list[list[Op]], said: Mapping[str, object]
 ) -> None:
-    found = named(of_orders(orders))
+    recognition = named(of_orders(orders))
 
-    assert {name: getattr(found, name) for name in said} == said
+    assert {name: getattr(recognition, name) for name in said} == said
 
 
 @pytest.mark.real_files
 def test_1f1b_in_a_v_has_no_known_name() -> None:
     rows = [row for row in reference("schedules.csv") if row["schedule"] == "1F1B-V"]
     row = next(row for row in rows if row["order"])
-    found = named(of_orders(devices_of(listed_plan(row))))
+    recognition = named(of_orders(devices_of(listed_plan(row))))
 
-    assert (found.name, found.exact, found.distance, found.deviations) == (None, False, None, ())
-    assert found.reason == "no known schedule has this order"
+    assert (recognition.name, recognition.exact, recognition.distance, recognition.deviations) == (
+        None,
+        False,
+        None,
+        (),
+    )
+    assert recognition.reason == "no known schedule has this order"
 
 
 #: What becomes of rank 1 of 1F1B with p = 4, m = 8: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6
@@ -304,10 +318,10 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
                 out.append(weights[ran])
                 ran += 1
         moved.append([*out, *weights[ran:]])
-    found = named(of_orders(moved))
+    recognition = named(of_orders(moved))
 
-    assert (found.name, found.exact, found.distance) == ("zb-1p", False, None)
-    assert found.reason == "by its structure"
+    assert (recognition.name, recognition.exact, recognition.distance) == ("zb-1p", False, None)
+    assert recognition.reason == "by its structure"
 
 
 @pytest.mark.parametrize(
@@ -381,8 +395,8 @@ def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
     orders = [[*order, Op(W, -1)] for order in devices_of(planned("1f1b"))]
     run = of_orders(orders)
     idle = run.operations.changed(has_span=(run.operations.phase != W).astype(np.int64))
-    found = named(replace(run, operations=idle))
-    assert (found.name, found.exact) == ("1f1b", True)
+    recognition = named(replace(run, operations=idle))
+    assert (recognition.name, recognition.exact) == ("1f1b", True)
 
 
 def test_the_averaged_iterations_decide() -> None:
@@ -394,18 +408,18 @@ def test_the_averaged_iterations_decide() -> None:
         [(rank, 0) for rank in range(4)],
         [iteration(0, averaged=False), iteration(1), iteration(2)],
     )
-    found = named(run)
-    assert (found.name, found.exact, found.judged) == ("1f1b", True, (1, 2))
-    assert [i.name for i in found.iterations] == ["gpipe", "1f1b", "1f1b"]
+    recognition = named(run)
+    assert (recognition.name, recognition.exact, recognition.judged) == ("1f1b", True, (1, 2))
+    assert [i.name for i in recognition.iterations] == ["gpipe", "1f1b", "1f1b"]
 
 
 def test_pipelines_of_an_iteration_may_differ() -> None:
     one, other = devices_of(planned("gpipe")), devices_of(planned("1f1b"))
     cells = [(rank, 0, order) for rank, order in enumerate([*one, *other, *other])]
     run = measured(cells, [(n % 4, n // 4) for n in range(12)])
-    found = named(run)
-    assert (found.name, found.exact) == ("1f1b", False)
-    assert found.iterations[0].names == ("gpipe", "1f1b", "1f1b")
+    recognition = named(run)
+    assert (recognition.name, recognition.exact) == ("1f1b", False)
+    assert recognition.iterations[0].names == ("gpipe", "1f1b", "1f1b")
 
 
 def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
@@ -413,9 +427,9 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     whole = each("1f1b", numbered(5))
     cut = [[op for op in order if op.microbatch > 5] for order in whole]
     cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((whole, cut)[n])]
-    found = named(measured(cells, [(rank, 0) for rank in range(4)]))
-    assert (found.name, found.iterations[0].exact) == ("1f1b", True)
-    assert found.iterations[1].name == "1f1b"
+    recognition = named(measured(cells, [(rank, 0) for rank in range(4)]))
+    assert (recognition.name, recognition.iterations[0].exact) == ("1f1b", True)
+    assert recognition.iterations[1].name == "1f1b"
 
 
 @settings(max_examples=20, deadline=None)  # searched schedules are searched first
@@ -432,21 +446,27 @@ def test_copies_are_recognised_as_one_is(
     orders = devices_of(planned(rule.name))
     for device, at in swaps:
         orders[device][at : at + 2] = reversed(orders[device][at : at + 2])
-    one = named(of_orders(orders))
+    recognition = named(of_orders(orders))
     cells = [(4 * n + rank, 0, order) for n in range(copies) for rank, order in enumerate(orders)]
     places = [(rank, n if told else None) for n in range(copies) for rank in range(4)]
     several = named(measured(cells, places))
 
-    assert (several.name, several.also, several.exact) == (one.name, one.also, one.exact)
-    assert several.distance == (None if one.distance is None else pytest.approx(one.distance))
-    assert several.deviation_count == copies * one.deviation_count
+    assert (several.name, several.also, several.exact) == (
+        recognition.name,
+        recognition.also,
+        recognition.exact,
+    )
+    assert several.distance == (
+        None if recognition.distance is None else pytest.approx(recognition.distance)
+    )
+    assert several.deviation_count == copies * recognition.deviation_count
 
 
 def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
     orders = devices_of(planned("dualpipe", 4, 8))
     cells = [(4 * n + rank, 0, order) for n in range(3) for rank, order in enumerate(orders)]
-    found = named(measured(cells, [(None, 0)] * 12))
-    assert (found.name, found.exact) == ("dualpipe", True)
+    recognition = named(measured(cells, [(None, 0)] * 12))
+    assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     # Directions may have numbers of their own, and stages be told wrong: waiting times put the
     # first and the last one beside each other.
@@ -455,13 +475,17 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
         (apart, [(None, 0)] * 4),
         ([orders[device] for device in (0, 3, 1, 2)], [(rank, 0) for rank in range(4)]),
     ):
-        found = named(measured([(rank, 0, order) for rank, order in enumerate(ran)], places))
-        assert (found.name, found.exact) == ("dualpipe", True)
+        recognition = named(measured([(rank, 0, order) for rank, order in enumerate(ran)], places))
+        assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     cells[5] = (5, 0, [*orders[1][:4], *orders[1][5:]])
-    found = named(measured(cells[:8], [(None, 0)] * 8))
-    assert (found.name, found.exact, found.deviation_count) == ("dualpipe", False, 1)
-    assert (found.deviations[0].rank, found.deviations[0].what) == (5, "missing")
+    recognition = named(measured(cells[:8], [(None, 0)] * 8))
+    assert (recognition.name, recognition.exact, recognition.deviation_count) == (
+        "dualpipe",
+        False,
+        1,
+    )
+    assert (recognition.deviations[0].rank, recognition.deviations[0].what) == (5, "missing")
 
 
 def test_a_plan_of_other_sizes_is_refused() -> None:

@@ -202,12 +202,12 @@ def test_why_there_is_no_theory_is_told_to_the_end() -> None:
     report = analysed(
         Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), what_if=True
     )
-    told = " ".join(written(theory(report, View())))
+    text = " ".join(written(theory(report, View())))
 
     assert report.what_if is not None
-    assert report.what_if.reason in told
+    assert report.what_if.reason in text
     assert "microbatch" not in report.what_if.reason
-    assert "…" not in told.split("measured", 2)[1]
+    assert "…" not in text.split("measured", 2)[1]
 
 
 def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: CommandLine) -> None:
@@ -217,11 +217,11 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
     measured = cli.json("simulate", "--from", report, "--schedule", "zb-h1", "--json", "-")
     times = ("--tf", "1", "--tb", "1.2", "--tw", "0.7", "--tcomm", "0")
     sizes = ("-p", "4", "-m", "12")
-    given = cli.json("simulate", "--schedule", "zb-h1", *sizes, *times, "--json", "-")
+    document = cli.json("simulate", "--schedule", "zb-h1", *sizes, *times, "--json", "-")
 
-    assert measured["makespan_ms"] == pytest.approx(given["makespan_ms"], rel=1e-3)
+    assert measured["makespan_ms"] == pytest.approx(document["makespan_ms"], rel=1e-3)
     assert {**measured, "makespan_ms": 0, "cost_ms": 0, "bubble_ratio": 0} == {
-        **given,
+        **document,
         "makespan_ms": 0,
         "cost_ms": 0,
         "bubble_ratio": 0,
@@ -244,8 +244,8 @@ def test_every_command_promises_the_same_of_a_schedule(
     table, saved = simulated(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
     assert main(["analyze", str(table), "--what-if", "--json", saved]) == 0
     rows = {row["name"]: row for row in json.loads(Path(saved).read_text())["what_if"]["rows"]}
-    found = cli.json("plan", saved, "--memory-limit", "none", "--json", "-")
-    planned = {row["schedule"]: row["makespan_ns"] for row in found["candidates"]}
+    document = cli.json("plan", saved, "--memory-limit", "none", "--json", "-")
+    planned = {row["schedule"]: row["makespan_ns"] for row in document["candidates"]}
     layers = ("--layers-per-stage", "2", "--schedule", name)
     (layout,) = cli.json("layout", saved, *layers, "--json", "-")["schedules"]
     promised_ms = rows[name]["makespan_ms"]
@@ -290,9 +290,9 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     assert rows["zb-h2"].speedup == pytest.approx(0, abs=0.01)
     assert (rows["1f1b"].speedup or 0) < 0
     assert max(row.speedup or 0 for row in others.rows) < 0.03
-    shown = " ".join(as_text(report, View()).split())
-    assert "stage window ms" in shown
-    assert "Consecutive iterations overlap, so the longest rank's window" in shown
+    text = " ".join(as_text(report, View()).split())
+    assert "stage window ms" in text
+    assert "Consecutive iterations overlap, so the longest rank's window" in text
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])

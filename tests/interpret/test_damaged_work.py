@@ -318,7 +318,9 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     assert next(note.what for note in report.limitations if str(path) in note.reason) == LOST
     marked = "incomplete: kernels that were launched are not in the profile"
     assert marked in headline_lines(report)[1]
-    assert report.incomplete or (marked,) == tuple(own.text for own in report.restrictions[:1])
+    assert report.incomplete or (marked,) == tuple(
+        restriction.text for restriction in report.restrictions[:1]
+    )
     # What gates and comparisons read is the same.
     file = tmp_path / "report.json"
     file.write_text(render(report, View()), encoding="utf-8")

@@ -155,9 +155,9 @@ def test_a_helper_thread_launches_no_backward(name: str, tmp_path: Path) -> None
 
     assert report.profiles[0].cross_thread_kernels == 1
     assert limitation_counts(report)[HELPERS] == 1
-    own = report.unattributed_kernels
-    assert [(k.name, k.count) for k in own] == [("loader_kernel", 1)]
-    assert name in own[0].where
+    unattributed_kernels = report.unattributed_kernels
+    assert [(k.name, k.count) for k in unattributed_kernels] == [("loader_kernel", 1)]
+    assert name in unattributed_kernels[0].where
 
 
 def test_users_add_names_of_helper_threads(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_graphs_traced_as_a_whole_are_work(
 ) -> None:
     path = graphs(profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
     report = bubbleviz.analyze([path])
-    shown = cli.printed("inspect", str(path))
+    printed = cli.printed("inspect", str(path))
 
     assert [row[:4] for row in work(report)] == [
         ("F", 0, 300, 900),
@@ -114,11 +114,11 @@ def test_graphs_traced_as_a_whole_are_work(
         ("BW", 1, 3_300, 3_900),
     ]
     assert report.summary.bubble_ratio["schedule"].mean is not None
-    assert "--cuda-graph-trace" not in limitation_text(report) + shown
+    assert "--cuda-graph-trace" not in limitation_text(report) + printed
     assert report.coverage[0].gpu_ns == report.coverage[0].attributed_gpu_ns == 2_400
-    assert "analyze can compute bubble ratios" in shown
-    assert "no CUDA kernels" not in shown
-    assert "processes    1\n" in shown
+    assert "analyze can compute bubble ratios" in printed
+    assert "no CUDA kernels" not in printed
+    assert "processes    1\n" in printed
 
 
 @pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
@@ -129,10 +129,10 @@ def test_graphs_that_cannot_be_read_are_refused(
     change(path, LOST_COLUMN)
 
     assert main(["analyze", str(path)]) == 1
-    shown = cli.printed("inspect", str(path))
-    assert "analyze cannot compute bubble ratios" in shown
-    assert "--cuda-graph-trace=node" in shown
-    assert f"the export lacks {GRAPH}.correlationId" in shown
+    printed = cli.printed("inspect", str(path))
+    assert "analyze cannot compute bubble ratios" in printed
+    assert "--cuda-graph-trace=node" in printed
+    assert f"the export lacks {GRAPH}.correlationId" in printed
 
 
 def test_a_graph_outside_every_operation_is_listed(tmp_path: Path) -> None:

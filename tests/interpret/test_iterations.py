@@ -215,7 +215,9 @@ def numbers_of(*ranges: str) -> list[str]:
 def naming(folder: Path, *patterns: str) -> Path:
     """Return a convention of some patterns, each a glob, a regex and further lines."""
     file = folder / "mine.toml"
-    file.write_text("name = 'mine'\n" + "".join(f"[[pattern]]\n{own}\n" for own in patterns))
+    file.write_text(
+        "name = 'mine'\n" + "".join(f"[[pattern]]\n{pattern}\n" for pattern in patterns)
+    )
     return file
 
 

@@ -21,8 +21,8 @@ CALLS = [C(1, 2, 1), C(3, 4, 2)]
 def _commands(text: str) -> list[list[str]]:
     """Return the commands that a text advises on a profile."""
     flat = " ".join(text.split())
-    found = re.findall(r"bubbleviz ((?:idle|nccl|pgle|inspect|analyze) \S+)", flat)
-    return [shlex.split(command) for command in found]
+    matches = re.findall(r"bubbleviz ((?:idle|nccl|pgle|inspect|analyze) \S+)", flat)
+    return [shlex.split(command) for command in matches]
 
 
 @pytest.mark.parametrize("command", ["analyze", "nccl", "pgle", "inspect"])
@@ -32,8 +32,8 @@ def test_every_refusal_leads_to_a_command_that_works(
 ) -> None:
     path = str(profile(tmp_path, KERNELS, CALLS, ranges))
     assert main([command, path]) == (command != "inspect")
-    shown = capsys.readouterr()
-    advised = _commands(shown.out + shown.err)
+    output = capsys.readouterr()
+    advised = _commands(output.out + output.err)
     assert advised == [["idle", path]]
     assert [main(words) for words in advised] == [0]
 
@@ -45,8 +45,8 @@ def test_where_nccl_ran_its_command_is_named(
     kernels = [*KERNELS, K(70, 90, 3, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)")]
     path = str(profile(tmp_path, kernels, [*CALLS, C(5, 6, 3)], []))
     main([command, path])
-    shown = capsys.readouterr()
-    advised = _commands(shown.out + shown.err)
+    output = capsys.readouterr()
+    advised = _commands(output.out + output.err)
     assert advised == [["idle", path], ["nccl", path]]
     assert [main(words) for words in advised] == [0, 0]
 
@@ -57,10 +57,10 @@ def test_a_single_kernel_leads_to_inspect_alone(
     path = str(profile(tmp_path, KERNELS[:1], CALLS[:1], []))
     for command in ("analyze", "nccl", "pgle", "inspect"):
         main([command, path])
-        shown = capsys.readouterr()
+        output = capsys.readouterr()
         expected = [["inspect", path]] if command == "analyze" else []
-        assert _commands(shown.out + shown.err) == expected
-        assert (command == "inspect") == ("too little for any command" in shown.out)
+        assert _commands(output.out + output.err) == expected
+        assert (command == "inspect") == ("too little for any command" in output.out)
 
 
 def test_a_draft_that_works_is_promised(tmp_path: Path) -> None:

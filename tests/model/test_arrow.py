@@ -133,13 +133,13 @@ def test_stages_that_are_not_known_are_null(report: Report) -> None:
 
 
 def test_iterations_are_those_of_the_json(report: Report) -> None:
-    told = json.loads(json_renderer.render(report, View()))["iterations"]
+    iterations = json.loads(json_renderer.render(report, View()))["iterations"]
     table = pa.table(report.iterations)
     primary = table["bubble_ratio"].to_pylist()
     assert primary == table[f"bubble_ratio_{report.headline}"].to_pylist()
 
     expected = []
-    for iteration in told:
+    for iteration in iterations:
         row = {}
         for key, value in iteration.items():
             if key in {"ranks", "cause_ns"}:

@@ -108,7 +108,7 @@ def _with_ids(planting: Planting, place: Place, calls: Arrays) -> Arrays:
 
 def _dropped(planting: Planting, device: Arrays, rows: Ints) -> Bools:
     """Return which calls are left out: of every so many kernels, never at the edge of a span."""
-    every = planting.drop_calls_every
+    drop_calls_every = planting.drop_calls_every
     operation, compute = device["operation"][rows], device["kind"][rows] == KERNEL
     inner = np.zeros(len(rows), dtype=np.bool_)
     ids = np.where(compute, operation, NONE)
@@ -116,7 +116,11 @@ def _dropped(planting: Planting, device: Arrays, rows: Ints) -> Bools:
     grouped = ids[position]
     inner[position[1:-1]] = (grouped[1:-1] == grouped[:-2]) & (grouped[1:-1] == grouped[2:])
     inner &= ids != NONE
-    chosen = np.flatnonzero(inner)[every - 1 :: every] if every else np.zeros(0, dtype=np.int64)
+    chosen = (
+        np.flatnonzero(inner)[drop_calls_every - 1 :: drop_calls_every]
+        if drop_calls_every
+        else np.zeros(0, dtype=np.int64)
+    )
     dropped = np.zeros(len(rows), dtype=np.bool_)
     dropped[chosen] = True
     return dropped

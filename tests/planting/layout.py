@@ -110,8 +110,8 @@ def written(path: Path) -> Iterator[sqlite3.Connection]:
 @cache
 def _statements() -> Mapping[str, str]:
     """Return the statement that makes each table, in the order of the layout."""
-    found = re.findall(r"CREATE TABLE \w+ \(.*?\n\)", _ddl(), re.DOTALL)
-    return {statement.split()[2]: statement for statement in found}
+    matches = re.findall(r"CREATE TABLE \w+ \(.*?\n\)", _ddl(), re.DOTALL)
+    return {statement.split()[2]: statement for statement in matches}
 
 
 @cache

@@ -398,7 +398,7 @@ def _chimera(p: int, m: int, _: int) -> Plan:
                 slots[device].append((enters + stage, Operation(virtual_stage, F, mb)))
                 returns = enters + 2 * p - 1 - stage
                 slots[device].append((returns, Operation(virtual_stage, BW, mb)))
-    orders = tuple(tuple(op for _, op in sorted(own)) for own in slots)
+    orders = tuple(tuple(op for _, op in sorted(slot)) for slot in slots)
     return Plan(p, m, 1, _v_shape(p), orders, replicas=2)
 
 

@@ -73,11 +73,11 @@ def simulation_of(planting: Planting) -> Simulation:
 
 def _durations(planting: Planting, plan: Plan) -> Duration:
     """Return durations with the planted jitter and slow stage."""
-    share = plan.chunks
+    chunks = plan.chunks
     base = stage_durations(
-        planting.forward_ns // share,
-        planting.backward_ns // share,
-        planting.weight_ns // share,
+        planting.forward_ns // chunks,
+        planting.backward_ns // chunks,
+        planting.weight_ns // chunks,
         planting.optimizer_ns,
     )
     shape = (planting.iterations, len(Phase), plan.virtual_stages, planting.microbatches + 2)
@@ -91,7 +91,7 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
         scale = 1.0
         if planting.layers:
             own = planting.layers_of(op.virtual_stage % (plan.virtual_stages // plan.replicas))
-            scale *= share * sum(planting.layers[layer] for layer in own) / 100
+            scale *= chunks * sum(planting.layers[layer] for layer in own) / 100
         if noise is not None:
             scale += (
                 planting.jitter * noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]

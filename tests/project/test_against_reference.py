@@ -254,9 +254,9 @@ def test_from_kernel_to_range(
     held: str,
     folder: Path,
 ) -> None:
-    found = check(Rows(tuple(kernels), calls, ranges, threads=threads), folder).attributions
+    attributions = check(Rows(tuple(kernels), calls, ranges, threads=threads), folder).attributions
 
-    assert ", ".join(f"{a.how} {a.range.name}" if a.range else a.how for a in found) == held
+    assert ", ".join(f"{a.how} {a.range.name}" if a.range else a.how for a in attributions) == held
 
 
 def test_ranks_that_do_not_pair(folder: Path) -> None:

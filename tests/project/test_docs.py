@@ -238,7 +238,10 @@ def test_options_in_text_exist(page: Path) -> None:
     named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
     commands = typer.main.get_command(application()).commands.values()  # type: ignore[attr-defined]
     known = {
-        word for c in commands for own in c.params for word in (*own.opts, *own.secondary_opts)
+        word
+        for c in commands
+        for param in c.params
+        for word in (*param.opts, *param.secondary_opts)
     }
 
     assert named - {

@@ -41,14 +41,15 @@ def test_the_recipe_of_conda_requires_what_the_package_does() -> None:
     project = toml_files.load((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     recipe = (CHECKOUT / "scripts/conda/recipe.yaml").read_text("utf-8")
     run = recipe.partition("  run:\n")[2].partition("\ntests:")[0]
-    required = {one.partition(";")[0] for one in project["project"]["dependencies"]}
+    required = {dependency.partition(";")[0] for dependency in project["project"]["dependencies"]}
 
     assert {re.sub(r" (?=[<>])", "", one) for one in re.findall(r"(?:- |then: )([a-z].*)", run)} - {
         "python",
         'if: match(python, "<3.11")',
     } == required
     assert all(
-        f"- {one.replace('>', ' >', 1)}" in recipe for one in project["build-system"]["requires"]
+        f"- {require.replace('>', ' >', 1)}" in recipe
+        for require in project["build-system"]["requires"]
     )
 
 

@@ -25,6 +25,6 @@ def test_exports_hold_the_run_that_was_planted(
     report = bubbleviz.analyze(tmp_path)
     assert len(report.ranks) == 16
     assert len({rank.stage for rank in report.ranks}) == 4
-    found = report.summary.bubble_ratio
+    bubble_ratio = report.summary.bubble_ratio
     for ratio in ("stage", "period"):
-        assert found[ratio].mean == pytest.approx(run.ratios()[ratio], abs=1e-9)
+        assert bubble_ratio[ratio].mean == pytest.approx(run.ratios()[ratio], abs=1e-9)

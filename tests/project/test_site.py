@@ -18,7 +18,7 @@ def test_every_option_has_its_line(tmp_path: Path) -> None:
 
 
 def test_a_run_of_the_gallery_is_shown_as_its_command_gives_it(tmp_path: Path) -> None:
-    shown = next(one for one in gallery.RUNS if one.name == "gpipe")
+    shown = next(run for run in gallery.RUNS if run.name == "gpipe")
 
     assert list(gallery.write(tmp_path / "runs", tmp_path, [shown])) == ["gpipe"]
 

@@ -47,8 +47,8 @@ def test_the_parts_of_every_window_add_up(name: str) -> None:
     report, _ = analysed(name)
 
     for iteration in report.iterations:
-        for own in iteration.ranks:
-            for account in own.accounts.values():
+        for rank in iteration.ranks:
+            for account in rank.accounts.values():
                 parts = (
                     account.compute_ns
                     + account.optimizer_ns

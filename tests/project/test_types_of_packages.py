@@ -77,10 +77,10 @@ def test_crossing_types_are_found() -> None:
 
 
 def test_every_type_that_crosses_packages_has_one_line() -> None:
-    listed = ROW.findall(GUIDE.read_text("utf-8"))
+    matches = ROW.findall(GUIDE.read_text("utf-8"))
 
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(list_crossing_types(read_modules()))
+    assert len(matches) == len(set(matches))
+    assert set(matches) == set(list_crossing_types(read_modules()))
 
 
 def test_the_files_on_the_paths_exist() -> None:

@@ -134,11 +134,11 @@ def percent(ratio: float | None) -> str:
 @pytest.mark.parametrize("name", list(REPORTS))
 def test_a_window_around_an_iteration_has_its_ratios(name: str, opened: Open) -> None:
     report = REPORTS[name]
-    own = opened(report)
+    page = opened(report)
 
     for iteration in report.iterations:
-        own.page.select_option("#iteration", str(iteration.index))
-        rows = own.page.locator("#window-ratios tbody tr").all()
+        page.page.select_option("#iteration", str(iteration.index))
+        rows = page.page.locator("#window-ratios tbody tr").all()
         read = {
             row.locator("th").inner_text(): row.locator("td").first.inner_text() for row in rows
         }
@@ -146,11 +146,11 @@ def test_a_window_around_an_iteration_has_its_ratios(name: str, opened: Open) ->
 
 
 def test_the_ratios_of_a_part_are_those_of_a_plain_sum(opened: Open) -> None:
-    own = opened(SMALL)
-    start, end = own.run("return run.workSpan(0)")
+    page = opened(SMALL)
+    start, end = page.run("return run.workSpan(0)")
     low, high = start + (end - start) * 0.3, start + (end - start) * 0.62
-    found = own.run(f"return run.ratios({low}, {high})")
-    base = int(own.run("return run.data.base_ns"))
+    found = page.run(f"return run.ratios({low}, {high})")
+    base = int(page.run("return run.data.base_ns"))
     expected = plain_schedule(SMALL, 0, low + base, high + base)
 
     assert found[0]["name"] == "schedule"
@@ -161,8 +161,8 @@ def plain_schedule(report: Report, index: int, low: float, high: float) -> float
     """Return 1 - work / window of an iteration's part, summed operation by operation."""
     operations, busy = report.operations, report.busy
     window = work = 0.0
-    for own in report.iterations[index].ranks:
-        account = own.accounts["schedule"]
+    for rank in report.iterations[index].ranks:
+        account = rank.accounts["schedule"]
         window += max(0.0, min(high, account.end_ns) - max(low, account.start_ns))
     for row, operation in enumerate(busy.operation.tolist()):
         mine = operations.iteration[operation] == index and operations.phase[operation] in WORK
@@ -174,9 +174,9 @@ def plain_schedule(report: Report, index: int, low: float, high: float) -> float
 @pytest.mark.parametrize("name", list(REPORTS))
 def test_idle_time_of_an_iteration_is_that_of_the_report_by_cause(name: str, opened: Open) -> None:
     report = REPORTS[name]
-    own = opened(report)
+    page = opened(report)
     for iteration in report.iterations:
-        sums = own.run(f"return run.idle(...run.workSpan({iteration.index}))")
+        sums = page.run(f"return run.idle(...run.workSpan({iteration.index}))")
         told = report.explanation.causes.of_iteration(report.headline, iteration.index)
         known = iteration.ratios[report.headline].value is not None
 
@@ -187,26 +187,26 @@ def test_idle_time_of_an_iteration_is_that_of_the_report_by_cause(name: str, ope
 
 
 def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
-    own = opened(SMALL)
-    x, y = own.box(5)
+    page = opened(SMALL)
+    x, y = page.box(5)
     time = "return timeline.timeAt({x} - timeline.canvas.getBoundingClientRect().left)"
-    before, under = own.view(), own.run(time.format(x=x))
+    before, under = page.view(), page.run(time.format(x=x))
     pixel = (before[1] - before[0]) / 800
-    own.page.mouse.move(x, y)
-    own.page.mouse.wheel(0, 30)
-    own.page.wait_for_timeout(300)
-    assert own.page.evaluate("() => scrollY") == 30
-    assert own.view() == before
-    own.page.mouse.wheel(0, -30)
-    own.page.wait_for_timeout(300)
-    own.page.keyboard.down("Control")
-    own.page.mouse.wheel(0, -400)
-    own.page.keyboard.up("Control")
-    own.frame()
-    after = own.view()
+    page.page.mouse.move(x, y)
+    page.page.mouse.wheel(0, 30)
+    page.page.wait_for_timeout(300)
+    assert page.page.evaluate("() => scrollY") == 30
+    assert page.view() == before
+    page.page.mouse.wheel(0, -30)
+    page.page.wait_for_timeout(300)
+    page.page.keyboard.down("Control")
+    page.page.mouse.wheel(0, -400)
+    page.page.keyboard.up("Control")
+    page.frame()
+    after = page.view()
 
     assert after[1] - after[0] < 0.6 * (before[1] - before[0])
-    assert own.run(time.format(x=x)) == pytest.approx(under, abs=pixel)
+    assert page.run(time.format(x=x)) == pytest.approx(under, abs=pixel)
 
 
 @pytest.mark.parametrize(
@@ -215,31 +215,31 @@ def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
 def test_an_operation_of_a_rank_is_found(
     words: str, found: tuple[str, int] | None, opened: Open
 ) -> None:
-    own = opened(SMALL)
-    own.page.get_by_label("find").fill(words)
-    own.page.get_by_label("find").press("Enter")
+    page = opened(SMALL)
+    page.page.get_by_label("find").fill(words)
+    page.page.get_by_label("find").press("Enter")
     told = "const row = timeline.selected; return row < 0 ? null"
-    chosen = own.run(f"{told} : [run.label(row), run.operations.rank[row]]")
+    chosen = page.run(f"{told} : [run.label(row), run.operations.rank[row]]")
 
     assert chosen == (None if found is None else [*found])
 
 
 def test_dragging_pans_and_zero_shows_all(opened: Open) -> None:
-    own = opened(SMALL)
-    x, y = own.box(5)
-    own.run("timeline.zoom(0.3)")
-    before = own.view()
-    own.page.mouse.move(x, y)
-    own.page.mouse.down()
-    own.page.mouse.move(x - 120, y, steps=4)
-    own.page.mouse.up()
-    panned = own.view()
-    own.page.keyboard.press("0")
-    whole = own.view()
+    page = opened(SMALL)
+    x, y = page.box(5)
+    page.run("timeline.zoom(0.3)")
+    before = page.view()
+    page.page.mouse.move(x, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x - 120, y, steps=4)
+    page.page.mouse.up()
+    panned = page.view()
+    page.page.keyboard.press("0")
+    whole = page.view()
 
     assert panned[0] > before[0]
     assert panned[1] - panned[0] == pytest.approx(before[1] - before[0])
-    assert whole[0] <= own.run("return run.startNs") < own.run("return run.endNs") <= whole[1]
+    assert whole[0] <= page.run("return run.startNs") < page.run("return run.endNs") <= whole[1]
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ def test_dragging_pans_and_zero_shows_all(opened: Open) -> None:
     [("ArrowRight", "later"), ("ArrowLeft", "earlier"), ("+", "closer"), ("-", "farther")],
 )
 def test_keys_move_the_view(key: str, moves: str, opened: Open) -> None:
-    own = opened(SMALL)
-    own.run("timeline.zoom(0.2); timeline.canvas.focus()")
-    before = own.view()
-    own.page.keyboard.press(key)
-    after = own.view()
+    page = opened(SMALL)
+    page.run("timeline.zoom(0.2); timeline.canvas.focus()")
+    before = page.view()
+    page.page.keyboard.press(key)
+    after = page.view()
 
     length = (after[1] - after[0]) / (before[1] - before[0])
     assert {
@@ -263,15 +263,15 @@ def test_keys_move_the_view(key: str, moves: str, opened: Open) -> None:
 
 
 def test_hovering_tells_an_operation(opened: Open) -> None:
-    own = opened(SMALL)
-    row = int(own.run("return run.compute.operation[7]"))
-    own.page.mouse.move(*own.box(row))
-    tip = own.page.locator(".tip")
+    page = opened(SMALL)
+    row = int(page.run("return run.compute.operation[7]"))
+    page.page.mouse.move(*page.box(row))
+    tip = page.page.locator(".tip")
     tip.wait_for(state="visible")
     what, where = tip.inner_text().splitlines()
 
-    assert what == own.run(f"return run.label({row})")
-    rank = own.run(f"return run.rankLabel(run.operations.rank[{row}])")
+    assert what == page.run(f"return run.label({row})")
+    rank = page.run(f"return run.rankLabel(run.operations.rank[{row}])")
     assert where.startswith(f"{rank}, ")
 
 
@@ -282,9 +282,9 @@ def following(row: int) -> int:
 
 
 def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
-    own = opened(SMALL)
-    row = int(own.run("return run.compute.operation[3]"))
-    own.page.mouse.click(*own.box(row))
+    page = opened(SMALL)
+    row = int(page.run("return run.compute.operation[3]"))
+    page.page.mouse.click(*page.box(row))
     operations = SMALL.operations
     same = [
         other
@@ -293,64 +293,64 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
         and operations.microbatch[other] == operations.microbatch[row]
         and operations.phase[other] < 7
     ]
-    chain = own.run("return [...timeline.chain]")
+    chain = page.run("return [...timeline.chain]")
 
     assert sorted(chain) == same
-    assert own.page.locator("#operation .chain li").count() == len(same)
-    assert own.page.locator("#operation h4").first.inner_text() == own.run(
+    assert page.page.locator("#operation .chain li").count() == len(same)
+    assert page.page.locator("#operation h4").first.inner_text() == page.run(
         f"return run.label({row})"
     )
-    told = own.page.locator("#operation").inner_text()
+    told = page.page.locator("#operation").inner_text()
     assert f"exactly {operations.end_ns[row] - operations.start_ns[row]:,} ns" in told
     assert f"{operations.kernels[row]} compute kernels" in told
     assert operations.names[operations.name_id[row]] in told
-    own.page.get_by_role("button", name="next on its rank").click()
-    assert own.run("return timeline.selected") == following(row)
-    own.page.locator("#timeline canvas").focus()
-    own.page.keyboard.press("Escape")
-    assert own.run("return timeline.selected") == -1
+    page.page.get_by_role("button", name="next on its rank").click()
+    assert page.run("return timeline.selected") == following(row)
+    page.page.locator("#timeline canvas").focus()
+    page.page.keyboard.press("Escape")
+    assert page.run("return timeline.selected") == -1
 
 
 def test_keys_go_from_operation_to_operation(opened: Open) -> None:
-    own = opened(SMALL)
-    own.page.locator("#timeline canvas").focus()
+    page = opened(SMALL)
+    page.page.locator("#timeline canvas").focus()
     visited = []
     for key in ("n", "n", "ArrowDown", "p"):
-        own.page.keyboard.press(key)
-        visited.append(own.run("return timeline.selected"))
+        page.page.keyboard.press(key)
+        visited.append(page.run("return timeline.selected"))
     rank = SMALL.operations.rank
 
     assert visited[1] == following(visited[0])
     assert rank[visited[2]] == rank[visited[1]] + 1
     assert following(visited[3]) == visited[2]
-    assert own.page.locator("#live").inner_text() != ""
+    assert page.page.locator("#live").inner_text() != ""
 
 
 def test_a_chain_stays_on_its_rank_where_pipelines_are_not_known(opened: Open) -> None:
     copies = tuple(replace(rank, stage=rank.index // 2, pipeline=None) for rank in SMALL.ranks)
-    own = opened(replace(SMALL, ranks=copies))
-    own.run("timeline.select(run.compute.operation[3])")
-    ranks = own.run("return [...timeline.chain].map((row) => run.operations.rank[row])")
+    page = opened(replace(SMALL, ranks=copies))
+    page.run("timeline.select(run.compute.operation[3])")
+    ranks = page.run("return [...timeline.chain].map((row) => run.operations.rank[row])")
 
     assert len(ranks) == 2
     assert set(ranks) == {0}
-    assert "pipeline is unknown" in own.page.locator("#operation").inner_text()
+    assert "pipeline is unknown" in page.page.locator("#operation").inner_text()
 
 
 def test_a_window_is_selected_by_dragging(opened: Open) -> None:
-    own = opened(SMALL)
-    x, y = own.box(5)
-    own.page.get_by_role("button", name="Select window").click()
-    own.page.mouse.move(x - 60, y)
-    own.page.mouse.down()
-    own.page.mouse.move(x + 60, y, steps=4)
-    own.page.mouse.up()
-    low, high = own.run("return timeline.window")
+    page = opened(SMALL)
+    x, y = page.box(5)
+    page.page.get_by_role("button", name="Select window").click()
+    page.page.mouse.move(x - 60, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x + 60, y, steps=4)
+    page.page.mouse.up()
+    low, high = page.run("return timeline.window")
 
     assert low < high
-    assert own.page.locator("#window-ratios tbody tr").count() == 4
-    own.page.get_by_role("button", name="clear").click()
-    assert own.run("return timeline.window") is None
+    assert page.page.locator("#window-ratios tbody tr").count() == 4
+    page.page.get_by_role("button", name="clear").click()
+    assert page.run("return timeline.window") is None
 
 
 # Switches
@@ -366,12 +366,12 @@ def pixels(own: Opened) -> str:
 def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Open) -> None:
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
-    own = opened(report_of([*first, *second]))
+    page = opened(report_of([*first, *second]))
     # What begins before the view counts as well.
-    own.run(f"timeline.show({from_ns}, 180); return null")
-    own.frame()
+    page.run(f"timeline.show({from_ns}, 180); return null")
+    page.frame()
 
-    seen = own.run(
+    seen = page.run(
         """const { canvas } = timeline, scale = canvas.width / canvas.getBoundingClientRect().width;
         const at = (ns, share) => [timeline.x(ns) * scale, timeline.top(share) * scale, 1, 1];
         const colour = (...place) => canvas.getContext("2d").getImageData(...at(...place)).data;
@@ -385,24 +385,24 @@ def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Op
 
 @pytest.mark.parametrize("lane", ["operations", "communication", "causes", "critical path"])
 def test_lanes_are_switched(lane: str, opened: Open) -> None:
-    own = opened(SMALL)
-    before = pixels(own)
-    box = own.page.get_by_label(lane, exact=True)
+    page = opened(SMALL)
+    before = pixels(page)
+    box = page.page.get_by_label(lane, exact=True)
     box.click()
-    switched = pixels(own)
+    switched = pixels(page)
     box.click()
 
     assert switched != before
-    assert pixels(own) == before
+    assert pixels(page) == before
 
 
 def test_rows_can_be_stages(opened: Open) -> None:
-    own = opened(SMALL)
-    own.page.select_option("#rows", "stage")
-    labels = own.run("return timeline.rows.map((row) => row.label)")
+    page = opened(SMALL)
+    page.page.select_option("#rows", "stage")
+    labels = page.run("return timeline.rows.map((row) => row.label)")
 
     assert labels == [f"stage {stage}" for stage in range(4)]
-    assert shown_ratios(own) == pytest.approx([3 / 11] * 4)
+    assert shown_ratios(page) == pytest.approx([3 / 11] * 4)
 
 
 def shown_ratios(own: Opened) -> list[float]:
@@ -431,20 +431,20 @@ def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
     ratios = [{r.rank: r.bubble_ratio["schedule"] for r in it.ranks} for it in report.iterations]
     drawn = [rank.index for rank in report.ranks if rows == "rank" or rank.pipeline == 0]
     drawn.sort(key=lambda rank: (rows == "stage" and report.ranks[rank].stage, rank))
-    own = opened(report)
-    own.page.select_option("#rows", rows)
+    page = opened(report)
+    page.page.select_option("#rows", rows)
 
     for index, iteration in enumerate(report.iterations):
-        own.page.select_option("#iteration", str(index))
-        assert shown_ratios(own) == pytest.approx([ratios[index][rank] for rank in drawn])
-        assert ratio_title(own) in {
+        page.page.select_option("#iteration", str(index))
+        assert shown_ratios(page) == pytest.approx([ratios[index][rank] for rank in drawn])
+        assert ratio_title(page) in {
             f"bubble in iteration {iteration.name}",
             f"bubble in {iteration.name}",
         }
-    own.page.get_by_role("button", name="Whole run").click()
+    page.page.get_by_role("button", name="Whole run").click()
     means = [fmean(of_rank[rank] or 0.0 for of_rank in ratios) for rank in drawn]
-    assert shown_ratios(own) == pytest.approx(means)
-    assert "mean of 3" in ratio_title(own)
+    assert shown_ratios(page) == pytest.approx(means)
+    assert "mean of 3" in ratio_title(page)
 
 
 def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> None:
@@ -475,11 +475,11 @@ def test_light_and_dark(opened: Open) -> None:
 @pytest.mark.parametrize("width", [1024, 1280, 2560])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_has_to_be_scrolled_sideways(width: int, scheme: str, opened: Open) -> None:
-    own = opened(SMALL, width, scheme)
+    page = opened(SMALL, width, scheme)
 
-    assert own.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= width
     for chart in ("trend", "causes-chart", "heat"):
-        assert own.page.locator(f"#{chart} svg").count() == 1
+        assert page.page.locator(f"#{chart} svg").count() == 1
 
 
 LACKING = Limitation("a", "b", kind=LimitationKind.OPERATIONS_LACKING)
@@ -493,7 +493,7 @@ def test_the_headline_has_every_restriction(opened: Open) -> None:
     shown = opened(report).page.locator("#headline").inner_text()
 
     assert len(report.restrictions) == 2
-    assert "; ".join(own.text for own in report.restrictions) in shown
+    assert "; ".join(restriction.text for restriction in report.restrictions) in shown
 
 
 def test_the_headline_of_one_iteration_has_no_joint_without_a_spread(opened: Open) -> None:
@@ -538,24 +538,24 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
     ids=["all", "image", "long"],
 )
 def test_hostile_names_are_inert(text: str, opened: Open) -> None:
-    own = opened(named(SMALL, text))
+    page = opened(named(SMALL, text))
     said: list[str] = []
 
     def spoken(dialog: Dialog) -> None:
         said.append(dialog.message)
         dialog.dismiss()
 
-    own.page.on("dialog", spoken)
-    row = int(own.run("return run.compute.operation[3]"))
-    own.page.mouse.move(*own.box(row))
-    own.page.mouse.click(*own.box(row))
-    own.page.get_by_label("causes", exact=True).click()
-    own.page.wait_for_timeout(50)
+    page.page.on("dialog", spoken)
+    row = int(page.run("return run.compute.operation[3]"))
+    page.page.mouse.move(*page.box(row))
+    page.page.mouse.click(*page.box(row))
+    page.page.get_by_label("causes", exact=True).click()
+    page.page.wait_for_timeout(50)
 
     assert said == []
-    assert own.page.locator("script").count() == opened(SMALL).page.locator("script").count()
-    assert own.page.locator("main img").count() == 0
-    assert own.page.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert page.page.locator("script").count() == opened(SMALL).page.locator("script").count()
+    assert page.page.locator("main img").count() == 0
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
 # Served

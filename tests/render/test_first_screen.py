@@ -149,8 +149,8 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
     report = run_of(64)
     (first,) = report.iterations
     ranks = tuple(
-        replace(own, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(own.rank, 0.5)})
-        for own in first.ranks
+        replace(rank, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(rank.rank, 0.5)})
+        for rank in first.ranks
     )
     changed = replace(report, iterations=in_order((replace(first, ranks=ranks_of(ranks)),)))
 
@@ -243,8 +243,8 @@ def test_an_unknown_ratio_is_of_no_iteration_and_says_how_to_know_it(tmp_path: P
     assert ", 0 of 6 iterations averaged" in lines[1]
     assert first.startswith("First: Set the sizes of the run with --parallel tp=,pp=,dp=: ")
     assert not rest
-    known = bubbleviz.analyze(tmp_path, parallel=Parallel(tp=2, pp=4, dp=2))
-    assert known.bubble_ratio is not None
+    report = bubbleviz.analyze(tmp_path, parallel=Parallel(tp=2, pp=4, dp=2))
+    assert report.bubble_ratio is not None
 
 
 @pytest.mark.parametrize(("cut_ns", "most"), [(20_000_000, True), (80_000_000, False)])

@@ -49,8 +49,8 @@ def test_an_empty_report_shows_that_it_is() -> None:
 
 
 def test_it_says_what_the_table_says(report: Report) -> None:
-    found = Read(fragment(report)).text
-    flat = " ".join(found.split())
+    text = Read(fragment(report)).text
+    flat = " ".join(text.split())
 
     for line in table_of(report, View()).splitlines()[:3]:
         assert line in flat

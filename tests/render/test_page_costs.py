@@ -58,8 +58,8 @@ def saved(report: Report, folder: Path) -> str:
 
 def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) -> None:
     report = analysed(RUN)
-    found = report.slowdowns
-    assert found is not None
+    slowdowns = report.slowdowns
+    assert slowdowns is not None
     places = {rank.index: (rank.pipeline, rank.stage) for rank in report.ranks}
     assert places[5] == (1, 1), "the planted rank"
 
@@ -72,22 +72,22 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
             for replica, row in enumerate(rows)
             for stage, text in enumerate(row[1:])
         }
-        for index, slowdown in found.by_rank.items():
+        for index, slowdown in slowdowns.by_rank.items():
             assert shown[places[index]] == float(f"{slowdown:.2f}")
         assert max(shown, key=lambda place: shown[place]) == (1, 1)
         exact = own.page.locator("#slowdowns tbody span").first.get_attribute("title")
-        assert float(str(exact)) == found.by_rank[0]
-        assert f"{found.total:.3f} times as long" in section_of(own, "slowdown").inner_text()
+        assert float(str(exact)) == slowdowns.by_rank[0]
+        assert f"{slowdowns.total:.3f} times as long" in section_of(own, "slowdown").inner_text()
 
 
 def test_the_curve_has_the_slowdown_of_each_iteration(opened: Open) -> None:
     report = analysed(RUN)
-    found = report.slowdowns
-    assert found is not None
+    slowdowns = report.slowdowns
+    assert slowdowns is not None
     own = opened(report)
     values = own.run("return charts.views.get('slowdown-trend').spec.data.values")
 
-    assert {value["index"]: value["slowdown"] for value in values} == found.by_iteration
+    assert {value["index"]: value["slowdown"] for value in values} == slowdowns.by_iteration
     names = {value["index"]: value["iteration"] for value in values}
     assert names == {i.index: i.name for i in report.iterations if i.averaged}
     own.run("await timeline.callbacks.iteration(1)")
@@ -106,9 +106,9 @@ def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -
     assert len(rows) == 64
     caption = own.page.locator("#slowdowns caption").inner_text()
     assert caption == "64 of 66 replicas: those with the slowest ranks"
-    found = report.slowdowns
-    assert found is not None
-    slowest = max(found.by_rank, key=lambda rank: found.by_rank[rank])
+    slowdowns = report.slowdowns
+    assert slowdowns is not None
+    slowest = max(slowdowns.by_rank, key=lambda rank: slowdowns.by_rank[rank])
     assert f"replica {slowest // 2}" in [row[0] for row in rows]
 
 

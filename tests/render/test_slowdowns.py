@@ -16,10 +16,10 @@ RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_stage=1
 def test_a_table_with_what_costs_most(tmp_path: Path, cli: CommandLine) -> None:
     plant(RUN, tmp_path)
     report = bubbleviz.analyze(tmp_path)
-    found = report.slowdowns
-    assert found is not None
+    slowdowns = report.slowdowns
+    assert slowdowns is not None
     printed = cli.printed("analyze", str(tmp_path), "-v", "slowdown")
 
-    assert re.search(rf"all together\s+{found.total:.3f}", printed)
-    assert re.search(rf"stage 1\s+{found.by_stage[1]:.3f}", printed)
+    assert re.search(rf"all together\s+{slowdowns.total:.3f}", printed)
+    assert re.search(rf"stage 1\s+{slowdowns.by_stage[1]:.3f}", printed)
     assert "slowest 3 %" in printed

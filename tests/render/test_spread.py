@@ -110,7 +110,7 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     """A phase of 1 ms of 150 ms: a tenth more of it is nothing."""
     report = run_of(6)
     (iteration,) = report.iterations
-    busy = [dict(own.busy_ns) | {"Optimizer": MS} for own in iteration.ranks]
+    busy = [dict(rank.busy_ns) | {"Optimizer": MS} for rank in iteration.ranks]
     busy[3]["Optimizer"] = round(times * MS)
     ranks = [replace(own, busy_ns=b) for own, b in zip(iteration.ranks, busy, strict=True)]
     changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))

@@ -72,8 +72,8 @@ def hatched(svg: str) -> list[tuple[float, float]]:
         if element.get("fill", "").startswith("url(#bv-bubble)")
         and element.get("d", "").count("M") > 1
     )
-    found = re.findall(r"M([0-9.]+) [0-9.]+h([0-9.]+)v", path)
-    return [(float(left), float(width)) for left, width in found]
+    matches = re.findall(r"M([0-9.]+) [0-9.]+h([0-9.]+)v", path)
+    return [(float(left), float(width)) for left, width in matches]
 
 
 def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
@@ -508,6 +508,6 @@ def test_the_number_next_to_a_row_is_of_what_it_draws(rows: str, shown: tuple[in
 
     title = "mean bubble" if len(shown) > 1 else "bubble"
     printed = texts[: texts.index(title)]
-    means = [fmean(own[rank.index] for own in ratios) for rank in selection.ranks]
+    means = [fmean(ratio[rank.index] for ratio in ratios) for rank in selection.ranks]
     expected = [f"{100 * mean:.1f}\u00a0%" for mean in means]
     assert [text for text in printed if text in expected][-len(expected) :] == expected

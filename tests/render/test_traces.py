@@ -93,7 +93,7 @@ def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
 
 
 def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
-    leaving = {flow: own for own in slices for flow in own.leaving}
+    leaving = {flow: slice_ for slice_ in slices for flow in slice_.leaving}
     entering = {flow: own for own in slices for flow in own.entering}
     assert len(leaving) == sum(len(own.leaving) for own in slices)
     assert len(entering) == sum(len(own.entering) for own in slices)
@@ -185,7 +185,7 @@ def assert_counters(report: Report, found: Loaded, base_ns: int) -> None:
     wanted: dict[int, list[tuple[int, float]]] = {}
     everyone = len(report.ranks) + 1
     for iteration in report.iterations:
-        told = [own for own in iteration.ranks if ratio in own.accounts]
+        told = [rank for rank in iteration.ranks if ratio in rank.accounts]
         for own in told:
             value = own.bubble_ratio[ratio]
             if value is not None:
@@ -201,31 +201,31 @@ def assert_counters(report: Report, found: Loaded, base_ns: int) -> None:
 
 
 def test_a_report_of_nothing_has_a_trace() -> None:
-    found = checked(report_of([]), explained=False)
+    trace = checked(report_of([]), explained=False)
 
-    assert found.processes == [(1, ALL_RANKS)]
-    assert found.slices == []
-    assert found.counters == {}
-    assert found.facts["base_ns"] == 0
+    assert trace.processes == [(1, ALL_RANKS)]
+    assert trace.slices == []
+    assert trace.counters == {}
+    assert trace.facts["base_ns"] == 0
 
 
 def test_overlapping_operations_keep_their_times() -> None:
     ops = [forward(0, 10), forward(3, 12), forward(10, 10), forward(12, 12), forward(12, 15)]
-    found = checked(report_of(ops), explained=False)
+    trace = checked(report_of(ops), explained=False)
 
-    shown = [(own.start_ns, own.end_ns) for own in found.of("operation")]
+    shown = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
     assert shown == [(op.start, op.end) for op in ops]
-    assert {own.lane for own in found.of("operation")} == {0, 1}
+    assert {own.lane for own in trace.of("operation")} == {0, 1}
 
 
 @pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
 def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) -> None:
-    found = checked(
+    trace = checked(
         report_of([forward(start, start + 1), forward(start + 1, start + 1001)]), explained=False
     )
 
-    assert found.facts["base_ns"] == start
-    shown = [(own.start_ns, own.end_ns) for own in found.of("operation")]
+    assert trace.facts["base_ns"] == start
+    shown = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
     assert shown == [(0, 1), (1, 1001)]
 
 
@@ -236,13 +236,13 @@ def test_microseconds_are_written_exactly() -> None:
 
 
 def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
-    found = checked(analysed(RUNS["1f1b"]))
-    stages = len(found.processes) - 1
-    taker = {flow: own for own in found.slices for flow in own.entering}
+    trace = checked(analysed(RUNS["1f1b"]))
+    stages = len(trace.processes) - 1
+    taker = {flow: slice_ for slice_ in trace.slices for flow in slice_.entering}
     starts = [
-        own
-        for own in found.of("operation", process=1)
-        if own.arguments["phase"] == "F" and own.arguments["iteration"] == 0
+        operation
+        for operation in trace.of("operation", process=1)
+        if operation.arguments["phase"] == "F" and operation.arguments["iteration"] == 0
     ]
 
     assert len(starts) == BASE.microbatches
@@ -260,14 +260,18 @@ def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
 
 @pytest.mark.parametrize("name", ["zb-v", "interleaved"])
 def test_a_microbatch_passes_all_chunks(name: str) -> None:
-    found = checked(analysed(RUNS[name]))
-    operations = [own for own in found.of("operation") if own.arguments.get("iteration") == 0]
+    trace = checked(analysed(RUNS[name]))
+    operations = [
+        operation
+        for operation in trace.of("operation")
+        if operation.arguments.get("iteration") == 0
+    ]
     forwards = [own for own in operations if own.arguments["phase"] == "F"]
     first = [own for own in forwards if not own.entering]
     stages = len({(own.process, own.arguments["chunk"]) for own in forwards})
 
     # All but the first stage's take from the one before.
-    assert stages > len(found.processes) - 1
+    assert stages > len(trace.processes) - 1
     assert len(first) * stages == len(forwards)
 
 
@@ -277,23 +281,23 @@ def test_no_flow_goes_back_in_time() -> None:
     operations = report.operations.changed(
         start_ns=report.operations.start_ns - early, end_ns=report.operations.end_ns - early
     )
-    found = checked(replace(report, operations=operations), explained=False)
-    entered = {own.process for own in found.slices if own.entering}
-    left = {own.process for own in found.slices if own.leaving}
+    trace = checked(replace(report, operations=operations), explained=False)
+    entered = {slice_.process for slice_ in trace.slices if slice_.entering}
+    left = {own.process for own in trace.slices if own.leaving}
 
     # What rank 1 takes seems to be given later; what it gives comes in time.
     assert 2 not in entered
     assert left >= {2, 3}
-    assert found.facts["base_ns"] < 0
+    assert trace.facts["base_ns"] < 0
 
 
 def test_bubbles_say_what_was_waited_for() -> None:
-    found = checked(analysed(RUNS["all causes"]))
-    waits = [own for own in found.of("bubble") if own.name == "dependency"]
+    trace = checked(analysed(RUNS["all causes"]))
+    waits = [bubble for bubble in trace.of("bubble") if bubble.name == "dependency"]
 
-    labels = {name for _, name in found.processes}
+    labels = {name for _, name in trace.processes}
     assert waits
-    assert all(own.arguments["peer"] in labels for own in waits)
+    assert all(wait.arguments["peer"] in labels for wait in waits)
     assert all({"before", "after", "peer_operation"} <= own.arguments.keys() for own in waits)
 
 
@@ -313,10 +317,10 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
         R(9 * MS - 9_000, 9 * MS, "B0.0.0"),
     ]
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
-    found = checked(report)
-    hosts = [own.arguments for own in found.of("bubble") if own.name == "host"]
+    trace = checked(report)
+    hosts = [bubble.arguments for bubble in trace.of("bubble") if bubble.name == "host"]
 
-    assert [own["after"] for own in hosts] == ["F1", "BW0"]
+    assert [host["after"] for host in hosts] == ["F1", "BW0"]
     assert [own.get("host_call") for own in hosts] == ["cudaStreamSynchronize", None]
     assert [own.get("host_range") for own in hosts] == [None, "=cmd|' /C calc'!A0 <script>"]
 
@@ -351,8 +355,8 @@ def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
     assert "<" not in written
     assert all(line.isprintable() for line in written.splitlines())
     assert found.of("operation")
-    for one in found.slices:
-        for value in (one.name, *one.arguments.values()):
+    for slice_ in found.slices:
+        for value in (slice_.name, *slice_.arguments.values()):
             if isinstance(value, str):
                 assert not DIRECTING.intersection(value)
                 assert "\n" not in value
@@ -391,11 +395,11 @@ def tables(found: Loaded) -> sqlite3.Connection:
         [(upids[number], number, name) for number, name in found.processes],
     )
     tracks: dict[tuple[int, str, int], int] = {}
-    for own in found.slices:
-        track = tracks.setdefault((own.process, own.track, own.lane), len(tracks))
+    for slice_ in found.slices:
+        track = tracks.setdefault((slice_.process, slice_.track, slice_.lane), len(tracks))
         database.execute(
             "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
-            (track, own.start_ns, own.end_ns - own.start_ns, own.category, own.name),
+            (track, slice_.start_ns, slice_.end_ns - slice_.start_ns, slice_.category, slice_.name),
         )
     # Each lane of the file is a thread, and each thread has one track.
     database.executemany(
@@ -413,14 +417,14 @@ def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its
     name: str,
 ) -> None:
     report = analysed(RUNS[name])
-    found = checked(report)
-    with closing(tables(found)) as database:
+    trace = checked(report)
+    with closing(tables(trace)) as database:
         rows = database.execute(SQL).fetchall()
 
-    assert found.processes[1:] == [(rank.index + 1, rank.label) for rank in report.ranks]
-    assert found.of("iteration")
-    assert found.of("bubble")
-    assert sum(len(own.leaving) for own in found.slices) > 0
+    assert trace.processes[1:] == [(rank.index + 1, rank.label) for rank in report.ranks]
+    assert trace.of("iteration")
+    assert trace.of("bubble")
+    assert sum(len(slice_.leaving) for slice_ in trace.slices) > 0
 
     assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
     assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])

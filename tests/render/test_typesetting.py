@@ -128,6 +128,6 @@ def test_without_typst_the_next_step_is_said_before_any_work(
     file = tmp_path / "x"
 
     for command in (("analyze", "nowhere.sqlite"), (*SIMULATION, *TIMES)):
-        said = cli.refused(*command, f"--{kind}", str(file), code=1)
-        assert "install it with: pip install 'bubbleviz[paper]'" in said
+        message = cli.refused(*command, f"--{kind}", str(file), code=1)
+        assert "install it with: pip install 'bubbleviz[paper]'" in message
     assert not file.exists()

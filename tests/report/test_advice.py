@@ -187,13 +187,13 @@ def test_nothing_is_advised_from_an_empty_average(
     run: Planting, tmp_path: Path, cli: CommandLine
 ) -> None:
     plant(run, tmp_path)
-    shown = " ".join(
+    text = " ".join(
         cli.printed(
             "analyze", str(tmp_path), "--skip", "99", "--json", str(tmp_path / "r.json")
         ).split()
     )
-    assert "First: no advice, since no iteration is averaged" in shown
-    assert "any kernel ran for" not in shown
+    assert "First: no advice, since no iteration is averaged" in text
+    assert "any kernel ran for" not in text
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["what_to_do_first"] is None
 
 

@@ -88,22 +88,24 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def test_a_run_beside_itself_is_the_same() -> None:
-    found = compare([run("a"), run("a (2)")])
-    cell = found.ratios["schedule"][1]
+    comparison = compare([run("a"), run("a (2)")])
+    cell = comparison.ratios["schedule"][1]
 
     assert cell.bubble is not None
     assert (cell.bubble.mean, cell.bubble.t, cell.bubble.p) == (0.0, 0.0, 1.0)
-    assert found.notes == ()
-    assert "25.00 % (a) -> 25.00 % (a (2)): the same" in " ".join(printed(found).split())
-    assert find_worse_runs(found) == []
+    assert comparison.notes == ()
+    assert "25.00 % (a) -> 25.00 % (a (2)): the same" in " ".join(printed(comparison).split())
+    assert find_worse_runs(comparison) == []
 
 
 # Differences
 
 
 def test_differences_are_those_to_the_first_run() -> None:
-    found = compare([run("a", 0.25), run("b", 0.15, window_ms=30), run("c", 0.35, window_ms=36)])
-    cells = found.ratios["schedule"]
+    comparison = compare(
+        [run("a", 0.25), run("b", 0.15, window_ms=30), run("c", 0.35, window_ms=36)]
+    )
+    cells = comparison.ratios["schedule"]
 
     assert cells[0].bubble is None
     for cell, mean, window_ms in ((cells[1], -0.1, -3), (cells[2], 0.1, 3)):
@@ -113,12 +115,12 @@ def test_differences_are_those_to_the_first_run() -> None:
         assert cell.bubble.df == pytest.approx(6)
         assert cell.window_ns is not None
         assert cell.window_ns.mean == pytest.approx(window_ms * MS)
-    assert found.notes == ()
-    assert printed(found).startswith(
+    assert comparison.notes == ()
+    assert printed(comparison).startswith(
         "schedule bubble ratio 25.00 % (a) -> 15.00 % (b): 10.00 points lower (p < 0.0001); "
         "iterations 9.09 % shorter\n"
     )
-    assert find_worse_runs(found) == ["c"]
+    assert find_worse_runs(comparison) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -143,12 +145,12 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
             *run(title, window_ms=period_ms, name="period", n=n).saved.ratios,
         )
         runs.append(replace(known, saved=replace(known.saved, ratios=ratios)))
-    found = compare(runs)
+    comparison = compare(runs)
 
-    text = " ".join(printed(found).split())
+    text = " ".join(printed(comparison).split())
     assert told in text
     assert "ms per rank and iteration, in the window of schedule" in text
-    assert find_worse_runs(found) == worse
+    assert find_worse_runs(comparison) == worse
     (limit,) = make_baseline_limits(runs[0].saved, ["2%"], "a.json", runs[1].saved)
     (check,) = check_limits(runs[1].saved, [limit], "b.json")
     assert check.passed == (not worse)
@@ -162,21 +164,21 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
     # Nor is anything left to chance.
     assert find_worse_runs(compare([run("a", n=1), run("b", window_ms=100.1, n=1)])) == ["b"]
-    found = compare([run("a"), run("b", 0.2, n=1)])
-    entry = document(found)["ratios"][0]["runs"][1]["difference"]
+    comparison = compare([run("a"), run("b", 0.2, n=1)])
+    entry = document(comparison)["ratios"][0]["runs"][1]["difference"]
 
     assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
-    assert "5.00 points lower (no test)" in printed(found)
-    assert found.notes[-1] == "a test needs two iterations of each run; too few in b"
+    assert "5.00 points lower (no test)" in printed(comparison)
+    assert comparison.notes[-1] == "a test needs two iterations of each run; too few in b"
 
 
 def test_ratios_are_compared_with_their_own_name_only() -> None:
-    found = compare([run("a", name="schedule"), run("b", name="period")])
+    comparison = compare([run("a", name="schedule"), run("b", name="period")])
 
-    assert list(found.ratios) == ["schedule", "period"]
-    assert all(cell.bubble is None for cells in found.ratios.values() for cell in cells)
-    assert found.ratios["schedule"][1].ratio is None
-    assert found.notes == (
+    assert list(comparison.ratios) == ["schedule", "period"]
+    assert all(cell.bubble is None for cells in comparison.ratios.values() for cell in cells)
+    assert comparison.ratios["schedule"][1].ratio is None
+    assert comparison.notes == (
         "the primary ratios differ (a schedule, b period); no ratio is known of all runs, so none "
         "is called worse than another",
     )
@@ -189,11 +191,11 @@ def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -
     runs = [run("a", ratios=(schedule, period), headline="period")]
     runs += [run("b", ratios=(schedule, step), headline="step")]
     for order in (runs, runs[::-1]):
-        found = compare(order)
+        comparison = compare(order)
 
-        assert found.headline == "schedule"
-        assert "the runs are compared by schedule, which is known of all" in found.notes[-1]
-        assert find_worse_runs(found) == []
+        assert comparison.headline == "schedule"
+        assert "the runs are compared by schedule, which is known of all" in comparison.notes[-1]
+        assert find_worse_runs(comparison) == []
 
 
 def test_times_of_different_windows_are_never_subtracted() -> None:
@@ -206,10 +208,10 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
     runs = [run("a", ratios=(schedule, period), **parts)]
     runs += [run("b", ratios=(schedule, period), headline="period", **parts)]
     for order in (runs, runs[::-1]):
-        found = compare(order)
-        text = " ".join(printed(found).split())
+        comparison = compare(order)
+        text = " ".join(printed(comparison).split())
 
-        assert found.headline == "period"
+        assert comparison.headline == "period"
         assert text.startswith("period bubble ratio 25.00 %")
         assert "ms per rank and iteration, in the window of period" in text
         assert "work 45.000 45.000 +0.000 +0.0 bubble 15.000 15.000 +0.000 +0.0" in text
@@ -234,15 +236,17 @@ def test_iterations_of_other_microbatches_are_compared_per_microbatch(
     first = run("a", microbatches=8, stage_ns={(0, "F"): MS, (0, "RECV_F"): MS})
     times = {(0, "F"): forward_ms * MS, (0, "RECV_F"): 9 * MS}
     other = run("b", 0.2, window_ms=window_ms, microbatches=microbatches, stage_ns=times)
-    found = compare([first, other])
+    comparison = compare([first, other])
 
-    assert told in " ".join(printed(found).split())
-    assert ("all work of a batch" in printed(found)) == (forward_ms == 0.6)
-    assert find_worse_runs(found) == worse
-    assert any("saves no time" in note for note in found.notes) == bool(worse)
-    assert any("whole iterations are compared" in note for note in found.notes) == (forward_ms < 1)
+    assert told in " ".join(printed(comparison).split())
+    assert ("all work of a batch" in printed(comparison)) == (forward_ms == 0.6)
+    assert find_worse_runs(comparison) == worse
+    assert any("saves no time" in note for note in comparison.notes) == bool(worse)
+    assert any("whole iterations are compared" in note for note in comparison.notes) == (
+        forward_ms < 1
+    )
     each = f"ms per rank and {'microbatch' if 'per microbatch' in told else 'iteration'}\n"
-    assert each in printed(found)
+    assert each in printed(comparison)
 
 
 def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
@@ -256,11 +260,11 @@ def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
 
 
 def test_whole_captures_are_not_called_iterations() -> None:
-    found = compare([run("a", name="idle"), run("b", name="idle", window_ms=30)])
+    comparison = compare([run("a", name="idle"), run("b", name="idle", window_ms=30)])
 
-    assert "whole captures are 9.09 % shorter" in " ".join(printed(found).split())
-    assert "ms per device and capture" in printed(found)
-    (check,) = check_limits(found.runs[0].saved, parse_limits(["30%"]), "a.json")
+    assert "whole captures are 9.09 % shorter" in " ".join(printed(comparison).split())
+    assert "ms per device and capture" in printed(comparison)
+    (check,) = check_limits(comparison.runs[0].saved, parse_limits(["30%"]), "a.json")
     assert check.line == "ok: idle 25.00 % is at most 30 % (mean of 4 devices)"
 
 
@@ -365,16 +369,20 @@ def test_other_ranks_versions_and_clocks_are_told() -> None:
 def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) -> None:
     restriction = kind.text
     runs = [run("a"), run("b", restrictions=(kind,))]
-    found = compare(runs[::-1] if first else runs)
+    comparison = compare(runs[::-1] if first else runs)
 
-    assert found.notes[0].startswith(f"b: {restriction}; its ratios are of what its profiles ")
-    head, mark, *_ = " ".join(printed(found).split("\n\n")[0].split()).partition(" ! (")
+    assert comparison.notes[0].startswith(f"b: {restriction}; its ratios are of what its profiles ")
+    head, mark, *_ = " ".join(printed(comparison).split("\n\n")[0].split()).partition(" ! (")
     assert head.startswith("schedule bubble ratio 25.00 % (")
     assert mark
-    assert f"! (b: {restriction})" in printed(found).replace("\n", " ")
-    texts = [[entry["text"] for entry in own["restrictions"]] for own in document(found)["runs"]]
+    assert f"! (b: {restriction})" in printed(comparison).replace("\n", " ")
+    texts = [
+        [entry["text"] for entry in own["restrictions"]] for own in document(comparison)["runs"]
+    ]
     assert sorted(texts) == [[], [restriction]]
-    codes = [[entry["code"] for entry in own["restrictions"]] for own in document(found)["runs"]]
+    codes = [
+        [entry["code"] for entry in own["restrictions"]] for own in document(comparison)["runs"]
+    ]
     assert sorted(codes) == [[], [kind.code]]
 
 
@@ -436,22 +444,26 @@ def test_json_has_what_is_promised() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_titles_and_ratios_are_inert(name: str) -> None:
-    found = compare([run(name, name=name), run(f"{name}2", 0.2, name=name, window_ms=40)])
+    comparison = compare([run(name, name=name), run(f"{name}2", 0.2, name=name, window_ms=40)])
 
-    text = printed(found)
+    text = printed(comparison)
     assert text.replace("\n", "").isprintable()
-    assert json.loads(as_json(found))["runs"][0]["title"] == name
-    rows = list(csv.reader(io.StringIO(as_csv(found))))
+    assert json.loads(as_json(comparison))["runs"][0]["title"] == name
+    rows = list(csv.reader(io.StringIO(as_csv(comparison))))
     assert len(rows) == 3
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row[:2])
 
 
 def test_parts_without_a_row_count_once() -> None:
     parts = tuple((f"cause {number}", 0.01 * number) for number in range(1, 11))
-    found = compare([run("a", 0.55, bubble_parts=parts), run("b", 0.55, bubble_parts=parts[::-1])])
+    comparison = compare(
+        [run("a", 0.55, bubble_parts=parts), run("b", 0.55, bubble_parts=parts[::-1])]
+    )
 
     (whole,) = (
-        line for line in plain_text(sections(found, screen=True)).splitlines() if "in all" in line
+        line
+        for line in plain_text(sections(comparison, screen=True)).splitlines()
+        if "in all" in line
     )
     assert whole.split()[2:4] == ["33.000", "33.000"]
 
@@ -487,9 +499,9 @@ def test_every_output_is_written(saved: tuple[str, str], tmp_path: Path) -> None
 def test_a_saved_report_cannot_be_drawn(
     kind: str, saved: tuple[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
-    said = cli.refused("compare", ONE, saved[1], f"--{kind}", str(tmp_path / "x"), code=2)
+    message = cli.refused("compare", ONE, saved[1], f"--{kind}", str(tmp_path / "x"), code=2)
 
-    assert "a JSON report has no operations to draw; give the profiles" in said
+    assert "a JSON report has no operations to draw; give the profiles" in message
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="has no operations to draw"):
         as_svg(compare([run("a"), run("b")]), View())
@@ -523,8 +535,8 @@ VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_si
 
 
 def average(values: list[float]) -> Average:
-    found = spread(list(values))
-    return average_of(found.mean, found.std, found.n)
+    statistics = spread(list(values))
+    return average_of(statistics.mean, statistics.std, statistics.n)
 
 
 @pytest.mark.parametrize(

@@ -350,15 +350,19 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
     assert cli("gate", report, "--baseline", report, "--allow-incomplete")[0] == 0
 
 
-@pytest.mark.parametrize("kind", [own for own in RESTRICTIONS if own.no_pipeline])
+@pytest.mark.parametrize(
+    "kind", [restriction for restriction in RESTRICTIONS if restriction.no_pipeline]
+)
 @pytest.mark.parametrize("ratio", ["schedule", "stage", "step", "period"])
 def test_one_stage_is_no_pipeline_to_check(
     ratio: str, kind: Restriction, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     report = altered(saved, tmp_path, "restrictions", value=[{"code": kind.code}])
-    said = cli.refused("gate", report, "--max-bubble", f"{ratio}=0.9", code=1)
+    message = cli.refused("gate", report, "--max-bubble", f"{ratio}=0.9", code=1)
 
-    assert f"{kind.no_pipeline}, so {ratio} is no pipeline's bubble and cannot be compared" in said
+    assert (
+        f"{kind.no_pipeline}, so {ratio} is no pipeline's bubble and cannot be compared" in message
+    )
 
 
 # Saved reports

@@ -144,9 +144,9 @@ def test_a_report_that_does_not_tell_its_restrictions_is_refused(
     if value == "absent":
         del document["restrictions"]
 
-    said = cli.refused("gate", str(_saved(tmp_path, document)), *LIMIT, code=1)
-    assert "is not a bubbleviz report (" in said
-    assert "restrictions" in said
+    message = cli.refused("gate", str(_saved(tmp_path, document)), *LIMIT, code=1)
+    assert "is not a bubbleviz report (" in message
+    assert "restrictions" in message
 
 
 def test_missing_ranks_excuse_no_lost_kernels(
@@ -186,7 +186,9 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
     assert report.restrictions
 
 
-@pytest.mark.parametrize("code", [own.code for own in RESTRICTIONS if own.no_pipeline])
+@pytest.mark.parametrize(
+    "code", [restriction.code for restriction in RESTRICTIONS if restriction.no_pipeline]
+)
 def test_the_times_of_no_pipeline_are_refused(
     code: str, whole: dict[str, Any], tmp_path: Path
 ) -> None:

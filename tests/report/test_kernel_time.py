@@ -157,20 +157,20 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
 @pytest.mark.parametrize("which", ["1", "0"])
 def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: str) -> None:
     report = _shortened(tmp_path, "1f1b", which)
-    told = report.kernel_time.sentence
+    sentence = report.kernel_time.sentence
     saved = tmp_path / "report.json"
     saved.write_text(json_document.render(report, View()))
 
     read = read_saved(str(saved))
 
-    assert read.kernels == saved_of(report).kernels == told
-    assert (told is None) == (which == "0")
+    assert read.kernels == saved_of(report).kernels == sentence
+    assert (sentence is None) == (which == "0")
     (check,) = check_limits(read, parse_limits(["schedule=1"]), str(saved))
     assert check.passed
-    assert ("any kernel ran for" in check.line) == (told is not None)
+    assert ("any kernel ran for" in check.line) == (sentence is not None)
     run = ComparedRun("slow", str(saved), read)
     notes = "\n".join(compare([run, replace(run, title="other")]).notes)
-    assert (f"slow: {told}; much time is lost" in notes) == (told is not None)
+    assert (f"slow: {sentence}; much time is lost" in notes) == (sentence is not None)
 
 
 def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:

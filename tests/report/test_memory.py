@@ -101,10 +101,10 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert "fits in 2.00 GB" in out
     assert "as measured, other schedules with no delay but transfers" in " ".join(out.split())
     for limit in ("2", "80XB"):
-        said = cli.refused("analyze", *traces, "--memory-limit", limit, code=2)
-        assert f"--memory-limit {limit}: no amount of bytes; give one with its unit" in said
-    said = cli.refused("analyze", *traces, "--memory-limit", "80GB", code=2)
-    assert said.endswith("none is asked for; give --what-if, too\n")
+        message = cli.refused("analyze", *traces, "--memory-limit", limit, code=2)
+        assert f"--memory-limit {limit}: no amount of bytes; give one with its unit" in message
+    message = cli.refused("analyze", *traces, "--memory-limit", "80GB", code=2)
+    assert message.endswith("none is asked for; give --what-if, too\n")
     words = "analyze", str(FIXTURES / "1f1b"), "--what-if", "--memory-limit"
     assert "Limits: memory limit 80GB plays no part" in cli.printed(*words, "80GB")
 
@@ -216,8 +216,8 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
         assert held == [70e6, 80e6]
         limit = plan["workload"]["memory_limit"]
         assert limit[1] == pytest.approx(98e6, abs=1e6)
-    said = cli.refused("plan", file, "--memory-limit", "4", code=2)
-    assert "activations are in bytes; give one such as 80GB" in said
+    message = cli.refused("plan", file, "--memory-limit", "4", code=2)
+    assert "activations are in bytes; give one such as 80GB" in message
 
 
 def with_memory_table(export: Path, traces: list[str]) -> None:

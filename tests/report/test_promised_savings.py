@@ -51,7 +51,7 @@ def test_nothing_is_promised_if_the_replay_misses_the_measurement(
     table = write_gpipe_table(tmp_path / "operations.csv", 10_000_000)
     report = bubbleviz.analyze(table)
     screen = " ".join(cli.printed("analyze", str(table)).split())
-    listed = " ".join(cli.printed("analyze", str(table), "-v", "advice").split())
+    text = " ".join(cli.printed("analyze", str(table), "-v", "advice").split())
 
     # The replay drops the time for which each operation starts late without a known cause.
     assert report.summary.window_ns["step"].mean == 84_000_000
@@ -63,8 +63,8 @@ def test_nothing_is_promised_if_the_replay_misses_the_measurement(
         assert f"(saving unknown: {MISSED} 42.86 %)" in advice.text
     assert f"(saving unknown: {MISSED} 42.86 %)" in screen
     assert "iterations of" not in screen
-    assert "misses their measured length by 42.86 %" in listed
-    assert "unknown Make transfers" in listed
+    assert "misses their measured length by 42.86 %" in text
+    assert "unknown Make transfers" in text
     assert describe_further_steps(report) == ()
 
 
@@ -99,7 +99,7 @@ def test_time_between_iterations_is_a_share_of_the_printed_period(
 ) -> None:
     table = simulated(Job(between=40.0)).written(tmp_path / "operations.csv")
     told = bubbleviz.analyze(table).advice[0]
-    listed = " ".join(cli.printed("analyze", str(table), "-v", "advice").split())
+    text = " ".join(cli.printed("analyze", str(table), "-v", "advice").split())
 
     assert told.place == "between-iterations"
     assert told.saving_ns is not None
@@ -107,4 +107,4 @@ def test_time_between_iterations_is_a_share_of_the_printed_period(
     period_ns = told.saving_ns / told.saving_ratio
     left, before = (f"{ns / 1e6:,.3f} ms" for ns in (period_ns - told.saving_ns, period_ns))
     assert f"{left} from one iteration to the next instead of {before}" in told.text
-    assert f"{told.share} of {before}" in listed
+    assert f"{told.share} of {before}" in text

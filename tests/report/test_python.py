@@ -46,7 +46,7 @@ def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None
     assert all(isinstance(mine, type(read[0])) for mine in report.advice)
     assert [mine.action for mine in report.advice] == [told.action for told in read]
     assert report.worst_iteration is not None
-    ratios = [own.ratios[report.headline].value for own in report.iterations]
+    ratios = [iteration.ratios[report.headline].value for iteration in report.iterations]
     assert report.worst_iteration.bubble_ratio == max(r for r in ratios if r)
     own = [i.ranks[3].bubble_ratio[report.headline] for i in report.iterations if i.averaged]
     assert report.ranks[3].bubble_ratio == fmean(ratio for ratio in own if ratio)
@@ -234,7 +234,7 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "suffix", [s for own in renderers() for s in own.suffixes if "chunks" not in s]
+    "suffix", [s for renderer in renderers() for s in renderer.suffixes if "chunks" not in s]
 )
 def test_a_report_is_saved_as_its_suffix_says(suffix: str, tmp_path: Path) -> None:
     report = example(what_if=True)

@@ -44,7 +44,7 @@ PARTIAL = {
 
 def first_of(report: Report) -> str | None:
     """Return the words of the restriction that weighs most."""
-    return next((own.text for own in report.restrictions), None)
+    return next((restriction.text for restriction in report.restrictions), None)
 
 
 def _of(names: list[str]) -> Report:
@@ -66,7 +66,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert INCOMPLETE in picture(report, View())
     made = document(report)
     assert made["restrictions"][0]["text"] == INCOMPLETE
-    assert all(own["incomplete"] for own in made["iterations"])
+    assert all(iteration["incomplete"] for iteration in made["iterations"])
     assert not re.search(
         "almost no|No single delay|The schedule itself", describe_first_steps(report) or ""
     )

@@ -79,7 +79,7 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
     words = ("simulate", "--from", saved)
 
     printed = cli.printed(*words, "-p", "4,8")
-    one = cli.json(*words, "-p", "8", "--json", "-")
+    document = cli.json(*words, "-p", "8", "--json", "-")
     # 1 ms of each phase on three stages and 2 ms on one, over 8.
     times = ("--tf", "0.625", "--tb", "0.625", "--tw", "0.625", "--tcomm", "0.05")
     even = cli.json("simulate", "--schedule", "1f1b", "-p", "8", "-m", "8", *times, "--json", "-")
@@ -88,7 +88,7 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
 
     assert {row["error_ns"] for row in zero} == {None}
     assert "stages of another number share the work evenly" in printed
-    assert one["makespan_ms"] == pytest.approx(even["makespan_ms"], rel=0.005)
+    assert document["makespan_ms"] == pytest.approx(even["makespan_ms"], rel=0.005)
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_p
     )
     assert main(["simulate", "--plan", str(file), "--transport", "buffered", *TIMES]) == 0
     assert main(["simulate", "--plan", str(file), "--transport", "nccl", *TIMES]) == 2
-    assert tuple(each.name for each in TRANSPORTS) == CARRIERS
+    assert tuple(transport.name for transport in TRANSPORTS) == CARRIERS
     # So is one whose operations wait for each other.
     file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", encoding="utf-8")
     assert "the order deadlocks" in cli.refused("simulate", "--plan", str(file), *TIMES, code=1)

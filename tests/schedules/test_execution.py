@@ -52,6 +52,6 @@ def test_a_measured_job_is_planned_and_the_plan_runs(job: str) -> None:
     assert len(lines) >= 3, done.stderr[-2000:]
     assert sum(" plan: " in line for line in lines) == 1
     for line in lines:
-        found = re.search(r"gradients within ([0-9.e+-]+),", line)
-        assert found is not None
-        assert float(found.group(1)) < 1e-12
+        match = re.search(r"gradients within ([0-9.e+-]+),", line)
+        assert match is not None
+        assert float(match.group(1)) < 1e-12

@@ -36,25 +36,25 @@ def test_the_command_gives_the_rates_of_the_paper(theirs: str, name: str, cli: C
         chunks = ("--chunks", str(run.chunks)) if name == "1f1b-i" else ()
         sizes = ("-p", str(STAGES), "-m", str(run.microbatches))
         options = ("--schedule", name, *sizes, *times, *chunks)
-        found = cli.json("simulate", *options, "--json", "-")
+        document = cli.json("simulate", *options, "--json", "-")
 
-        assert found["bubble_ratio"]["stage"] == pytest.approx(run.rates[theirs], abs=5e-5)
+        assert document["bubble_ratio"]["stage"] == pytest.approx(run.rates[theirs], abs=5e-5)
         if name == "1f1b-i":
-            assert found["bubble_ratio"]["schedule"] is found["makespan_ms"] is None
-            assert found["peak_activations"] is found["memory"] is None
+            assert document["bubble_ratio"]["schedule"] is document["makespan_ms"] is None
+            assert document["peak_activations"] is document["memory"] is None
             assert "a formula without an order" in cli.printed("simulate", *options)
 
 
 def test_the_document_has_what_is_promised(cli: CommandLine) -> None:
-    found = cli.json("simulate", "--schedule", "zb-v", *SIZES, "--json", "-")
+    document = cli.json("simulate", "--schedule", "zb-v", *SIZES, "--json", "-")
 
-    assert found["schema"] == "bubbleviz.simulation/1"
-    assert (found["schedule"], found["stages"], found["microbatches"]) == ("zb-v", 4, 8)
-    assert found["chunks"] == 2
-    assert found["cost_ms"] == 24.0
-    assert found["makespan_ms"] == 25.5
-    assert found["bubble_ratio"] == {"stage": 0.0, "schedule": pytest.approx(1.5 / 25.5)}
-    assert found["peak_activations"] == [4.0] * 4
+    assert document["schema"] == "bubbleviz.simulation/1"
+    assert (document["schedule"], document["stages"], document["microbatches"]) == ("zb-v", 4, 8)
+    assert document["chunks"] == 2
+    assert document["cost_ms"] == 24.0
+    assert document["makespan_ms"] == 25.5
+    assert document["bubble_ratio"] == {"stage": 0.0, "schedule": pytest.approx(1.5 / 25.5)}
+    assert document["peak_activations"] == [4.0] * 4
 
 
 def test_a_slow_stage_sets_the_pace() -> None:
@@ -69,9 +69,9 @@ def test_a_slow_stage_sets_the_pace() -> None:
 
 
 def test_times_of_nothing_give_no_ratio() -> None:
-    found = ideal("1f1b", 2, 2, StageTimes((0.0,), (0.0,), (0.0,)))
+    result = ideal("1f1b", 2, 2, StageTimes((0.0,), (0.0,), (0.0,)))
 
-    assert (found.cost_ms, found.stage_ratio, found.schedule_ratio) == (0.0, None, None)
+    assert (result.cost_ms, result.stage_ratio, result.schedule_ratio) == (0.0, None, None)
 
 
 @settings(max_examples=60)
@@ -85,17 +85,17 @@ def test_a_measurement_of_the_ideal_has_its_ratios(
     schedule: Any, stages: int, groups: int, times: list[int]
 ) -> None:
     """What is drawn is counted as a measurement is, and gives what the simulation says."""
-    forward, backward, weight, transfer = (float(one) for one in times)
+    forward, backward, weight, transfer = (float(time) for time in times)
     given = StageTimes((forward,), (backward,), (weight,), transfer)
     try:
-        found = ideal(schedule.name, stages, stages * groups, given)
+        result = ideal(schedule.name, stages, stages * groups, given)
     except UsageError:
-        found = ideal(schedule.name, 2 * stages, 4 * stages * groups, given)
-    ratios = report_of(found).summary.bubble_ratio
+        result = ideal(schedule.name, 2 * stages, 4 * stages * groups, given)
+    ratios = report_of(result).summary.bubble_ratio
 
     # A report's times are whole nanoseconds.
-    assert ratios["stage"].mean == pytest.approx(found.stage_ratio, abs=1e-5)
-    assert ratios["schedule"].mean == pytest.approx(found.schedule_ratio, abs=1e-5)
+    assert ratios["stage"].mean == pytest.approx(result.stage_ratio, abs=1e-5)
+    assert ratios["schedule"].mean == pytest.approx(result.schedule_ratio, abs=1e-5)
 
 
 def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_more_memory_than_everything_is_no_limit(cli: CommandLine) -> None:
     printed = []
     for limit in ("1e3", "1e29"):
         options = ("--schedule", "zb-1p", *SIZES, "--memory-limit", limit)
-        found = cli.json("simulate", *options, "--json", "-")
-        assert found["memory"].pop("limit") == float(limit)
-        printed.append(found)
+        document = cli.json("simulate", *options, "--json", "-")
+        assert document["memory"].pop("limit") == float(limit)
+        printed.append(document)
 
     assert printed[0] == printed[1]

@@ -67,7 +67,7 @@ def model(
 def all_layouts(layers: int, placement: tuple[int, ...]) -> list[Layout]:
     """Return every layout with at least a layer a virtual stage."""
     cuts = combinations(range(1, layers), len(placement) - 1)
-    return [Layout(placement, (0, *each, layers)) for each in cuts]
+    return [Layout(placement, (0, *cut, layers)) for cut in cuts]
 
 
 def simulated(

@@ -38,13 +38,13 @@ def test_files_that_pytorch_wrote_are_the_schedules(subtests: pytest.Subtests) -
         ("ZBVZeroBubble.2ranks.4mb.comms.csv", "zb-v"),
     ]:
         with subtests.test(file=file):
-            found = read_file(str(reference_file(f"torch_csv/{file}"))).plan
+            plan = read_file(str(reference_file(f"torch_csv/{file}"))).plan
             wanted = schedule_named(name).plan(2, 4, 2)
 
-            assert found.name == file
-            assert (found.orders, found.placement) == (wanted.orders, wanted.placement)
-            assert (found.chunks, found.microbatches) == (2, 4)
-            assert found.together == wanted.together
+            assert plan.name == file
+            assert (plan.orders, plan.placement) == (wanted.orders, wanted.placement)
+            assert (plan.chunks, plan.microbatches) == (2, 4)
+            assert plan.together == wanted.together
 
 
 @settings(max_examples=60)
@@ -193,8 +193,8 @@ def test_a_written_plan_costs_what_its_schedule_costs(
     assert found.pop("schedule") == "plan.csv"
     assert wanted.pop("schedule") == name
     assert found == wanted
-    told = cli.printed("simulate", "--plan", file, *TIMES)
-    assert "plan.csv: the order in this file" in told
+    printed = cli.printed("simulate", "--plan", file, *TIMES)
+    assert "plan.csv: the order in this file" in printed
     # What is read is never written to.
     cli.refused("simulate", "--plan", file, *TIMES, "--csv", file, "--force", code=1)
 
@@ -227,12 +227,12 @@ def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> N
     assert same is not None
     assert (same.name, same.exact, same.deviations) == ("same.csv", True, ())
 
-    found = cli.json("analyze", profile, "--plan", str(other), "--json", "-")
-    assert found["schedule"]["name"] == "1f1b"
-    assert found["schedule"]["exact"] is True
-    assert found["plan"]["exact"] is False
-    assert found["plan"]["deviation_count"] == 2
-    one = found["plan"]["deviations"][0]
+    document = cli.json("analyze", profile, "--plan", str(other), "--json", "-")
+    assert document["schedule"]["name"] == "1f1b"
+    assert document["schedule"]["exact"] is True
+    assert document["plan"]["exact"] is False
+    assert document["plan"]["deviation_count"] == 2
+    one = document["plan"]["deviations"][0]
     assert (one["rank"], one["iteration"], one["places"]) == (2, 0, 1)
     assert (one["phase"], one["microbatch"], one["what"]) in (("F", 2, "late"), ("BW", 0, "early"))
 

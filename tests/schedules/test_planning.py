@@ -36,7 +36,7 @@ def workload(
     limit: float | None = None,
 ) -> Workload:
     devices = max(placement) + 1
-    of_devices = [(each,) * devices for each in times]
+    of_devices = [(time,) * devices for time in times]
     return device_workload(placement, microbatches, of_devices, transfer, Memory(limit))
 
 
@@ -184,9 +184,9 @@ def test_the_compiled_search_gives_the_same(
     problem = problem_of(work, fused=not work.split, makespan=makespan)
     phases = (1, 2) if work.split else (1,)
     codes = [
-        [*(3 * s for s in own), *(3 * s + phase for s in reversed(own) for phase in phases)]
+        [*(3 * s for s in stage), *(3 * s + phase for s in reversed(stage) for phase in phases)]
         * work.microbatches
-        for own in problem.stages
+        for stage in problem.stages
     ]
     options = {"memory": memory, "rise": rise, "seed": memory}
     compiled = improve(problem, codes, 60, **options)
@@ -211,7 +211,7 @@ def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:
     best = best_plan(replace(workload((0, 1), 16, transfer=40), split=False))
 
-    names = {each.plan.name: each.makespan_ns for each in best.candidates}
+    names = {candidate.plan.name: candidate.makespan_ns for candidate in best.candidates}
     assert best.best.makespan_ns < names["1f1b"]
 
 

@@ -26,7 +26,7 @@ TICKS_A_US = 12
 
 def workload(plan: Plan, times: Sequence[int], transfer: int = 0) -> Workload:
     """Return F, B and W of virtual stages, all alike, and the latency between devices."""
-    of_devices = [(each,) * plan.stages for each in times]
+    of_devices = [(time,) * plan.stages for time in times]
     microbatches, replicas = plan.microbatches, plan.replicas
     return device_workload(plan.placement, microbatches, of_devices, transfer, replicas=replicas)
 

@@ -205,7 +205,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
     window: str,
 ) -> None:
     """Judged by the simulation, at the times of the search."""
-    tf, tb, tw = (tuple(map(float, each[: sizes[0]])) for each in times)
+    tf, tb, tw = (tuple(map(float, time[: sizes[0]])) for time in times)
     own = StageTimes(tf, tb, tw, transfer)
     memory, one = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
     found = ideal(name, *sizes, own, memory=(memory, one, one), of_makespan=window == "makespan_ms")

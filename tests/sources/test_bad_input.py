@@ -135,7 +135,7 @@ def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid:
         folder,
         [replace(kernel, pid=pid) for kernel in KERNELS],
         [replace(call, pid=pid) for call in CALLS],
-        [replace(named, pid=pid) for named in RANGES],
+        [replace(range_, pid=pid) for range_ in RANGES],
         utc_epoch_ns=UTC_NS + late_ns,
         name=name,
     )
@@ -267,9 +267,9 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_refused(bench: Bench, what: str) -> None:
     given, words = REFUSED[what]
-    said = bench.refused(*given(bench))
+    message = bench.refused(*given(bench))
 
-    assert [word for word in words if word not in said] == []
+    assert [word for word in words if word not in message] == []
 
 
 def three_ranks(folder: Path) -> None:
@@ -399,10 +399,10 @@ def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str)
 def test_a_convention_that_fits_no_name(bench: Bench) -> None:
     own = bench.inputs / "own.toml"
     own.write_text(CONVENTION.replace(" (?P<phase>", "never (?P<phase>"), encoding="utf-8")
-    said = bench.refused(run_of_one(bench.inputs), "--convention", own)
+    message = bench.refused(run_of_one(bench.inputs), "--convention", own)
 
-    assert "hostile" in said
-    assert "'F#.#.#' (2)" in said
+    assert "hostile" in message
+    assert "'F#.#.#' (2)" in message
 
 
 @pytest.mark.parametrize("how", ["same path", "copy", "symbolic link", "hard link"])
@@ -417,11 +417,11 @@ def test_one_profile_twice(bench: Bench, how: str) -> None:
         os.link(path, twin)
     else:
         twin = path
-    said = bench.refused(path, twin)
+    message = bench.refused(path, twin)
 
-    assert "same profile twice" in said
-    assert path.name in said
-    assert twin.name in said
+    assert "same profile twice" in message
+    assert path.name in message
+    assert twin.name in message
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])

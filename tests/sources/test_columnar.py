@@ -168,9 +168,9 @@ def test_a_directory_without_core_tables_is_told_in_a_sentence(
     empty.mkdir()
 
     for path in (directory, empty):
-        said = cli.refused(command, str(path), code=1)
-        assert f"{path}: a directory of tables, but no nsys export: it has none" in said
-        assert said.count("\n") == 1
+        message = cli.refused(command, str(path), code=1)
+        assert f"{path}: a directory of tables, but no nsys export: it has none" in message
+        assert message.count("\n") == 1
 
 
 def test_a_table_of_an_export_is_no_profile(tmp_path: Path, cli: CommandLine) -> None:
@@ -201,10 +201,10 @@ def test_a_missing_package_is_named_with_the_extra(
     directory = columnar(EXAMPLE, tmp_path, FORMS[form])
     monkeypatch.setitem(sys.modules, package, None)
 
-    said = cli.refused("analyze", str(directory), code=1)
-    assert f"read by {package}, which is not installed" in said
-    assert f"pip install 'bubbleviz[parquet]', or {otherwise}" in said
-    assert said.count("\n") == 1
+    message = cli.refused("analyze", str(directory), code=1)
+    assert f"read by {package}, which is not installed" in message
+    assert f"pip install 'bubbleviz[parquet]', or {otherwise}" in message
+    assert message.count("\n") == 1
 
 
 def test_parquet_tables_are_read_without_pyarrow(
@@ -278,17 +278,17 @@ def test_files_that_were_cut_are_refused(
     raw = file.read_bytes()
     for length in (0, 3, 8, len(raw) // 3, len(raw) // 2, len(raw) - 9):
         file.write_bytes(raw[:length])
-        said = cli.refused("analyze", str(directory), code=1)
-        assert file.name in said
+        message = cli.refused("analyze", str(directory), code=1)
+        assert file.name in message
 
 
 def test_files_of_another_format_are_refused(tmp_path: Path, cli: CommandLine) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     (directory / "StringIds.parquet").write_text("id,value\n1,forward\n")
 
-    said = cli.refused("analyze", str(directory), code=1)
-    assert "StringIds.parquet cannot be read" in said
-    assert said.count("\n") == 1
+    message = cli.refused("analyze", str(directory), code=1)
+    assert "StringIds.parquet cannot be read" in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
@@ -306,11 +306,11 @@ def test_overwritten_bytes_end_in_a_report_or_a_sentence(
         torn[at : at + chance.choice([1, 8, 400])] = bytes([chance.choice([0, 255, 7])])
         file.write_bytes(torn)
         code = main(["analyze", str(directory)])
-        told = capsys.readouterr().err
+        stderr = capsys.readouterr().err
         file.write_bytes(raw)
         assert code in (0, 1)
         n_refused += code
-        assert not code or told.count("\n") == 1, told
+        assert not code or stderr.count("\n") == 1, stderr
     assert n_refused > 5
 
 

@@ -219,7 +219,7 @@ def test_the_full_export_holds_what_it_should() -> None:
     assert sum(p.copy_ns for p in report.profiles) > 0
     assert report.limitations == ()
     assert report.summary.bubble_ratio[report.headline].mean is not None
-    assert all(all(one) for one in gpus(report))
+    assert all(all(gpu) for gpu in gpus(report))
 
 
 @pytest.mark.parametrize(("form", "table"), TABLES, ids=bare)

@@ -83,10 +83,10 @@ def test_an_error_is_one_line_that_names_the_file(database: Database, file: Path
     with pytest.raises(ProfileError) as caught:
         database.columns(asking("SELECT a FROM nowhere"))
 
-    said = str(caught.value)
-    assert said.startswith(f"{file}: the database cannot be read (")
-    assert "no such table: nowhere" in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert message.startswith(f"{file}: the database cannot be read (")
+    assert "no such table: nowhere" in message
+    assert "\n" not in message
 
 
 def test_nothing_can_be_written(database: Database, file: Path) -> None:

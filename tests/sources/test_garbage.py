@@ -36,10 +36,10 @@ def ended(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
     assert time.process_time() - begin_s < SOON_S
     assert code in (0, 1)
-    said = capsys.readouterr().err
-    assert all(line.startswith("bubbleviz: ") for line in said.splitlines())
-    assert (code == 0) or said.count("\n") == 1
-    return said
+    stderr = capsys.readouterr().err
+    assert all(line.startswith("bubbleviz: ") for line in stderr.splitlines())
+    assert (code == 0) or stderr.count("\n") == 1
+    return stderr
 
 
 # Values that no field holds

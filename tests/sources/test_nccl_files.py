@@ -281,8 +281,8 @@ def test_events_survive_whatever_stands_between_them(parts: list[tuple[str, byte
 
 def json_of(text: str) -> dict[str, object]:
     quoted = re.sub(r": (ncclFloat32|0x\w+)", r': "\1"', text.rstrip(","))
-    found: dict[str, object] = json.loads(quoted)
-    return found
+    document: dict[str, object] = json.loads(quoted)
+    return document
 
 
 @given(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=8), st.data())

@@ -64,9 +64,9 @@ def test_without_nsys_the_command_is_told(
 ) -> None:
     monkeypatch.setenv("PATH", os.devnull)
 
-    said = cli.refused("analyze", str(report), code=1)
-    assert f"nsys export --type sqlite --output node0.sqlite {report}" in said
-    assert said.count("\n") == 1
+    message = cli.refused("analyze", str(report), code=1)
+    assert f"nsys export --type sqlite --output node0.sqlite {report}" in message
+    assert message.count("\n") == 1
 
 
 def test_the_user_s_nsys_exports_and_nothing_stays(
@@ -74,8 +74,8 @@ def test_the_user_s_nsys_exports_and_nothing_stays(
 ) -> None:
     nsys(COPIES)
 
-    shown = cli.json("analyze", str(report.parent), "--json", "-")
-    assert shown["profiles"][0]["path"] == str(report)
+    document = cli.json("analyze", str(report.parent), "--json", "-")
+    assert document["profiles"][0]["path"] == str(report)
     assert list(temporary.iterdir()) == []
     assert [p.name for p in report.parent.iterdir()] == [report.name]
 
@@ -114,9 +114,9 @@ def test_what_is_wrong_with_an_export_names_the_report(
 ) -> None:
     nsys('shift 4; echo nothing > "$1"')
 
-    said = cli.refused(command, str(report), code=1)
-    assert str(report) in said
-    assert str(temporary) not in said
+    message = cli.refused(command, str(report), code=1)
+    assert str(report) in message
+    assert str(temporary) not in message
 
 
 #: An nsys that has begun to export, says so beside its report, and does not finish.

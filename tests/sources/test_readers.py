@@ -102,10 +102,10 @@ def test_damaged_bytes_end_in_a_report_or_a_sentence(
         file.write_bytes(content[:end])
         for command in ("analyze", "inspect"):
             code = main([command, str(path)])
-            said = capsys.readouterr().err
+            stderr = capsys.readouterr().err
             assert code in (0, 1)
-            assert "Traceback" not in said
-            assert code == 0 or said.count("\n") == 1, said
+            assert "Traceback" not in stderr
+            assert code == 0 or stderr.count("\n") == 1, stderr
         file.write_bytes(whole)
 
 

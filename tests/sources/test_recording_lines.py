@@ -58,18 +58,18 @@ def blocks(draw: st.DrawFn) -> Block:
 
 def rows_of(stretch: Stretch, names: tuple[str, ...]) -> list[tuple[object, ...]]:
     """Return the fields of all operations, row by row."""
-    own = stretch.operations
+    operations = stretch.operations
     columns = (
-        own.iteration,
-        own.thread,
-        own.launches,
-        own.host_start_ns,
-        own.host_end_ns,
-        own.start_ns,
-        own.end_ns,
-        own.times_lost,
+        operations.iteration,
+        operations.thread,
+        operations.launches,
+        operations.host_start_ns,
+        operations.host_end_ns,
+        operations.start_ns,
+        operations.end_ns,
+        operations.times_lost,
     )
-    texts = [names[name_id] for name_id in own.name_id.tolist()]
+    texts = [names[name_id] for name_id in operations.name_id.tolist()]
     return list(zip(texts, *(column.tolist() for column in columns), strict=True))
 
 

@@ -161,7 +161,7 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
     assert "2 of every 5 are" in limitation_text(report)
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
-    assert "between-iterations" not in {own.faults[0].name for own in diagnosis.findings}
+    assert "between-iterations" not in {finding.faults[0].name for finding in diagnosis.findings}
 
 
 def test_numbers_that_begin_anew_are_counted(
@@ -493,9 +493,9 @@ def test_first_look_and_inspect_say_what_it_is(
     assert main([str(tmp_path)]) == 0
     assert "is a recording of bubbleviz.annotate" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
+    out = capsys.readouterr().out
     for words in ("a recording\n", "1 of 4", "node7", "the host itself", "2025-10-09", "UTC"):
-        assert words in shown
+        assert words in out
     assert main(["idle", str(tmp_path)]) == 1
     assert "without kernels, calls or ranges" in capsys.readouterr().err
 

@@ -94,12 +94,12 @@ def test_pointers_are_named_wherever_a_file_is_given(
     places = {"profile": own, "file": file, "folder": folder}
 
     code = main([argument.format(**places) for argument in arguments])
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     # What a directory holds beside it is read.
     assert code == (0 if "{folder}" in arguments else 1)
-    assert f"{file}: a pointer of Git" in said or f"{file}: a pointer of git-annex" in said
-    assert remedy in said
-    assert "Traceback" not in said
+    assert f"{file}: a pointer of Git" in stderr or f"{file}: a pointer of git-annex" in stderr
+    assert remedy in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -300,9 +300,11 @@ def test_a_database_that_is_packed_is_to_be_unpacked(
     export = next(Path(FIXTURES / "1f1b").glob("*.sqlite"))
     packed.write_bytes(gzip.compress(export.read_bytes()))
 
-    said = cli.refused("analyze", packed)
+    message = cli.refused("analyze", packed)
 
-    assert said == f"bubbleviz: {packed}: gzip of an SQLite database; unpack it with gunzip first\n"
+    assert (
+        message == f"bubbleviz: {packed}: gzip of an SQLite database; unpack it with gunzip first\n"
+    )
 
 
 def test_a_report_that_is_packed_is_to_be_unpacked(tmp_path: Path, cli: CommandLine) -> None:
@@ -311,14 +313,14 @@ def test_a_report_that_is_packed_is_to_be_unpacked(tmp_path: Path, cli: CommandL
 
     for words in (("gate", packed, "--max-bubble", "3%"), ("plan", packed)):
         assert "unpack it with gunzip, and give the report" in cli.refused(*words)
-    said = cli.refused("simulate", "--from", packed)
-    assert said == f"bubbleviz: {packed}: is packed; unpack it with gunzip\n"
+    message = cli.refused("simulate", "--from", packed)
+    assert message == f"bubbleviz: {packed}: is packed; unpack it with gunzip\n"
 
 
 def test_two_forms_of_one_process_are_refused(tmp_path: Path, cli: CommandLine) -> None:
     plant(Planting(stages=2, iterations=1), tmp_path)
     traces_of(tmp_path / "node0.sqlite", tmp_path)
 
-    said = cli.refused("analyze", tmp_path)
-    assert "both hold process 2001 of the same host" in said
-    assert "if two containers have this host name, record again with a name for each" in said
+    message = cli.refused("analyze", tmp_path)
+    assert "both hold process 2001 of the same host" in message
+    assert "if two containers have this host name, record again with a name for each" in message

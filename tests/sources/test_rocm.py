@@ -220,11 +220,11 @@ def test_nodes_that_started_at_other_times_are_aligned(tmp_path: Path) -> None:
 
     then, now = bubbleviz.analyze(nodes), bubbleviz.analyze(files)
 
-    own = now.summary.bubble_ratio["schedule"].mean
+    mean = now.summary.bubble_ratio["schedule"].mean
     nsys = then.summary.bubble_ratio["schedule"].mean
-    assert own is not None
+    assert mean is not None
     assert nsys is not None
-    assert abs(own - nsys) < 1e-3
+    assert abs(mean - nsys) < 1e-3
     assert now.profiles[1].clock_uncertainty_ns is not None
     assert now.summary.bubble_ratio["stage"] == then.summary.bubble_ratio["stage"]
 
@@ -302,11 +302,11 @@ def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> Non
         process.ranges = [(s, e, t - offset, n, p) for s, e, t, n, p in process.ranges]
         process.threads = [(t - offset, n) for t, n in process.threads]
 
-    own = bubbleviz.analyze([write_rocpd(tmp_path / "merged.db", processes)])
+    report = bubbleviz.analyze([write_rocpd(tmp_path / "merged.db", processes)])
     then = bubbleviz.analyze([export])
 
-    assert [rank.pid for rank in own.ranks] == [1] * 4
-    assert own.summary.bubble_ratio == then.summary.bubble_ratio
+    assert [rank.pid for rank in report.ranks] == [1] * 4
+    assert report.summary.bubble_ratio == then.summary.bubble_ratio
 
 
 def test_every_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,8 +352,8 @@ def test_secrets_are_never_shown(
         main([command, str(file), *more])
     written = b"".join(file.read_bytes() for file in outputs.iterdir())
 
-    shown = capsys.readouterr()
-    assert SECRET not in shown.out + shown.err
+    output = capsys.readouterr()
+    assert SECRET not in output.out + output.err
     assert SECRET.encode() not in written
     assert SECRET.encode() in path.read_bytes() or door == "rpd"
 

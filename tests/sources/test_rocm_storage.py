@@ -146,9 +146,9 @@ def test_a_table_without_any_column_that_is_read_ends_in_no_traceback(
             tmp_path / f"{table}{database.suffix}", *rebuilt(table, other_names), source=database
         )
         main(["idle", str(path)])
-        told = capsys.readouterr().err
-        assert "Traceback" not in told
-        assert ".sql" not in told
+        stderr = capsys.readouterr().err
+        assert "Traceback" not in stderr
+        assert ".sql" not in stderr
 
 
 def _swap_two_rows(path: Path, table: str) -> None:

@@ -257,7 +257,7 @@ def halves(folder: Path) -> list[Path]:
     paths = []
     for rank in (0, 1):
         rows = [at for at, own in enumerate(RANK) if own == rank]
-        one = {name: [cells[at] for at in rows] for name, cells in ONE.items()}
+        one = {name: [cells[row] for row in rows] for name, cells in ONE.items()}
         paths.append(csv_of(folder / f"rank{rank}.csv", one))
     return paths
 
@@ -312,14 +312,14 @@ def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
         name: [time + 1_000_000 * rank for time, rank in zip(ONE[name], RANK, strict=True)]
         for name in ("start_ns", "end_ns")
     }
-    one = bubbleviz.analyze(csv_of(tmp_path / "a.csv", ONE | {"host": hosts}))
+    report = bubbleviz.analyze(csv_of(tmp_path / "a.csv", ONE | {"host": hosts}))
     two = bubbleviz.analyze(
         csv_of(tmp_path / "b.csv", ONE | late | {"host": hosts, "clock": hosts})
     )
 
-    assert ratio(one) == 1 - 120 / 160
-    assert [rank.host for rank in one.ranks] == ["node0", "node1"]
-    assert len(one.profiles) == 1
+    assert ratio(report) == 1 - 120 / 160
+    assert [rank.host for rank in report.ranks] == ["node0", "node1"]
+    assert len(report.profiles) == 1
     assert [profile.host for profile in two.profiles] == ["node0", "node1"]
     assert two.profiles[1].clock_uncertainty_ns is not None
     assert abs(two.profiles[1].clock_offset_ns + 1_000_000) <= 10
@@ -466,7 +466,7 @@ def test_commands_know_tables(tmp_path: Path, cli: CommandLine) -> None:
     _, out, err = cli(path)
     assert "Bubble ratio (schedule): 25.00 %" in out
     assert "is a table of operations" in err
-    told = cli.printed("inspect", path)
-    assert "a table of operations (csv)" in told
-    assert "analyze can compute bubble ratios" in told
+    printed = cli.printed("inspect", path)
+    assert "a table of operations (csv)" in printed
+    assert "analyze can compute bubble ratios" in printed
     assert "bubbleviz analyze" in cli.refused("idle", path, code=1)

@@ -128,9 +128,9 @@ def test_derived_lines_of_a_gpu_count_for_nothing(tmp_path: Path) -> None:
             )
         ),
     ]
-    found = profile(written(tmp_path, [P("/device:GPU:0", lines)])).activities
+    activities = profile(written(tmp_path, [P("/device:GPU:0", lines)])).activities
 
-    assert (len(found), found.kernels, found.names) == (3, 2, ("gemm", "relu"))
+    assert (len(activities), activities.kernels, activities.names) == (3, 2, ("gemm", "relu"))
 
 
 def test_transfers_beside_instructions(tmp_path: Path) -> None:
@@ -138,12 +138,12 @@ def test_transfers_beside_instructions(tmp_path: Path) -> None:
         L("XLA Ops", [E("all-gather-start.1", 0, 1), E("dot.2", 1, 9), E("dot.3", 9, 12)], 1),
         L("Async XLA Ops", [E("all-gather-start.1", 0, 10), E("copy-start.4", 2, 5)], 2),
     ]
-    found = profile(written(tmp_path, [P("/device:TPU:0", lines)])).activities
+    activities = profile(written(tmp_path, [P("/device:TPU:0", lines)])).activities
 
-    assert (len(found), found.kernels) == (5, 4)
-    assert (found.start_ns[4], found.end_ns[4]) == (2, 5)
+    assert (len(activities), activities.kernels) == (5, 4)
+    assert (activities.start_ns[4], activities.end_ns[4]) == (2, 5)
     # Only a user may know that it is communication.
-    assert found.names[found.name_id[4]] == "copy-start.4"
+    assert activities.names[activities.name_id[4]] == "copy-start.4"
 
 
 def test_cpus_stand_for_devices(tmp_path: Path) -> None:
@@ -213,9 +213,9 @@ def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
 def test_times_are_cut_to_nanoseconds(tmp_path: Path) -> None:
     ops = [E("a", 1.9, 2.7), E("b", 2.7, 3.2)]
     plane = P("/device:TPU:0", [L("XLA Ops", ops, timestamp=100)])
-    found = profile(written(tmp_path, [plane])).activities
+    activities = profile(written(tmp_path, [plane])).activities
 
-    assert list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)) == [
+    assert list(zip(activities.start_ns.tolist(), activities.end_ns.tolist(), strict=True)) == [
         (101, 102),
         (102, 103),
     ]
@@ -469,9 +469,9 @@ def test_one_run_in_two_formats_is_refused(command: str, tmp_path: Path, cli: Co
     plane = written(tmp_path, tpu(1), "host0.xplane.pb")
     trace = traced(tmp_path, tpu(1), "host0.trace_viewer.json.gz")
 
-    said = cli.refused(command, str(plane), str(trace), code=1)
+    message = cli.refused(command, str(plane), str(trace), code=1)
 
-    assert f"{trace} and {plane}: the same run in two formats; give the latter alone" in said
+    assert f"{trace} and {plane}: the same run in two formats; give the latter alone" in message
 
 
 def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def rank_of(
 
 def ranks_of(values: Sequence[RankIteration]) -> RankIterations:
     """Return the ranks of an iteration with these values; all have windows of the same ratios."""
-    rank = np.array([own.rank for own in values], np.int64)
+    rank = np.array([value.rank for value in values], np.int64)
 
     def column(of_rank: Sequence[object], dtype: type = np.int64) -> npt.NDArray[np.int64]:
         numbers: npt.NDArray[np.int64] = np.array(of_rank, dtype)
@@ -264,10 +264,10 @@ def ran(
 ) -> list[Op]:
     """Return the operations of an iteration of a plan, whose optimizers wait for each other."""
     gate = all_done(plan.stages)
-    found = simulate([plan], durations, optimizer=optimizer, transfer_ns=latency, gate=gate)
+    simulation = simulate([plan], durations, optimizer=optimizer, transfer_ns=latency, gate=gate)
     names = ("device", "phase", "virtual_stage", "microbatch", "start_ns", "end_ns")
     ops = []
-    for row in zip(*(getattr(found, name).tolist() for name in names), strict=True):
+    for row in zip(*(getattr(simulation, name).tolist() for name in names), strict=True):
         rank, phase, stage, microbatch, begin, end = row
         work = phase != Phase.OPTIMIZER
         chunk = plan.chunk_of(stage)
@@ -324,7 +324,7 @@ def named(report: Report, text: str) -> Report:
         operations=replace(report.operations, names=(text,) * len(report.operations.names)),
         ranks=tuple(replace(r, label=text, host=text) for r in report.ranks),
         profiles=tuple(replace(p, path=text, host=text) for p in report.profiles),
-        iterations=in_order(replace(one, name=text) for one in report.iterations),
+        iterations=in_order(replace(iteration, name=text) for iteration in report.iterations),
         limitations=(Limitation(text, text),) * 9,
         convention=text,
         command=text,

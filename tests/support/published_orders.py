@@ -51,9 +51,9 @@ def listed_plan(row: Row) -> Plan:
     """Return the plan of the order that a row of the table lists."""
     orders, placement = [], {}
     for device, text in enumerate(row["order"].split("|")):
-        found = re.findall(r"(\d+)([FIWB])(\d+)", text)
-        orders.append(tuple(PlannedOperation(int(s), LETTERS[x], int(m)) for s, x, m in found))
-        placement.update({int(stage): device for stage, _, _ in found})
+        matches = re.findall(r"(\d+)([FIWB])(\d+)", text)
+        orders.append(tuple(PlannedOperation(int(s), LETTERS[x], int(m)) for s, x, m in matches))
+        placement.update({int(stage): device for stage, _, _ in matches})
     p, m, chunks = numbers(row, "p", "m", "chunks")
     at = tuple(placement[stage] for stage in range(len(placement)))
     return Plan(row["schedule"], p, m, chunks, at, tuple(orders))

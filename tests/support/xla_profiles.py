@@ -126,4 +126,4 @@ def named(ranges: Ranges) -> Counter[str]:
 
 
 def ratios(report: Report) -> list[float | None]:
-    return [own.ratios["schedule"].value for own in report.iterations]
+    return [iteration.ratios["schedule"].value for iteration in report.iterations]

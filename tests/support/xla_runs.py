@@ -104,7 +104,7 @@ class Run:
 
 
 def told(costs: Costs) -> dict[str, float]:
-    return {own.name: own.cost_us for own in costs.instructions}
+    return {instruction.name: instruction.cost_us for instruction in costs.instructions}
 
 
 def steps(count: int, cost: int = 1_000) -> Run:

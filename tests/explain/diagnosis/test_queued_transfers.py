@@ -56,7 +56,7 @@ def ran(
     received: dict[Key, tuple[int, int]] = {}
     began_ns: dict[Key, int] = {}
     free_ns, queue_ns = [0] * 4, [0] * 4
-    todo = [list(own) for own in ORDERS]
+    todo = [list(order) for order in ORDERS]
     waiting = [list(own) for own in queues or []]
     every = [key for own in ORDERS for key in own if sent(*key)]
     while any(todo):
@@ -120,7 +120,7 @@ def posted(length_ns: dict[Key, int], mode: str) -> tuple[list[list[Key]], dict[
 def test_another_order_of_transfers_saves_what_is_promised(
     mode: str, seed: int, tmp_path: Path
 ) -> None:
-    keys = [key for own in ORDERS for key in own]
+    keys = [key for order in ORDERS for key in order]
     usual_ns = {key: 2_000_000 * len(key[0]) for key in keys}
     queues, ahead = posted(usual_ns, mode)
     draw = random.Random(seed)

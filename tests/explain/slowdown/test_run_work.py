@@ -118,11 +118,11 @@ def test_very_many_operations_are_not_replayed(
 ) -> None:
     monkeypatch.setattr(explanation, "MOST_REPLAYED", 100)
     plant(EVEN, tmp_path)
-    found = bubbleviz.analyze(tmp_path)
+    report = bubbleviz.analyze(tmp_path)
 
-    assert found.slowdowns is None
-    assert found.explanation.slowdown_source is not None
+    assert report.slowdowns is None
+    assert report.explanation.slowdown_source is not None
     assert re.fullmatch(
         r"the run holds [0-9,]+ operations; at most 100 are replayed",
-        found.explanation.slowdown_source.reason,
+        report.explanation.slowdown_source.reason,
     )

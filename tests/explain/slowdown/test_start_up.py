@@ -154,7 +154,7 @@ def test_collectives_of_no_iteration_or_of_one_that_is_not_averaged_stay() -> No
 
     left = cut(*others, (0, first - 90, first), averaged=(True, False, True))
 
-    assert left == [list(own) for own in others]
+    assert left == [list(other) for other in others]
 
 
 def test_twice_the_usual_time_is_kept() -> None:

@@ -93,7 +93,7 @@ class Block:
     @property
     def library(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
         """Starts and ends of the outer and of the inner library ranges."""
-        outer, inner = ([self.slots + at for at in times] for times in (_OUTER_NS, _INNER_NS))
+        outer, inner = ([self.slots + time for time in times] for times in (_OUTER_NS, _INNER_NS))
         return (outer[0], outer[1]), (inner[0], inner[1])
 
 
