@@ -15,16 +15,17 @@ from unittest import mock
 
 from bubbleviz.cli.app import main
 from bubbleviz.model.texts import csv_text
-from scripts.fuzzing.arrow_damage import damage_arrow
-from scripts.fuzzing.document_damage import (
-    damage_event_text,
+from scripts.fuzzing.formats import (
+    damage_arrow,
+    damage_csv,
     damage_json,
     damage_json_lines,
+    damage_lines,
     damage_pickle,
+    damage_toml,
 )
 from scripts.fuzzing.protobuf_damage import damage_space
 from scripts.fuzzing.sqlite_damage import damage_database
-from scripts.fuzzing.text_damage import damage_csv, damage_toml
 from tests.planting import Planting, plant
 from tests.support.columnar_exports import FORMS, columnar
 from tests.support.flight_dumps import dump, entry
@@ -337,9 +338,7 @@ def _kinds() -> list[InputKind]:
         InputKind("rocm", _write_rocm, (damage_database,), _PROFILE_COMMANDS),
         InputKind("xplane", _write_xplane, (damage_space,), _PROFILE_COMMANDS),
         InputKind("xla json", _write_xla_trace, (damage_json,), _PROFILE_COMMANDS),
-        InputKind(
-            "nccl events", _write_nccl_events, (damage_event_text, damage_json), _NCCL_COMMANDS
-        ),
+        InputKind("nccl events", _write_nccl_events, (damage_lines, damage_json), _NCCL_COMMANDS),
         InputKind(
             "flight recorder",
             lambda folder: _write_flight_dumps(folder, ""),
@@ -384,7 +383,7 @@ def _kinds() -> list[InputKind]:
         InputKind(
             "costs",
             _write_costs,
-            (damage_event_text,),
+            (damage_lines,),
             (
                 f"pgle {_JAX_RUN} -j 1 --against {{in}} -o {{out}}/e.csv",
                 f"pgle {_JAX_RUN} -j 1 --against {{in}}",

@@ -11,23 +11,8 @@ Random: TypeAlias = random.Random
 NASTY_BYTES = (0, 1, 2, 5, 9, 10, 11, 12, 13, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 #: Whole numbers at the limits of types, and impossible times.
 INTEGERS = (
-    0,
-    1,
-    -1,
-    2,
-    7,
-    255,
-    256,
-    1 << 16,
-    1 << 31,
-    -(1 << 31),
-    1 << 32,
-    10**12,
-    1 << 53,
-    -(10**15),
-    10**18,
-    (1 << 63) - 1,
-    -(1 << 63),
+    *(0, 1, -1, 2, 7, 255, 256, 1 << 16, 1 << 31, -(1 << 31), 1 << 32, 10**12, 1 << 53),
+    *(-(10**15), 10**18, (1 << 63) - 1, -(1 << 63)),
 )
 #: Whole numbers that do not fit into 64 bits.
 HUGE_INTEGERS = (1 << 63, (1 << 64) - 1, -(1 << 63) - 1, 10**30, 10**400)
