@@ -482,7 +482,7 @@ def test_bounds_are_those_of_the_events(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"iterations": 6, "iteration_ranges": True}, ()),
         ({"iterations": 6}, ("how long their iterations take", "the next best match")),
@@ -497,15 +497,15 @@ def test_bounds_are_those_of_the_events(
     ids=["named", "varied", "alike"],
 )
 def test_what_pairs_iterations_without_names_is_told(
-    changes: dict[str, Any], told: tuple[str, ...], tmp_path: Path
+    changes: dict[str, Any], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
     paths, _ = planted(replace(SHORT, **changes), tmp_path)
 
     report = bubbleviz.analyze(paths)
 
     reasons = said(report, "iterations across hosts")
-    assert len(reasons) == (len(told) > 0)
-    assert all(words in reason for reason in reasons for words in told)
+    assert len(reasons) == (len(expected) > 0)
+    assert all(words in reason for reason in reasons for words in expected)
     assert None not in [p.clock_uncertainty_ns for p in report.profiles]
     if "jitter" not in changes:
         return

@@ -129,7 +129,7 @@ def test_what_no_pipeline_does_shows_none(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "told", "name"),
+    ("ranks", "expected", "name"),
     [
         (GPIPE, {}, "gpipe"),  # both microbatches are away for as long as the other rank has them
         (WARM_UP, {}, "1f1b"),  # the ranks run orders of their own
@@ -140,9 +140,9 @@ def test_what_no_pipeline_does_shows_none(
     ],
 )
 def test_microbatches_transfers_or_the_user_show_a_pipeline(
-    tmp_path: Path, ranks: Sequence[Sequence[Operation]], told: dict[str, Any], name: str
+    tmp_path: Path, ranks: Sequence[Sequence[Operation]], expected: dict[str, Any], name: str
 ) -> None:
-    report = bubbleviz.analyze(_ranks(tmp_path, ranks), **told)
+    report = bubbleviz.analyze(_ranks(tmp_path, ranks), **expected)
 
     assert _schedule(report)[0] == name
     assert [rank.stage for rank in report.ranks] == [0, 1]

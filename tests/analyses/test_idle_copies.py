@@ -251,7 +251,7 @@ def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("", (Direction.UNKNOWN, Memory.UNKNOWN, Memory.UNKNOWN)),
         ("Memset (Device)", None),
@@ -270,12 +270,12 @@ def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None
         ("x" * 1_000_000, (Direction.UNKNOWN, Memory.UNKNOWN, Memory.UNKNOWN)),
     ],
 )
-def test_names_tell_direction_and_memory(name: str, told: object) -> None:
-    assert read_copy_name(name) == told
+def test_names_tell_direction_and_memory(name: str, expected: object) -> None:
+    assert read_copy_name(name) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", (-1, Memory.UNKNOWN, Memory.UNKNOWN)),
         ("kind:Unknown size:0 dest:512 async:1", (0, Memory.UNKNOWN, Memory.UNKNOWN)),
@@ -284,8 +284,8 @@ def test_names_tell_direction_and_memory(name: str, told: object) -> None:
         ("size:abc kind_src:7", (-1, Memory.UNKNOWN, Memory.UNKNOWN)),
     ],
 )
-def test_details_of_xla_tell_bytes_and_memory(text: str, told: object) -> None:
-    assert read_copy_details(text) == told
+def test_details_of_xla_tell_bytes_and_memory(text: str, expected: object) -> None:
+    assert read_copy_details(text) == expected
 
 
 def total(ns: int, size: int | None = 0, direction: Direction = Direction.UNKNOWN) -> CopyTotal:

@@ -169,7 +169,7 @@ def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, compla
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "expected"),
     [
         (["ProfilerStep#1", "ProfilerStep#2, op_id = 3"], ["ProfilerStep#1", "ProfilerStep#2"]),
         (["train#step_num=4#", "train#step_num=2#"], ["train#step_num=4#", "train#step_num=2#"]),
@@ -187,12 +187,12 @@ def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, compla
         (["F" + "9" * 40, "F" + "8" * 40], []),
     ],
 )
-def test_which_ranges_are_steps(tmp_path: Path, names: list[str], told: list[str]) -> None:
+def test_which_ranges_are_steps(tmp_path: Path, names: list[str], expected: list[str]) -> None:
     kernels, calls, ranges = train(names, [100, 100])
 
     rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
 
-    assert [step.name for step in rank.steps if step.name is not None] == told
+    assert [step.name for step in rank.steps if step.name is not None] == expected
 
 
 def test_steps_that_the_user_names(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "told"),
+    ("lost", "expected"),
     [
         ("CUPTI_ACTIVITY_KIND_KERNEL.streamId", None),
         *((table, None) for table in (WAITS, RECORDS)),
@@ -232,20 +232,20 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_some_columns_are_needed(tmp_path: Path, lost: str, told: bool | None) -> None:
+def test_some_columns_are_needed(tmp_path: Path, lost: str, expected: bool | None) -> None:
     without = dict.fromkeys(lost.format(table) for table in (WAITS, RECORDS))
     file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED], without=list(without))
 
     report = bubbleviz.idle(file)
 
-    if told is False:
+    if expected is False:
         assert spent(report.ranks[0])["blocked by communication"] == 400
     else:
         assert spent(report.ranks[0]) == {"stream or rank dependency": 500}
         assert [rank.waits for rank in report.ranks] == [(), ()]
     reasons = [note.reason for note in report.limitations if "waited for" in note.what]
-    assert (f"{file} lacks {lost}" in reasons) == bool(told)
-    assert reasons == [] or told is not False
+    assert (f"{file} lacks {lost}" in reasons) == bool(expected)
+    assert reasons == [] or expected is not False
 
 
 @pytest.mark.parametrize("records", [True, False])

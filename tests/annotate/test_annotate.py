@@ -118,7 +118,7 @@ def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int |
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ({"name": "forward"}, r"annotate.phase\('forward'\): the phases are F, B, W, BW"),
         ({"name": "F", "microbatch": -1}, "mb=-1 must be a number"),
@@ -128,8 +128,8 @@ def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int |
         ({"name": "F", "microbatch": [1]}, "numbers must be whole"),
     ],
 )
-def test_what_cannot_be_named_is_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_named_is_refused(arguments: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         annotate.phase(**arguments)
     with pytest.raises(UsageError, match="iteration=-1 must be a number"):
         annotate.iteration(-1)

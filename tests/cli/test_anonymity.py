@@ -159,7 +159,7 @@ def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLi
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("", ""),
         ("node-1", "host1"),
@@ -177,12 +177,12 @@ def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLi
         ("thread 7 (pt_autograd_0), in B 3", "thread 7 (thread1), in B 3"),
     ],
 )
-def test_texts(text: str, shown: str) -> None:
+def test_texts(text: str, expected: str) -> None:
     names = PrivateNames(hidden=True)
     names.note_paths(["runs/a.sqlite", "-", ""])
     names.note_hosts(["node-1"])
 
-    assert names.text(text) == shown
+    assert names.text(text) == expected
     assert PrivateNames().text(text) == text
 
 

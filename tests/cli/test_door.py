@@ -114,7 +114,7 @@ def test_a_command_wins_over_a_path_of_its_name(
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "expected"),
     [
         ("anaylze", "'anaylze': no such command or file; did you mean analyze?"),
         (str(FIXTURES / "1f1"), f"did you mean {FIXTURES / '1f1b'}?"),
@@ -125,8 +125,8 @@ def test_a_command_wins_over_a_path_of_its_name(
         ("nothing*.sqlite", "no file matches this pattern"),
     ],
 )
-def test_neither_a_command_nor_a_path(word: str, said: str, cli: CommandLine) -> None:
-    assert said in cli.refused(word)
+def test_neither_a_command_nor_a_path(word: str, expected: str, cli: CommandLine) -> None:
+    assert expected in cli.refused(word)
 
 
 def test_the_path_is_hidden_where_names_are(cli: CommandLine) -> None:

@@ -79,7 +79,7 @@ def test_a_page_is_served_until_it_is_interrupted(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["--skip", "1"], 2, "apply to profiles"),
         (["-j", "2"], 2, "apply to profiles"),
@@ -87,6 +87,6 @@ def test_a_page_is_served_until_it_is_interrupted(
     ],
 )
 def test_what_does_not_go_with_a_report_is_refused(
-    arguments: list[str], code: int, said: str, saved: Path, cli: CommandLine
+    arguments: list[str], code: int, expected: str, saved: Path, cli: CommandLine
 ) -> None:
-    assert said in cli.refused("view", str(saved), *arguments, "--no-browser", code=code)
+    assert expected in cli.refused("view", str(saved), *arguments, "--no-browser", code=code)

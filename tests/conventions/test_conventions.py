@@ -25,7 +25,7 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("pattern = 3", "[[pattern]]"),
         ("", "[[pattern]]"),
@@ -56,11 +56,11 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
         ),
     ],
 )
-def test_a_wrong_file_is_told(text: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_told(text: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r".*") as error:
         load_convention(write(tmp_path, text))
 
-    assert said in str(error.value)
+    assert expected in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -105,16 +105,16 @@ def test_a_glob_is_read_as_sqlite_reads_it(glob: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "name", "said"),
+    ("error", "name", "expected"),
     [
         (UsageError, "zerobubble", "did you mean zero-bubble"),
         (InputError, "mine.toml", r"mine\.toml"),
     ],
 )
 def test_a_convention_that_is_not_there_is_told(
-    error: type[Exception], name: str, said: str
+    error: type[Exception], name: str, expected: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=expected):
         find_convention(name)
 
 

@@ -55,9 +55,11 @@ def test_a_forward_without_a_backward_of_its_number_is_not_cut(
     assert CUT not in notes
 
 
-@pytest.mark.parametrize(("names", "said"), [("numbered", "numbers in"), ("constant", "by order")])
+@pytest.mark.parametrize(
+    ("names", "expected"), [("numbered", "numbers in"), ("constant", "by order")]
+)
 def test_numbers_are_to_be_checked_only_where_names_have_some(
-    names: str, said: str, tmp_path: Path
+    names: str, expected: str, tmp_path: Path
 ) -> None:
     plant(Planting(names=names), tmp_path)
     row = "SELECT rowid FROM NVTX_EVENTS WHERE text = 'B0.0.0' LIMIT 1"
@@ -65,7 +67,7 @@ def test_numbers_are_to_be_checked_only_where_names_have_some(
     report = bubbleviz.analyze(change(tmp_path / "node0.sqlite", drop))
 
     note = find_limitation(report, UNMATCHED)
-    assert said in note.reason
+    assert expected in note.reason
 
 
 def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:

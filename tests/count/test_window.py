@@ -85,7 +85,7 @@ def test_windows_are_written(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         *((t, "of the form") for t in ("5-8", "iteration:", "iteration:a", "iteration:-5")),
         *((t, "of the form") for t in ("iteration:5,7", "time:1-3", "time:1s", "time:1e3s-2s")),
@@ -95,11 +95,11 @@ def test_windows_are_written(
         (f"iteration:{'9' * 80}", "…'"),
     ],
 )
-def test_no_window_is_refused(text: str, said: str, cli: CommandLine) -> None:
+def test_no_window_is_refused(text: str, expected: str, cli: CommandLine) -> None:
     with pytest.raises(UsageError, match=r"--window ") as error:
         parse_window(text)
-    assert said in str(error.value)
-    assert said in cli.refused("analyze", "fixtures/1f1b", "--window", text, code=2)
+    assert expected in str(error.value)
+    assert expected in cli.refused("analyze", "fixtures/1f1b", "--window", text, code=2)
 
 
 @given(

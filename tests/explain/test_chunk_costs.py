@@ -65,19 +65,19 @@ def test_attention_makes_it_a_curve(tmp_path: Path) -> None:
     assert fitted.tolist() == pytest.approx([232_819, 5_603_443], rel=0.02)
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_the_prefix_of_a_prompt_makes_its_chunks_longer(told: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("expected", [False, True])
+def test_the_prefix_of_a_prompt_makes_its_chunks_longer(expected: bool, tmp_path: Path) -> None:
     noise = np.random.default_rng(3).normal(0, 5_000, 30)
     tokens = ([1024] * 7 + [640] + [1024] * 5 + [100] + [512]) * 2
     prefixes = [1024 * n for n in (*range(8), *range(6), 0)] * 2
-    if told:  # as of prompts in turns
+    if expected:  # as of prompts in turns
         order = np.random.default_rng(5).permutation(len(tokens)).tolist()
         tokens, prefixes = ([column[at] for at in order] for column in (tokens, prefixes))
     times = [
         200_000 + 500 * x + 0.1 * x * (x + 2 * read) + n
         for x, read, n in zip(tokens, prefixes, noise, strict=True)
     ]
-    report = report_of(tmp_path, tokens, times, **({"prefix": prefixes * 2} if told else {}))
+    report = report_of(tmp_path, tokens, times, **({"prefix": prefixes * 2} if expected else {}))
     first, second = report.explanation.chunk_costs
 
     assert (first.token_squared_ns, second.token_ns) == pytest.approx((0.1, 1000), rel=0.03)

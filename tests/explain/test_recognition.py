@@ -243,13 +243,13 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("orders", "said"), ORDERS, ids=range(len(ORDERS)))
+@pytest.mark.parametrize(("orders", "expected"), ORDERS, ids=range(len(ORDERS)))
 def test_an_order_is_what_it_is_said_to_be(
-    orders: list[list[Op]], said: Mapping[str, object]
+    orders: list[list[Op]], expected: Mapping[str, object]
 ) -> None:
     recognition = named(of_orders(orders))
 
-    assert {name: getattr(recognition, name) for name in said} == said
+    assert {name: getattr(recognition, name) for name in expected} == expected
 
 
 @pytest.mark.real_files

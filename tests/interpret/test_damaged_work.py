@@ -503,13 +503,13 @@ def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Pa
 @pytest.mark.parametrize(
     "order", [("cudaEventRecord", "cudaLaunchKernel"), ("cudaLaunchKernel", "cudaEventRecord")]
 )
-@pytest.mark.parametrize("most", [1 << 18, 1 << 12])
+@pytest.mark.parametrize("limit", [1 << 18, 1 << 12])
 def test_lost_kernels_of_periodic_calls_are_told(
-    order: tuple[str, ...], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    order: tuple[str, ...], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WorklessRows.__init__, "__defaults__", (most,))
+    monkeypatch.setattr(WorklessRows.__init__, "__defaults__", (limit,))
     lost, sampled = _lost_of(_periodic(tmp_path, order, 12_000, 2))
-    assert sampled == (most == 1 << 12)
+    assert sampled == (limit == 1 << 12)
     assert lost == 6_000 if not sampled else 5_000 < lost < 7_000
 
 

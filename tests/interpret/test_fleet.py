@@ -55,7 +55,7 @@ def written(report: Report) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exports_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many")
     plant(MANY, folder)
     return folder
@@ -94,9 +94,9 @@ def test_a_file_read_in_stretches_by_several_threads_is_the_same(
 @pytest.mark.usefixtures("short_stretches")
 @pytest.mark.parametrize("started", [0, 1])
 def test_where_no_thread_can_be_started_it_is_read_here(
-    started: int, many: Path, monkeypatch: pytest.MonkeyPatch
+    started: int, exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = many / "node0.sqlite"
+    file = exports_folder / "node0.sqlite"
     whole = written(bubbleviz.analyze(file))
     start, count = threading.Thread.start, 0
 
@@ -114,7 +114,7 @@ def test_where_no_thread_can_be_started_it_is_read_here(
 
 @pytest.mark.usefixtures("short_stretches")
 def test_what_a_thread_finds_damaged_ends_the_run(
-    many: Path, monkeypatch: pytest.MonkeyPatch
+    exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = SqliteExport.numbered
 
@@ -125,13 +125,15 @@ def test_what_a_thread_finds_damaged_ends_the_run(
 
     monkeypatch.setattr(SqliteExport, "numbered", columns)
     with pytest.raises(ProfileError, match="damaged"):
-        bubbleviz.analyze(many / "node0.sqlite", jobs=3)
+        bubbleviz.analyze(exports_folder / "node0.sqlite", jobs=3)
 
     assert not [thread for thread in threading.enumerate() if "bubbleviz-read" in thread.name]
 
 
-def test_many_files_at_once_are_the_same(many: Path) -> None:
-    assert written(bubbleviz.analyze(many, jobs=9)) == written(bubbleviz.analyze(many))
+def test_many_files_at_once_are_the_same(exports_folder: Path) -> None:
+    assert written(bubbleviz.analyze(exports_folder, jobs=9)) == written(
+        bubbleviz.analyze(exports_folder)
+    )
 
 
 @contextmanager
@@ -154,57 +156,63 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
 
 
 def test_a_file_whose_process_dies_is_done_again(
-    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exports_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = written(bubbleviz.analyze(many))
-    with dying(str(many / "node1.sqlite"), 2, tmp_path, monkeypatch):
-        assert written(bubbleviz.analyze(many, jobs=3)) == whole
+    whole = written(bubbleviz.analyze(exports_folder))
+    with dying(str(exports_folder / "node1.sqlite"), 2, tmp_path, monkeypatch):
+        assert written(bubbleviz.analyze(exports_folder, jobs=3)) == whole
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_file_that_kills_every_process_is_named(
-    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exports_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = sorted(str(path) for path in many.glob("*.sqlite"))
+    named = sorted(str(path) for path in exports_folder.glob("*.sqlite"))
     with dying(named[1], 99, tmp_path, monkeypatch):
         with pytest.raises(ProfileError, match=r"node1\.sqlite: 3 processes died .* --jobs"):
             bubbleviz.analyze(named, jobs=2)
-        report = bubbleviz.analyze(many, jobs=2)
+        report = bubbleviz.analyze(exports_folder, jobs=2)
     assert [n.reason for n in report.limitations if "processes died" in n.reason]
     assert len(report.profiles) == 3
 
 
 def test_of_several_files_that_cannot_be_read_the_first_is_named(
-    many: Path, tmp_path: Path
+    exports_folder: Path, tmp_path: Path
 ) -> None:
     bad = [tmp_path / f"bad{number}.sqlite" for number in range(3)]
     for path in bad:
         path.write_bytes(b"SQLite format 3\0" + path.name.encode() + bytes(200))
-    files = [many / "node0.sqlite", bad[1], many / "node1.sqlite", bad[0], bad[2]]
+    files = [
+        exports_folder / "node0.sqlite",
+        bad[1],
+        exports_folder / "node1.sqlite",
+        bad[0],
+        bad[2],
+    ]
     for jobs in (1, 2):
         with pytest.raises(ProfileError, match=r"bad1\.sqlite"):
             bubbleviz.analyze(files, jobs=jobs)
 
 
-def test_two_runs_at_once_do_not_disturb_each_other(many: Path) -> None:
-    whole = written(bubbleviz.analyze(many))
+def test_two_runs_at_once_do_not_disturb_each_other(exports_folder: Path) -> None:
+    whole = written(bubbleviz.analyze(exports_folder))
     with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(bubbleviz.analyze, many, jobs=2) for _ in range(2)]
+        runs = [threads.submit(bubbleviz.analyze, exports_folder, jobs=2) for _ in range(2)]
 
     assert [written(run.result()) for run in runs] == [whole] * 2
 
 
 def test_where_no_process_can_be_started_all_is_done_here(
-    many: Path, monkeypatch: pytest.MonkeyPatch
+    exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = written(bubbleviz.analyze(many))
+    whole = written(bubbleviz.analyze(exports_folder))
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refuse)
 
-    assert written(bubbleviz.analyze(many, jobs=2)) == whole
+    assert written(bubbleviz.analyze(exports_folder, jobs=2)) == whole
 
 
 class Noted:
@@ -222,10 +230,10 @@ class Noted:
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_progress_tells_of_every_file(jobs: int, many: Path) -> None:
+def test_progress_tells_of_every_file(jobs: int, exports_folder: Path) -> None:
     noted = Noted()
-    bubbleviz.analyze(many, jobs=jobs, progress=noted)
-    files = {str(path): path.stat().st_size for path in many.glob("*.sqlite")}
+    bubbleviz.analyze(exports_folder, jobs=jobs, progress=noted)
+    files = {str(path): path.stat().st_size for path in exports_folder.glob("*.sqlite")}
 
     assert noted.sizes == files
     assert set(noted.shares) == set(files)
@@ -244,10 +252,19 @@ sys.exit(app.main())
 
 
 @pytest.mark.parametrize("seconds", ["0", "1000"])
-def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, many: Path) -> None:
+def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, exports_folder: Path) -> None:
     pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
     master, slave = pty.openpty()
-    command = [sys.executable, "-c", _AFTER_SECONDS, seconds, "analyze", str(many), "-j", "1"]
+    command = [
+        sys.executable,
+        "-c",
+        _AFTER_SECONDS,
+        seconds,
+        "analyze",
+        str(exports_folder),
+        "-j",
+        "1",
+    ]
     pieces = []
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=slave) as run:
         os.close(slave)
@@ -265,8 +282,8 @@ def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, many: Path) ->
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_timings_name_steps_and_rows(jobs: str, many: Path, cli: CommandLine) -> None:
-    code, out, err = cli("analyze", str(many), "--json", "-", "--timings", "-j", jobs)
+def test_timings_name_steps_and_rows(jobs: str, exports_folder: Path, cli: CommandLine) -> None:
+    code, out, err = cli("analyze", str(exports_folder), "--json", "-", "--timings", "-j", jobs)
     assert code == 0
 
     assert out.startswith("{")
@@ -280,7 +297,7 @@ def test_timings_name_steps_and_rows(jobs: str, many: Path, cli: CommandLine) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("afresh", [False, True])
 def test_a_signal_ends_all_at_once(
-    number: signal.Signals, afresh: bool, many: Path, tmp_path: Path
+    number: signal.Signals, afresh: bool, exports_folder: Path, tmp_path: Path
 ) -> None:
     begun, output = tmp_path / "begun", tmp_path / "output"
     begun.mkdir()
@@ -302,7 +319,7 @@ def test_a_signal_ends_all_at_once(
         "from bubbleviz.cli.app import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    arguments = ["analyze", str(many), "--json", str(output / "r.json"), "-j", "2"]
+    arguments = ["analyze", str(exports_folder), "--json", str(output / "r.json"), "-j", "2"]
     # What runs in the background ignores Ctrl-C, and so would what it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
@@ -468,21 +485,21 @@ class Losing(Noted):
     ("how", "after"), [("killed", 0), pytest.param("frozen", 1, marks=needs_stopping)]
 )
 def test_a_worker_lost_during_the_run_costs_nothing(
-    how: str, after: int, scheduler: Path, many: Path
+    how: str, after: int, scheduler: Path, exports_folder: Path
 ) -> None:
     with workers(scheduler, 2) as running:
         noted = Losing(running[:1], after, how)
-        report = bubbleviz.analyze(many, dask=str(scheduler), progress=noted)
+        report = bubbleviz.analyze(exports_folder, dask=str(scheduler), progress=noted)
     assert len(noted.shares) == 4
-    assert written(report) == written(bubbleviz.analyze(many))
+    assert written(report) == written(bubbleviz.analyze(exports_folder))
 
 
 def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
-    cluster: Path, many: Path, tmp_path: Path
+    cluster: Path, exports_folder: Path, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.sqlite"
     bad.write_bytes(b"SQLite format 3\0" + bytes(200))
-    files = sorted(str(path) for path in many.glob("*.sqlite"))
+    files = sorted(str(path) for path in exports_folder.glob("*.sqlite"))
     report = bubbleviz.analyze([*files, bad], dask=str(cluster))
     with pytest.raises(ProfileError, match=r"bad\.sqlite"):
         bubbleviz.analyze(bad, dask=str(cluster))
@@ -550,9 +567,9 @@ def test_a_path_that_no_worker_sees_is_an_error(cluster: Path, tmp_path: Path) -
         bubbleviz.analyze(missing, dask=str(cluster))
 
 
-def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> None:
+def test_a_cluster_without_workers_is_an_error(scheduler: Path, exports_folder: Path) -> None:
     with pytest.raises(InputError, match="has no worker"):
-        bubbleviz.analyze(many, dask=str(scheduler))
+        bubbleviz.analyze(exports_folder, dask=str(scheduler))
 
 
 @pytest.mark.parametrize(
@@ -560,11 +577,11 @@ def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> N
     ["garbage", "", "tcp://", "tcp://a..b:8786", "inproc://127.0.0.1/4/1", "tcp://[::1]:9"],
 )
 def test_where_no_scheduler_can_be_is_an_error(
-    address: str, many: Path, monkeypatch: pytest.MonkeyPatch
+    address: str, exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 0.5)
     with pytest.raises(InputError, match="no scheduler answers there"):
-        bubbleviz.analyze(many, dask=address)
+        bubbleviz.analyze(exports_folder, dask=address)
     # What is open when it is collected closes then, maybe while another loop starts: a deadlock.
     clients = [known for known in gc.get_objects() if isinstance(known, Client)]
     assert {client.status for client in clients} <= {"closed", "newly-created"}
@@ -579,12 +596,12 @@ def test_where_no_scheduler_can_be_is_an_error(
     ],
 )
 def test_a_scheduler_file_without_an_address_is_an_error(
-    content: str, message: str, many: Path, tmp_path: Path
+    content: str, message: str, exports_folder: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "scheduler.json"
     file.write_text(content)
     with pytest.raises(InputError, match=message):
-        bubbleviz.analyze(many, dask=str(file))
+        bubbleviz.analyze(exports_folder, dask=str(file))
 
 
 def _server(answer: bytes | None) -> tuple[socket.socket, threading.Thread]:
@@ -620,14 +637,14 @@ def _server(answer: bytes | None) -> tuple[socket.socket, threading.Thread]:
 )
 def test_a_port_of_something_else_is_an_error_within_seconds(
     answer: bytes | None,
-    many: Path,
+    exports_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 1.5)
     listening, thread = _server(answer)
     address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-    assert main(["analyze", str(many), "--dask", address]) == 1
+    assert main(["analyze", str(exports_folder), "--dask", address]) == 1
     # An accept that is waited for goes on when its socket is closed.
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
@@ -657,12 +674,12 @@ UNFIT = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", UNFIT)
 def test_a_worker_with_another_bubbleviz_is_an_error(
-    name: str, scheduler: Path, many: Path, capfd: pytest.CaptureFixture[str]
+    name: str, scheduler: Path, exports_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first, message = UNFIT[name]
     with workers(scheduler), workers(scheduler, 1, first):
         capfd.readouterr()
-        assert main(["analyze", str(many), "--dask", str(scheduler)]) == 1
+        assert main(["analyze", str(exports_folder), "--dask", str(scheduler)]) == 1
         out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -673,22 +690,24 @@ def test_a_worker_with_another_bubbleviz_is_an_error(
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["absent", "old"])
 def test_a_scheduler_with_another_bubbleviz_is_an_error(
-    name: str, many: Path, tmp_path: Path
+    name: str, exports_folder: Path, tmp_path: Path
 ) -> None:
     first, message = UNFIT[name]
     file = tmp_path / "scheduler.json"
     refusal = pytest.raises(MismatchError, match=f"the scheduler {message}")
     with running_scheduler(file, first), workers(file, 1), refusal:
-        bubbleviz.analyze(many, dask=str(file))
+        bubbleviz.analyze(exports_folder, dask=str(file))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=needs_stopping)])
-def test_where_no_worker_is_left_is_an_error(how: str, scheduler: Path, many: Path) -> None:
+def test_where_no_worker_is_left_is_an_error(
+    how: str, scheduler: Path, exports_folder: Path
+) -> None:
     with workers(scheduler, 2) as running:
         losing = Losing(running, 0, how)
         with pytest.raises(ProfileError, match="no worker that sees it is left"):
-            bubbleviz.analyze(many, dask=str(scheduler), progress=losing)
+            bubbleviz.analyze(exports_folder, dask=str(scheduler), progress=losing)
 
 
 @pytest.fixture
@@ -704,11 +723,18 @@ def patient_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @needs_stopping
 @pytest.mark.parametrize("moment", ["before the run", "while files are read"])
 def test_a_frozen_worker_is_named_after_ten_seconds_and_given_up_after_the_limit(
-    moment: str, patient_scheduler: Path, many: Path, capfd: pytest.CaptureFixture[str]
+    moment: str, patient_scheduler: Path, exports_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with workers(patient_scheduler, 2, last=True) as running:
         stopping = threading.Thread(target=_stop, args=running[:1])
-        arguments = ["analyze", str(many), "--dask", str(patient_scheduler), "--dask-timeout", "14"]
+        arguments = [
+            "analyze",
+            str(exports_folder),
+            "--dask",
+            str(patient_scheduler),
+            "--dask-timeout",
+            "14",
+        ]
         begin_s = time.monotonic()
         with pytest.MonkeyPatch.context() as patch:
             if moment == "before the run":
@@ -743,7 +769,7 @@ def test_a_frozen_worker_is_named_after_ten_seconds_and_given_up_after_the_limit
 @needs_stopping
 def test_a_frozen_worker_that_goes_on_costs_nothing(
     patient_scheduler: Path,
-    many: Path,
+    exports_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -751,7 +777,9 @@ def test_a_frozen_worker_that_goes_on_costs_nothing(
     with workers(patient_scheduler, 2, last=True) as running:
         _stop(running[0])
         threading.Timer(6.0, running[0].send_signal, (signal.SIGCONT,)).start()
-        code = main(["analyze", str(many), "--dask", str(patient_scheduler), "--json", "-"])
+        code = main(
+            ["analyze", str(exports_folder), "--dask", str(patient_scheduler), "--json", "-"]
+        )
     out, err = capfd.readouterr()
 
     assert code == 0
@@ -768,27 +796,27 @@ def test_a_frozen_worker_that_goes_on_costs_nothing(
     ],
 )
 def test_timeouts_that_are_none(
-    options: list[str], message: str, many: Path, cli: CommandLine
+    options: list[str], message: str, exports_folder: Path, cli: CommandLine
 ) -> None:
-    assert message in cli.refused("analyze", many, *options, code=2)
+    assert message in cli.refused("analyze", exports_folder, *options, code=2)
 
 
 @pytest.mark.thorough
 @needs_stopping
-def test_a_frozen_scheduler_is_an_error(many: Path, tmp_path: Path) -> None:
+def test_a_frozen_scheduler_is_an_error(exports_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     with running_scheduler(file) as process, workers(file, last=True):
         with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
-            bubbleviz.analyze(many, dask=str(file), progress=Losing([process], 0))
+            bubbleviz.analyze(exports_folder, dask=str(file), progress=Losing([process], 0))
         with pytest.raises(InputError, match="no scheduler answers there"):
-            bubbleviz.analyze(many, dask=str(file))
+            bubbleviz.analyze(exports_folder, dask=str(file))
 
 
 @pytest.mark.thorough
 @needs_stopping
 @pytest.mark.parametrize("moment", ["check_versions", "_check_version"])
 def test_a_scheduler_that_freezes_before_versions_are_known_is_an_error(
-    moment: str, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, exports_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "scheduler.json"
     where: Any = dask_fleet.DaskFleet if moment == "check_versions" else dask_fleet
@@ -804,11 +832,11 @@ def test_a_scheduler_that_freezes_before_versions_are_known_is_an_error(
         frozen: list[int] = []
         monkeypatch.setattr(where, moment, freeze)
         with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
-            bubbleviz.analyze(many, dask=str(file))
+            bubbleviz.analyze(exports_folder, dask=str(file))
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_dies_prints_one_sentence(many: Path, tmp_path: Path) -> None:
+def test_a_scheduler_that_dies_prints_one_sentence(exports_folder: Path, tmp_path: Path) -> None:
     """In a process of its own, as what Dask logs may come as late as at its end."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"
     with running_scheduler(file) as process, workers(file, last=True):
@@ -823,7 +851,7 @@ def test_a_scheduler_that_dies_prints_one_sentence(many: Path, tmp_path: Path) -
             "from bubbleviz.cli.app import main\n"
             "sys.exit(main(sys.argv[1:]))\n"
         )
-        arguments = ["analyze", str(many), "--json", str(output), "--dask", str(file)]
+        arguments = ["analyze", str(exports_folder), "--json", str(output), "--dask", str(file)]
         run = subprocess.run(
             [sys.executable, "-c", program, *arguments],
             cwd=CHECKOUT,

@@ -98,7 +98,7 @@ def test_ideal_ratios(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"text": "telepathy"}, "text is one of"),
         # It would be in the truth, and not in the export.
@@ -110,9 +110,9 @@ def test_ideal_ratios(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_planted_is_refused(
-    options: dict[str, Any], told: str, tmp_path: Path
+    options: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((ValueError, UsageError), match=told):
+    with pytest.raises((ValueError, UsageError), match=expected):
         plant(Planting(**options), tmp_path)
 
 

@@ -80,7 +80,7 @@ GAPPED = {"kernels": 10, "kernel_gap_ns": 100_000, "optimizer_ns": 0, "communica
 
 
 @pytest.mark.parametrize(
-    ("planting", "shown"),
+    ("planting", "expected"),
     [
         ({**GAPPED, "stages": 1, "microbatches": 4}, True),
         ({**GAPPED, "stages": 2, "microbatches": 32}, True),
@@ -88,20 +88,20 @@ GAPPED = {"kernels": 10, "kernel_gap_ns": 100_000, "optimizer_ns": 0, "communica
     ],
 )
 def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
-    planting: dict[str, Any], shown: bool, opened: Open
+    planting: dict[str, Any], expected: bool, opened: Open
 ) -> None:
     report = analysed(Planting(**planting))
 
     head = opened(report).page.locator("#headline").inner_text()
 
     text = headline_lines(report)[1]
-    assert ("any kernel ran for " in head) == ("; any kernel ran for " in text) == shown
+    assert ("any kernel ran for " in head) == ("; any kernel ran for " in text) == expected
     # The page shows marks below its headline.
     without_marks = text.partition(" ! (")[0]
     assert head.partition("; any kernel")[2] == without_marks.partition("; any kernel")[2]
     kernels = document(report)["summary"]["kernel_time"]
     assert (kernels["beside_headline"], kernels["share"]) == (
-        shown,
+        expected,
         pytest.approx(kernels["kernel_ns"] / kernels["window_ns"]),
     )
 

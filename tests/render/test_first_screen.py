@@ -247,15 +247,15 @@ def test_an_unknown_ratio_is_of_no_iteration_and_says_how_to_know_it(tmp_path: P
     assert report.bubble_ratio is not None
 
 
-@pytest.mark.parametrize(("cut_ns", "most"), [(20_000_000, True), (80_000_000, False)])
+@pytest.mark.parametrize(("cut_ns", "limit"), [(20_000_000, True), (80_000_000, False)])
 def test_the_capture_limits_a_ratio_where_it_cut_most_iterations(
-    cut_ns: int, most: bool, tmp_path: Path
+    cut_ns: int, limit: bool, tmp_path: Path
 ) -> None:
     plant(Planting(iterations=3, cut_ns=cut_ns), tmp_path)
 
     limits = [n for n in lines_of(bubbleviz.analyze(tmp_path), Display()) if "Limits:" in n]
 
-    assert any("iterations cut by the capture" in line for line in limits) == most
+    assert any("iterations cut by the capture" in line for line in limits) == limit
 
 
 def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: CommandLine) -> None:

@@ -111,15 +111,15 @@ def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> Non
 
 
 @pytest.mark.parametrize(
-    ("between", "told"), [(0.009, "There is almost no idle"), (0.011, "Iterations have almost")]
+    ("between", "expected"), [(0.009, "There is almost no idle"), (0.011, "Iterations have almost")]
 )
-def test_a_little_idle_time_between_iterations_is_told(between: float, told: str) -> None:
+def test_a_little_idle_time_between_iterations_is_told(between: float, expected: str) -> None:
     report = analysed(Planting(stages=1))
     period = replace(report.summary.bubble_ratio["period"], mean=between)
     ratios = {**report.summary.bubble_ratio, "period": period}
     report = replace(report, summary=replace(report.summary, bubble_ratio=ratios))
 
-    assert str(describe_first_steps(report)).startswith(told)
+    assert str(describe_first_steps(report)).startswith(expected)
 
 
 # Clocks that contradict each other, so that times between hosts tell nothing.
@@ -215,16 +215,16 @@ SLOW_LINK = Finding((Fault("link", "link"),), 0.0, 1.0, 1, None)
 
 
 @pytest.mark.parametrize(
-    ("savings", "told"), [((0.5, 0.4, 0.3, 0.2), 2), ((0.5, 0.4, 0.009), 1), ((0.5, 0.011), 1)]
+    ("savings", "expected"), [((0.5, 0.4, 0.3, 0.2), 2), ((0.5, 0.4, 0.009), 1), ((0.5, 0.011), 1)]
 )
 def test_two_more_things_are_told_that_save_something(
-    savings: tuple[float, ...], told: int, monkeypatch: pytest.MonkeyPatch
+    savings: tuple[float, ...], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [Advice("link", "link", SLOW_LINK, 0.0, 1.0, saving, 1) for saving in savings]
     monkeypatch.setattr(advice, "_list_advice", lambda *_: listed)
     report = replace(analysed(Planting()))
 
-    assert advise(report).further == tuple(listed[1 : 1 + told])
+    assert advise(report).further == tuple(listed[1 : 1 + expected])
 
 
 def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_differences_are_those_to_the_first_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("periods_ms", "n", "told", "worse"),
+    ("periods_ms", "n", "expected", "worse"),
     [
         ((34, 42), 4, "schedule windows as long; iterations 23.53 % longer (period)", ["b"]),
         ((42, 34), 4, "schedule windows as long; iterations 19.05 % shorter (period)", []),
@@ -134,7 +134,7 @@ def test_differences_are_those_to_the_first_run() -> None:
     ],
 )
 def test_iterations_are_as_long_as_the_longest_window_that_all_have(
-    periods_ms: tuple[float, float], n: int, told: str, worse: list[str]
+    periods_ms: tuple[float, float], n: int, expected: str, worse: list[str]
 ) -> None:
     runs = []
     for title, period_ms, step_ms in zip("ab", periods_ms, (34.0, 33.0), strict=True):
@@ -148,7 +148,7 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
     comparison = compare(runs)
 
     text = " ".join(printed(comparison).split())
-    assert told in text
+    assert expected in text
     assert "ms per rank and iteration, in the window of schedule" in text
     assert find_worse_runs(comparison) == worse
     (limit,) = make_baseline_limits(runs[0].saved, ["2%"], "a.json", runs[1].saved)
@@ -219,7 +219,7 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("microbatches", "forward_ms", "window_ms", "told", "worse"),
+    ("microbatches", "forward_ms", "window_ms", "expected", "worse"),
     [
         (16, 1.0, 57.0, "72.73 % longer, 13.64 % shorter per microbatch", []),
         (16, 1.0, 70.0, "112.12 % longer, 6.06 % longer per microbatch", ["b"]),
@@ -231,21 +231,21 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
     ],
 )
 def test_iterations_of_other_microbatches_are_compared_per_microbatch(
-    microbatches: int, forward_ms: float, window_ms: float, told: str, worse: list[str]
+    microbatches: int, forward_ms: float, window_ms: float, expected: str, worse: list[str]
 ) -> None:
     first = run("a", microbatches=8, stage_ns={(0, "F"): MS, (0, "RECV_F"): MS})
     times = {(0, "F"): forward_ms * MS, (0, "RECV_F"): 9 * MS}
     other = run("b", 0.2, window_ms=window_ms, microbatches=microbatches, stage_ns=times)
     comparison = compare([first, other])
 
-    assert told in " ".join(printed(comparison).split())
+    assert expected in " ".join(printed(comparison).split())
     assert ("all work of a batch" in printed(comparison)) == (forward_ms == 0.6)
     assert find_worse_runs(comparison) == worse
     assert any("saves no time" in note for note in comparison.notes) == bool(worse)
     assert any("whole iterations are compared" in note for note in comparison.notes) == (
         forward_ms < 1
     )
-    each = f"ms per rank and {'microbatch' if 'per microbatch' in told else 'iteration'}\n"
+    each = f"ms per rank and {'microbatch' if 'per microbatch' in expected else 'iteration'}\n"
     assert each in printed(comparison)
 
 
@@ -272,7 +272,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "expected"),
     [
         ({}, ()),
         ({"stage_ns": {(0, "F"): 1.01 * MS, (1, "F"): 2.02 * MS}}, ()),
@@ -302,7 +302,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
         ),
     ],
 )
-def test_what_changed_is_told(now: dict[str, Any], told: tuple[str, ...]) -> None:
+def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) -> None:
     before: dict[str, Any] = {
         "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS, (0, "BW"): 4 * MS},
         "slowdowns": {"rank 13 (node3 GPU 1)": 1.01, "transfers of stages 0-1": 1.0},
@@ -310,7 +310,7 @@ def test_what_changed_is_told(now: dict[str, Any], told: tuple[str, ...]) -> Non
         "microbatches": 8,
         "advice": (STAGE,),
     }
-    assert compare([run("a", **before), run("b", **{**before, **now})]).changes == ((), told)
+    assert compare([run("a", **before), run("b", **{**before, **now})]).changes == ((), expected)
 
 
 # What makes a difference doubtful

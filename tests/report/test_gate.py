@@ -100,7 +100,7 @@ def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("limits", "code", "said"),
+    ("limits", "code", "expected"),
     [
         ([], 2, "nothing to check; give a limit with --max-bubble"),
         (["<script>\n=0.5"], 1, "no ratio '<script>'; the report has schedule, stage, step"),
@@ -109,11 +109,11 @@ def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> No
     ],
 )
 def test_limits_that_do_not_fit_are_refused(
-    limits: list[str], code: int, said: str, saved: Path, cli: CommandLine
+    limits: list[str], code: int, expected: str, saved: Path, cli: CommandLine
 ) -> None:
     options = [word for limit in limits for word in ("--max-bubble", limit)]
 
-    assert said in cli.refused("gate", str(saved), *options, code=code)
+    assert expected in cli.refused("gate", str(saved), *options, code=code)
 
 
 # Verdicts
@@ -229,7 +229,7 @@ def test_times_and_baselines_are_limits_too(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--max-increase", "1pt"), "--max-increase needs --baseline"),
         (("--max-bubble", "30"), "did you mean 30%?"),
@@ -250,12 +250,12 @@ def test_times_and_baselines_are_limits_too(
     ],
 )
 def test_limits_of_times_and_baselines_of_another_form_are_refused(
-    options: tuple[str, ...], said: str, saved: Path, tmp_path: Path, cli: CommandLine
+    options: tuple[str, ...], expected: str, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     idle = tmp_path / "idle.json"
     bubbleviz.idle(FIXTURES / "1f1b").save(idle)
     given = [word.format(saved=saved, idle=idle) for word in options]
-    assert said in cli.refused("gate", str(saved), *given, code=2)
+    assert expected in cli.refused("gate", str(saved), *given, code=2)
 
 
 # Doubts
@@ -369,7 +369,7 @@ def test_one_stage_is_no_pipeline_to_check(
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "expected"),
     [
         (("schema",), "bubbleviz.report/1", "analyze the profiles again with this version"),
         (("schema",), "bubbleviz.report/9", "its schema is 'bubbleviz.report/9', not"),
@@ -396,12 +396,12 @@ def test_one_stage_is_no_pipeline_to_check(
     ],
 )
 def test_a_report_that_was_tampered_with_says_where(
-    path: tuple[str | int, ...], value: Any, said: str, saved: Path, tmp_path: Path
+    path: tuple[str | int, ...], value: Any, expected: str, saved: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refusal:
         read_saved(altered(saved, tmp_path, *path, value=value))
 
-    assert said in str(refusal.value)
+    assert expected in str(refusal.value)
     assert len(str(refusal.value)) < 700
 
 
@@ -438,7 +438,7 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "expected"),
     [
         (("timeline", "tables", "operations", "virtual_stage"), [], "lacks columns of operations"),
         (("timeline", "tables", "operations", "rank"), [[]], "Expected `int | null`, got `array`"),
@@ -455,11 +455,11 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
 def test_a_plan_of_a_report_that_was_tampered_with_is_refused(
     path: tuple[str | int, ...],
     value: Any,
-    said: str,
+    expected: str,
     saved: Path,
     tmp_path: Path,
     cli: CommandLine,
 ) -> None:
     report = altered(saved, tmp_path, *path, value=value)
 
-    assert said in cli.refused("plan", report, code=1)
+    assert expected in cli.refused("plan", report, code=1)

@@ -228,11 +228,13 @@ def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("gap", "loose", "told"),
+    ("gap", "loose", "expected"),
     [(300, 400, "Compute outside every"), (400, 300, "Launch gaps inside")],
 )
-def test_of_what_outweighs_the_bubble_the_larger_is_told(gap: int, loose: int, told: str) -> None:
+def test_of_what_outweighs_the_bubble_the_larger_is_told(
+    gap: int, loose: int, expected: str
+) -> None:
     report = replace(analysed(Planting()))
     vars(report)["kernel_time"] = KernelTime(1000, 600, 100, gap, loose, 900)
 
-    assert str(describe_first_steps(report)).startswith(told)
+    assert str(describe_first_steps(report)).startswith(expected)

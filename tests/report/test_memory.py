@@ -154,15 +154,16 @@ def test_a_saved_report_has_the_memory_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"), [(None, "which fits in the same memory"), ("2GB", "which fits in 2.00 GB")]
+    ("limit", "expected"),
+    [(None, "which fits in the same memory"), ("2GB", "which fits in 2.00 GB")],
 )
 def test_advice_names_the_memory_that_a_schedule_fits_in(
-    tmp_path: Path, limit: str | None, told: str
+    tmp_path: Path, limit: str | None, expected: str
 ) -> None:
     report = bubbleviz.analyze(planted(BASE, tmp_path), what_if=True, memory_limit=limit)
     advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
 
-    assert advised.action.endswith(told)
+    assert advised.action.endswith(expected)
 
 
 def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         (lambda own, _: own.plot(3), "no iteration 3; there are 3"),
         (lambda own, to: own.plot(0).save(to / "x.csv"), "x.csv: its suffix is not one of .panels"),
@@ -133,12 +133,12 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_end_in_a_sentence_on_python(
-    wrong: Callable[[Any, Path], object], told: str, tmp_path: Path
+    wrong: Callable[[Any, Path], object], expected: str, tmp_path: Path
 ) -> None:
     with pytest.raises(bubbleviz.BubblevizError) as refused:
         wrong(example(), tmp_path)
 
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
     assert not re.search(r"(^|\s)--?[a-z]", str(refused.value))
 
 

@@ -40,7 +40,7 @@ def test_footers_and_comments_name_no_directory_of_the_machine(
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "expected"),
     [
         ([], ""),
         (["{root}/run/node0.sqlite"], "node0.sqlite"),
@@ -54,7 +54,7 @@ def test_footers_and_comments_name_no_directory_of_the_machine(
     ],
 )
 def test_the_command_line_names_no_directory_of_the_machine(
-    words: list[str], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path / "run")
@@ -64,7 +64,7 @@ def test_the_command_line_names_no_directory_of_the_machine(
     command = with_relative_paths(report).command
 
     up = os.path.relpath("/")
-    assert command == " ".join(["bubbleviz analyze", shown.format(up=up)]).rstrip()
+    assert command == " ".join(["bubbleviz analyze", expected.format(up=up)]).rstrip()
 
 
 def test_a_directory_that_is_gone_leaves_the_name(

@@ -92,7 +92,7 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("-m", "8,16", "-o", "x.svg"), "several sizes have no one order"),
         (("-m", "8,x"), "not of the form"),
@@ -100,7 +100,7 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    words: tuple[str, ...], said: str, cli: CommandLine
+    words: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
     known = ("--schedule", "1f1b") if "--schedule" not in words else ()
-    assert said in cli.refused("simulate", *TIMES, *known, "-p", "4", *words, code=2)
+    assert expected in cli.refused("simulate", *TIMES, *known, "-p", "4", *words, code=2)

@@ -111,7 +111,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (
             ("--schedule", "1f2b", *SIZES),
@@ -174,11 +174,11 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_simulated_is_said_in_a_sentence(
-    options: tuple[str, ...], said: str, cli: CommandLine
+    options: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
     err = cli.refused("simulate", *options, code=2)
 
-    assert said in err
+    assert expected in err
 
 
 def test_schedules_are_listed_with_their_sources(cli: CommandLine) -> None:

@@ -200,7 +200,7 @@ def test_a_written_plan_costs_what_its_schedule_costs(
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "code"),
+    ("options", "expected", "code"),
     [
         ((), "give --schedule NAME, -p P and -m M, or --plan FILE", 2),
         (("--schedule", "1f1b", "-p", "2"), "give -m M, or --plan FILE", 2),
@@ -209,8 +209,8 @@ def test_a_written_plan_costs_what_its_schedule_costs(
         (("--plan", "nowhere.csv"), "nowhere.csv: cannot be read as a plan (no such file)", 1),
     ],
 )
-def test_wrong_usage(cli: CommandLine, options: tuple[str, ...], said: str, code: int) -> None:
-    assert said in cli.refused("simulate", *options, *TIMES, code=code)
+def test_wrong_usage(cli: CommandLine, options: tuple[str, ...], expected: str, code: int) -> None:
+    assert expected in cli.refused("simulate", *options, *TIMES, code=code)
 
 
 def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> None:

@@ -255,14 +255,14 @@ def test_every_order_of_a_placement_stands_once_under_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
+    ("work", "expected"),
     [
         (workload((0, 1), 4, limit=0.9), "holds no microbatch on device 0, which takes 1;"),
         (workload(tuple(range(8)), 10_000), "240,000 operations are too many to plan"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(work: Workload, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_planned_is_refused(work: Workload, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         best_plan(work)
 
 

@@ -27,7 +27,7 @@ def numbered(*without: int, form: str = "node{:05}.sqlite", count: int = 64) -> 
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "expected"),
     [
         (numbered(25, 7), 2),
         (numbered(25, form="rank{}_trace2.json.gz"), 1),
@@ -41,8 +41,8 @@ def numbered(*without: int, form: str = "node{:05}.sqlite", count: int = 64) -> 
         ([f"a{n}-{n}.sqlite" for n in range(64) if n != 3], 0),  # several numbers vary
     ],
 )
-def test_gaps_in_numbers_are_counted(names: list[str], told: int) -> None:
+def test_gaps_in_numbers_are_counted(names: list[str], expected: int) -> None:
     notes = missing_files([InputFile(f"/runs/{name}", named=False) for name in names])
 
-    assert sum(note.count for note in notes) == told
+    assert sum(note.count for note in notes) == expected
     assert missing_files([InputFile(f"/runs/{name}", named=True) for name in names]) == ()

@@ -365,7 +365,7 @@ def single(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("base", "said"),
+    ("base", "expected"),
     [
         ("rocpd_kernel_dispatch", "no kernels were recorded"),
         ("rocpd_region", "no HIP API calls were recorded"),
@@ -373,16 +373,16 @@ def single(folder: Path) -> Path:
 )
 @pytest.mark.parametrize("statement", ['DELETE FROM "{}"', 'DROP TABLE "{}"'])
 def test_what_was_not_recorded_has_a_remedy(
-    base: str, said: str, statement: str, tmp_path: Path, cli: CommandLine
+    base: str, expected: str, statement: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = single(tmp_path)
     change(path, statement.format(table(path, base)))
 
     refusal = cli.refused("analyze", path, code=1)
-    assert said in refusal
+    assert expected in refusal
     assert "rocprofv3 --hip-trace --kernel-trace" in refusal
     assert "nsys" not in refusal
-    assert said in " ".join(cli.printed("inspect", path).split())
+    assert expected in " ".join(cli.printed("inspect", path).split())
 
 
 @pytest.mark.parametrize(

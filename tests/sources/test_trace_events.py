@@ -74,7 +74,7 @@ _NO_DOCUMENT, _NO_EVENT = "JSON without traceEvents", "JSON without trace events
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         *((text, _NO_DOCUMENT) for text in (b"{}", b'{"events": []}', b'"traceEvents"', b"{")),
         *((text, _NO_EVENT) for text in (b"[1,2,3]", b"[null]", b'["a"]', b"[[]]", b"[[1], [2]]")),
@@ -85,9 +85,11 @@ _NO_DOCUMENT, _NO_EVENT = "JSON without traceEvents", "JSON without trace events
         *((text, "") for text in (b'[{"ph": "X"}]', b'[1, {"ph": "X"}]', b'[{}, {"ph": "X"}, {')),
     ],
 )
-def test_a_list_with_an_event_alone_is_a_trace(tmp_path: Path, content: bytes, said: str) -> None:
-    if said:
-        with pytest.raises(ProfileError, match=said):
+def test_a_list_with_an_event_alone_is_a_trace(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
+    if expected:
+        with pytest.raises(ProfileError, match=expected):
             _of(tmp_path, content)
     else:
         assert _of(tmp_path, content)[0][-1].ph == "X"
