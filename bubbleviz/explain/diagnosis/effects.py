@@ -1,15 +1,15 @@
-"""Effects: how many times as long as its norm each compute took, split by what shares it.
+"""Effects: the factors by which computes take longer than their norms, by what has them in common.
 
-Hardware slows all that a rank computes, an uneven partition all that a stage does, a long sequence
-one microbatch on every stage, a pause one rank for some operations. So the time of a compute is a
-product, whose factors are medians of ratios, found one after the other::
+Slow hardware affects all computes of a rank, an uneven partition those of a stage, a long sequence
+one microbatch on every stage, and a pause some operations of one rank. The time of a compute is
+modelled as a product. Its factors are medians of ratios, calculated one after the other::
 
     time = norm of the kind  x  stage  x  rank  x  iteration  x  microbatch  x  pace  x  rest
                                  over      over     of all        on every      of a rank in
                                  stages    copies   ranks         stage         an iteration
 
-Nothing is held against itself: the norm of a rank is the median of the others that do the same
-work, that of a stage the median of the other stages.
+Nothing is compared with itself: the norm of a rank is the median of the other ranks with the same
+work, and the norm of a stage is the median of the other stages.
 """
 
 from __future__ import annotations
@@ -23,61 +23,65 @@ from bubbleviz.explain.slowness import median_of_others
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
 
-#: An effect of less is not worth a sentence; nor is one of less than so many standard errors.
+#: Minimum effect that is reported, as a relative difference, and in standard errors.
 _LEAST, _SURE = 0.02, 4.0
-#: A compute that takes this many times as long as its like paused.
+#: Minimum time of a compute that paused, as a multiple of its usual time.
 _PAUSED = 1.5
-#: What takes this many times the launch gaps of its like is a pause.
+#: Minimum launch gaps of a compute that paused, as a multiple of their usual time.
 _GAPS_PAUSED = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
-#: A trend makes this change of a logarithm from the first iteration to the last.
+#: Minimum change of the logarithm of the pace over the run that counts as a trend.
 _CHANGE = 0.03
-#: It needs so many iterations, and explains this share of the variance: of so many, of one more,
-#: of any more. Chance does so about once in a hundred times (F test of a line).
+#: Minimum number of iterations of a trend, and the minimum fraction of the variance that it must
+#: explain: with this number of iterations, one more, and any more. Chance explains as much in about
+#: one of a hundred runs (F test of a line).
 _LEAST_ITERATIONS, _EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
-#: A jump needs so many iterations, has so many on either side, makes this change of a logarithm,
-#: and is so many times as large as what is left: of several places the best is chosen, which
-#: chance makes large.
+#: For a jump: the minimum number of iterations, the minimum number on each side, the minimum change
+#: of the logarithm, and the minimum change as a multiple of the standard deviation that remains.
+#: The last one is large because the best of many positions is chosen.
 _LEAST_AROUND, _BESIDE, _JUMP, _TIMES = 8, 2, 0.05, 8.0
-#: A single point that is so far off both of its neighbours says nothing of a line or a jump.
+#: Minimum difference of the logarithm from both neighbours that marks a single point as an outlier,
+#: which is ignored when trends and jumps are fitted.
 _SPIKE = 0.2
-#: A smaller sum of squares is what sums are rounded by.
+#: Maximum sum of squares that is attributed to rounding.
 _ROUNDED = 1e-18
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effects:
-    """Factors of the computes of a run.
+    """Factors of the times of computes.
 
     Attributes:
-        rows: of the work table that compute.
-        gap_ns: how long no kernel ran in each of these, as far as that is usual for its cell.
-        time_ns: how long each took beside that.
-        cells: computes of one kind, virtual stage and rank.
-        cell_ns: the median time of each cell, before its rank slowed.
-        copies: cells of one kind and virtual stage, which do the same work; one row a cell.
-        rank_effect: time of each cell over that of its other copies; NaN where there is no other.
-        stage_of_compute: kind on a stage of each compute.
-        stage_kind: the kind of work of each of these.
-        stage_number: the stage of each.
-        stage_effect: its time over that on the other stages; NaN without others.
-        stage_share: its time over that on a stage if all had as much of it.
-        iterations: computes of one iteration.
-        iteration_effect: how much longer computes of all ranks take in it than in the others.
-        trend: the part of this that grows steadily over the run; 1 for none.
-        microbatches: computes of one microbatch in one iteration and replica.
-        microbatch_effect: how much longer each takes on every stage; 1 where one stage alone tells.
-        paces: computes of one rank in one iteration.
-        pace: how much longer the rank takes in it, beyond what all ranks share.
-        pace_number: of the iteration of each pace, from 0.
-        pace_ranks: paces of one rank.
-        slope: of the logarithm of each rank's pace, by iteration.
-        jump_begin: number of the iteration from which on each rank may have slowed at once.
-        jump_change: by how much the logarithm of its pace then changed.
-        slowed: which ranks did, rather than steadily.
-        drifts: which of them slow down steadily.
-        rest: what is left of each compute's time, as a multiple of what all factors explain.
-        noise: its spread, as a standard deviation of logarithms.
+        rows: Rows of computes in the work table, shape (computes,).
+        gap_ns: Time without a kernel in each compute, as far as it is usual for its cell.
+        time_ns: Time of each compute without ``gap_ns``.
+        cells: Groups of computes with the same kind, virtual stage and rank.
+        cell_ns: Median time of each cell, before its rank became slower.
+        copies: Groups of cells with the same kind and virtual stage, which do the same work; one
+            row per cell.
+        rank_effect: Time of each cell divided by that of its other copies, or NaN if it has none.
+        stage_of_compute: Index of the (kind, stage) pair of each compute.
+        stage_kind: Kind of work of each (kind, stage) pair.
+        stage_number: Stage of each (kind, stage) pair.
+        stage_effect: Time of each pair divided by that on the other stages, or NaN without others.
+        stage_share: Time of each pair divided by its time if all stages had equal work.
+        iterations: Groups of computes of the same iteration.
+        iteration_effect: Time of all ranks in each iteration divided by that in the others.
+        trend: The part of ``iteration_effect`` that grows steadily over the run; 1 without trend.
+        microbatches: Groups of computes with the same microbatch, iteration and replica.
+        microbatch_effect: Factor by which each microbatch takes longer on every stage; 1 if only
+            one stage shows it.
+        paces: Groups of computes with the same rank and iteration.
+        pace: Factor by which the rank is slower in the iteration, beyond the effect on all ranks.
+        pace_number: Number of the iteration of each pace, from 0.
+        pace_ranks: Groups of paces of the same rank.
+        slope: Slope of the logarithm of each rank's pace over iterations.
+        jump_begin: Number of the iteration at which each rank may have become slower at once.
+        jump_change: Change of the logarithm of the rank's pace at that iteration.
+        slowed: Ranks that became slower in a single jump rather than gradually, as a mask.
+        drifts: Ranks that become slower gradually, as a mask.
+        rest: Measured time of each compute as a multiple of the time that all factors explain.
+        noise: Standard deviation of the logarithm of ``rest``.
     """
 
     rows: Ints
@@ -111,16 +115,16 @@ class Effects:
 
     @property
     def paused(self) -> Floats:
-        """How many times as long as usual each compute took that paused; 1 for all others."""
-        paused = (self.rest > _PAUSED) & (np.log(self.rest) > 6 * self.noise)
-        return np.where(paused, self.rest, 1.0)
+        """Time of each compute that paused as a multiple of its usual time; 1 for all others."""
+        has_paused = (self.rest > _PAUSED) & (np.log(self.rest) > 6 * self.noise)
+        return np.where(has_paused, self.rest, 1.0)
 
     def usual(self, at: Ints, scale: Floats) -> Floats:
-        """Return the shares of some computes' times that are left where their usual part is scaled.
+        """Return the remaining fraction of times whose usual part, without pauses, is scaled.
 
         Args:
-            at: of the computes.
-            scale: what is left of the usual part of each.
+            at: Indices of computes.
+            scale: Factor of the usual part of each.
         """
         return self.with_gaps(at, 1 - (1 - scale) / self.paused[at])
 

@@ -1,7 +1,7 @@
-"""Faults: what made work take longer than its like, and what it would take without.
+"""Faults: reasons why work took longer than equal work, and its times without them.
 
-Slowness has a shape, by which its cause is told. Each function here that is listed in
-``SHAPES`` finds the faults of one shape in what is known of a run.
+The shape of slowness shows its cause: one rank, one stage, one microbatch on every stage, and so
+on. Each function in ``SHAPES`` finds the faults of one shape in the evidence of a run.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from bubbleviz.model.phases import Phase, phase_of_label
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: So many ranks at most are faults of their own, where all that they compute is slow.
+#: Maximum number of ranks that are reported as slow.
 _SLOW_RANKS = 8
-#: So many where they pause, or launch late.
+#: Maximum numbers of ranks that are reported because they pause, and because they launch late.
 _PAUSING_RANKS, _LATE_RANKS = 4, 4
-#: Where more than this share of the microbatches stand out, their lengths vary as a whole, unless
-#: half of their numbers at most do so in nearly all iterations.
+#: If more than this fraction of the microbatches is slow, the lengths of all microbatches vary,
+#: unless at most half of the microbatch numbers are slow in nearly all iterations.
 _MANY, _SOME_NUMBERS, _ALWAYS = 0.2, 0.5, 0.8
-#: A link that takes this many times as long as others is slow.
+#: Minimum transfer time of a slow link, as a multiple of that of other links.
 _SLOW_LINK = 1.3
-#: Ranks whose launch gaps take less of their computes than this have none to speak of.
+#: Minimum launch gaps that are reported, as a fraction of the computes of a rank.
 _LEAST_GAPS = 0.05
-#: One more chunk in flight, or as many as it takes: more than requests may give.
+#: How many more chunks are in flight: one, or as many as are needed, which may be more than the
+#: requests contain.
 ONE_MORE, ENOUGH = "one", "enough"
-#: The name of the fault that whole layers stand on the wrong stages.
+#: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
-#: What gaps between compute kernels are if launch gaps and communication cannot be told apart.
+#: Value of ``what`` if launch gaps and communication cannot be told apart.
 COMPUTE_GAPS = "compute"
 
 
@@ -50,33 +51,35 @@ def _nothing() -> Ints:
 
 @dataclass(frozen=True)
 class Fault:
-    """One reason why work took longer than its like.
+    """One reason why work took longer than equal work.
 
     Attributes:
-        kind: its shape: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``, ``link``,
+        kind: Its shape: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``, ``link``,
             ``launch``, ``launch-gaps``, ``collective``, ``drift``, ``slowed``, ``queue`` or
             ``token``.
-        name: stable and unique in a run, for example ``rank-3``.
-        rows: of the work table that it slows.
-        scale: what each would take without it, as a share of what it took; shape of ``rows``.
-        ranks: that it slows; empty where it is bound to none.
-        stage: that it slows; None for none, or several.
-        stages: those that hold too much work; empty for other faults.
-        link: stages that data moved between; None for none.
-        microbatches: that are slow, as pairs of iteration and microbatch; empty for none.
-        iterations: in which it shows; empty for all.
-        phases: that it slows, and how many times as long as their norm each takes.
-        what: the kind of collective, or of work; of launch gaps ``compute`` where they may be
-            communication; of ranks that are slow in some iterations ``pace``
-            where all that they compute in these is, else ``pause``; empty where the kind tells.
-        delayed: rows that start late for it.
-        late_ns: how much later; shape of ``delayed``.
-        collective: kind of collective that starts late for it; empty where operations lose more.
-        host: the CUDA call and the range that a host was in at its longest, as rows of the
-            operations' ``names``; -1 for none.
-        moves: which layers go where; empty where only an even split of work is known.
-        bound: whether nothing is slow against its like: without the fault work takes no time at
-            all, which is more than can be had.
+        name: Stable and unique name in the run, for example ``rank-3``.
+        rows: Rows of the work table that it slows down.
+        scale: Time of each of these rows without the fault, as a fraction of its measured time.
+        ranks: Ranks that it slows down, or empty if it is not limited to certain ranks.
+        stage: Stage that it slows down, or None if there are none or several.
+        stages: Stages that have too much work; empty for other kinds of faults.
+        link: Stages between which data moved, or None for other kinds of faults.
+        microbatches: Slow microbatches as (iteration, microbatch), or empty if it is no fault of
+            microbatches.
+        iterations: Iterations in which it occurs, or empty for all.
+        phases: Phases that it slows down, each with its time as a multiple of its norm.
+        what: Kind of the collective or work. For launch gaps, ``compute`` if they may be
+            communication. For ranks that are slow in some iterations, ``pace`` if all of their
+            computes are slow there, else ``pause``. Empty if ``kind`` says it all.
+        delayed: Rows of the work table that start late because of it.
+        late_ns: Delay of each of these rows.
+        collective: Kind of collective that starts late because of it, or "" if operations lose
+            more time.
+        host: CUDA call and range of the host during its longest delay, as rows of the operations'
+            ``names``, or -1 if unknown.
+        moves: Moves of layers between stages, or empty if only an even split of work is known.
+        bound: Whether the work is not slow compared with equal work. Its saving is then an upper
+            bound: it assumes that the work takes no time at all.
     """
 
     kind: str
@@ -100,7 +103,7 @@ class Fault:
 
     @property
     def family(self) -> str:
-        """What it shares with faults of which it is a part, or which are parts of it."""
+        """A name that it shares with the faults that contain it or that it contains."""
         if self.kind == "launch":
             return self.what or "launches"
         return "pauses" if self.kind == "iteration" and self.what else self.name
@@ -108,20 +111,20 @@ class Fault:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
-    """A run, its effects, and what is known beyond times.
+    """Work and effects of a run, and what is known about its hosts, layers and schedule.
 
     Attributes:
-        work: of all ranks, in the iterations that count.
-        own_ns: how long each row took itself; of communication, its transfer.
-        effects: of the computes.
+        work: Work of all ranks in the iterations that count.
+        own_ns: Time of each row without waiting; for communication, its transfer time.
+        effects: Effects on the times of computes.
         launch_share: Share of the time without a compute kernel in which no kernel ran at all, for
             each row, or None if it is unknown. Communication takes the rest of that time.
-        host_of_rank: number of the host of each rank.
-        late_ns: how late each row started since the host had not launched it; 0 elsewhere.
-        profiler_ns: likewise since the profiler held its process up.
-        hosts: what hosts did before collectives that they launched late, and inside operations.
-        layout: the layers of the stages; None where they are not known.
-        schedule: that ran; None where it is not known.
+        host_of_rank: Number of the host of each rank.
+        late_ns: Delay of each row because the host launched it late; 0 for other rows.
+        profiler_ns: Delay of each row because the profiler stopped its process; 0 for other rows.
+        hosts: Activity of hosts before collectives that they launched late, and inside operations.
+        layout: Layers of the stages, or None if they are unknown.
+        schedule: Name of the schedule that ran, or None if it is unknown.
     """
 
     work: Work

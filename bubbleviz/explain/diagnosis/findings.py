@@ -1,7 +1,8 @@
-"""Findings: faults by what iterations save without them, as a replay of all of them proves.
+"""Findings: faults with the time that iterations save without them, according to a replay.
 
-Faults are not added up: without one of two ranks that are equally slow an iteration is as long as
-with it. So each is removed alone, and pairs are where they save clearly more than their parts.
+Savings do not add up: if two ranks are equally slow, removing the fault of one of them saves
+nothing. So each fault is removed alone, and pairs of faults are removed together. A pair is a
+finding if it saves clearly more than its parts.
 """
 
 from __future__ import annotations
@@ -39,37 +40,38 @@ from bubbleviz.schedules.timing import count_scenarios_together
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: What a first operation is launched later is late, as of other operations.
+#: Minimum delay of the first operation of an iteration that counts as a late launch.
 _LATE_NS = 20_000
-#: A saving of less than this share of an iteration is none.
+#: Minimum saving, as a fraction of an iteration.
 _LEAST = 0.001
-#: Pairs of so many faults are tried; one counts that saves this many times what its parts do
-#: together, and this much more of an iteration than the better part.
+#: Number of faults whose pairs are tried; the minimum saving of a pair as a multiple of the sum of
+#: its parts; and the fraction of an iteration by which it must save more than the better part.
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
-#: Fewer iterations that save tell no interval.
+#: Minimum number of iterations with a saving for a confidence interval.
 _LEAST_SAVING = 3
-#: The first iteration of a process warms up where it takes so many times as long as the others.
+#: Minimum length of a warm-up iteration, as a multiple of the median of the others.
 _WARM_UP = 1.5
-#: Time between iterations that takes a smaller share of them is not worth a sentence.
+#: Minimum time between iterations that is reported, as a fraction of an iteration.
 _BETWEEN = 0.01
-#: Savings are not promised if the replay misses the measured iterations by more than this share.
+#: Maximum difference between replayed and measured iterations with which savings are promised.
 _MISSED = 0.1
-#: Of two faults of these kinds one is part of the other.
+#: Kinds of faults of which one can be part of another.
 _NESTED = ("link", "iteration", "launch")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Faults, and what iterations save without them.
+    """Faults, and the time that iterations save without them.
 
     Attributes:
-        faults: one, or several that save more together than apart.
-        saving_ns: mean over the iterations.
-        length_ns: their mean length, or the mean time from one to the next where that is saved, as
-            where they overlap.
-        saved_iterations: number of iterations that save anything to speak of.
-        error_ns: half width of the 95 % confidence interval of the mean saving (Student's t over
-            the iterations that save), with what the replay misses; None where two save at most.
+        faults: One fault, or several that save more together than alone.
+        saving_ns: Mean saving over all iterations.
+        length_ns: Mean length of the iterations. If they overlap, the mean time from the start of
+            one iteration to the next, because that is the time that is saved.
+        saved_iterations: Number of iterations with a noticeable saving.
+        error_ns: Half width of the 95 % confidence interval of the mean saving (Student's t over
+            the iterations with a saving, and the error of the replay), or None if fewer than three
+            iterations save time.
         is_measured: Whether the saving was measured, and does not rest on the replay.
     """
 
@@ -82,7 +84,7 @@ class Finding:
 
     @property
     def saving_ratio(self) -> float:
-        """What is saved, as a share of the length."""
+        """Saving as a fraction of the length."""
         return self.saving_ns / max(self.length_ns, 1.0)
 
 
@@ -91,13 +93,13 @@ class Diagnosis:
     """Why iterations are long.
 
     Attributes:
-        findings: those that save anything, the largest saving first.
-        iterations: how many were replayed and count.
-        length_ns: their mean length; where they overlap the mean time from one to the next.
-        warm_up: how many times as long as the median of the others the first iteration took, which
-            does not count then; 0 where it counts.
-        missed_ratio: Mean difference between the replayed and the measured iterations, as a share
-            of the measured ones; of replicas that drift apart each is measured from its own start.
+        findings: Findings with a noticeable saving, the largest first.
+        iterations: Number of replayed iterations that count.
+        length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
+        warm_up: Length of the first iteration as a multiple of the median of the others if it is a
+            warm-up, which does not count; otherwise 0.
+        missed_ratio: Mean difference between replayed and measured iterations, as a fraction of the
+            measured length. Replicas that drift apart are measured from their own starts.
     """
 
     findings: tuple[Finding, ...]
@@ -119,15 +121,14 @@ def diagnosis_of(
     schedule: str | None = None,
     period_ns: float | None = None,
 ) -> Diagnosis:
-    """Return what makes the iterations of a run long.
+    """Return the reasons why the iterations of a run are long.
 
     Args:
-        run: what its ranks did.
-        scenarios: the replay of it.
-        layout: the layers of its stages; None where they are not known.
-        schedule: that ran; None where it is not known.
-        period_ns: mean time from one iteration to the next, which is saved where they overlap; None
-            where they do not.
+        run: The run.
+        scenarios: Replay of the run.
+        layout: Layers of its stages, or None if they are unknown.
+        schedule: Name of the schedule that ran, or None if it is unknown.
+        period_ns: Mean time from one iteration to the next if they overlap, or None.
     """
     seen, replay = _evidence(run, scenarios, layout, schedule), scenarios.replay
     delays_ns = scenarios.early_ns + seen.late_ns + seen.profiler_ns
@@ -241,19 +242,22 @@ def _longest_replicas_ns(work: Work, iterations: Ints) -> Ints:
 def _lengths(
     work: Work, measured: Replay, own_ns: Ints, delay_ns: Ints, period_ns: float | None
 ) -> tuple[Callable[[Replay, Ints, Ints], Ints], float | None]:
-    """Return what tells how long iterations take, by a replay and times of its rows in its order.
+    """Return a function that measures the lengths of replayed iterations, and the mean length.
 
-    And the mean time that savings are a share of; None for the mean length.
-
-    Where they overlap, the next one follows the longest span of a rank: of the time from one to the
-    next no more is saved than that gets shorter, with what passes between the two.
+    If iterations overlap, an iteration starts after the longest span of a rank in the previous one.
+    The time from one to the next can then only be shortened by as much as this span and the time
+    between the two.
 
     Args:
-        work: of all ranks.
-        measured: the replay of it.
-        own_ns: of its rows, in its order, as measured.
-        delay_ns: likewise.
-        period_ns: mean time from one to the next; None where they do not overlap.
+        work: Work of all ranks.
+        measured: Replay of this work.
+        own_ns: Measured time of each row, in the order of the replay.
+        delay_ns: Measured delay of each row, in the order of the replay.
+        period_ns: Mean time from one iteration to the next, or None if they do not overlap.
+
+    Returns:
+        A function of a replay and the times and delays of its rows, which returns lengths in ns.
+        And the mean time of which savings are fractions, or None for the mean of these lengths.
     """
     if period_ns is None or not len(measured.rows):
         return lambda replay, *times: replay.lengths_ns(*times, placed=True), None
@@ -273,9 +277,16 @@ def _lengths(
 def _lengths_and_spans(
     work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Return how long iterations take, and the longest time from a rank's first start to its end.
+    """Return the lengths of iterations, and the longest time from start to end of a single rank.
 
-    Both are of shape (iterations, scenarios), and times of rows in the order of the replay.
+    Args:
+        work: Work of all ranks.
+        replay: Replay of this work.
+        own_ns: Time of each row in the order of the replay, shape (rows, scenarios).
+        delay_ns: Delay of each row, same order and shape.
+
+    Returns:
+        Both in ns, shape (iterations, scenarios).
     """
     ends_ns = replay.ends_ns(own_ns, delay_ns, placed=True)
     computing = np.flatnonzero(plays(work.role[replay.rows], (*COMPUTING, Role.OPTIMIZER)))
@@ -292,26 +303,31 @@ def _lengths_and_spans(
 def mean_saving(
     saved_ns: Ints, saves: Bools | None = None, missed_ratio: float = 0.0
 ) -> tuple[float, float | None]:
-    """Return the mean of some savings, and how far it may be off; None where two save at most.
+    """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
-    Iterations without the fault save nothing for sure: the spread is that of the others.
+    Iterations without the fault certainly save nothing, so only the others contribute to the
+    interval.
 
     Args:
-        saved_ns: of each iteration.
-        saves: which of them save anything to speak of; None for all.
-        missed_ratio: what the replay misses, as a share.
+        saved_ns: Saving of each iteration.
+        saves: Mask of the iterations with a noticeable saving, or None for all.
+        missed_ratio: Relative error of the replay.
+
+    Returns:
+        Both in ns. The half width is None if fewer than three iterations save time.
     """
-    known_ns = saved_ns if saves is None else saved_ns[saves]
-    own, mean_ns = spread(known_ns.tolist()), float(saved_ns.mean())
-    error_ns = (own.ci95 or 0.0) * own.n / len(saved_ns)
-    known = own.n >= _LEAST_SAVING
-    return mean_ns, float(np.hypot(error_ns, missed_ratio * mean_ns)) if known else None
+    savings = spread((saved_ns if saves is None else saved_ns[saves]).tolist())
+    mean_ns = float(saved_ns.mean())
+    if savings.n < _LEAST_SAVING:
+        return mean_ns, None
+    error_ns = (savings.ci95 or 0.0) * savings.n / len(saved_ns)
+    return mean_ns, float(np.hypot(error_ns, missed_ratio * mean_ns))
 
 
 def _between(run: ReplayedRun) -> Iterator[Finding]:
-    """Yield what the time between iterations costs, in which no rank has begun the next one.
+    """Yield the finding for time between iterations, before any rank starts the next one.
 
-    No rank waits for less, on its own clock either::
+    It is the shortest such time of all ranks, each on its own clock::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...

@@ -1,16 +1,16 @@
-"""Slowdowns: how many times longer iterations take than ideal ones, and what makes them so.
+"""Slowdowns: how many times longer iterations take than ideal ones, and which work causes it.
 
-In an ideal iteration every kind of work takes equally long: computes the mean of their kind over
-all ranks and iterations, transfers the median. What a set of work costs is seen from both ends::
+In an ideal iteration all work of one kind takes equally long: computes the mean of their kind over
+all ranks and iterations, transfers the median. The cost of a set of work is measured in two ways::
 
     ideal ──────────┤
     added           ├──┤          the ideal with the set's own times put back
     removed             ├─────┤   the original with ideal times for the set
     original ─────────────────┤
 
-S is the mean length of the replayed iterations over that of ideal ones. S of a group of work is
-that of the ideal with the group's own times put back; S of a worker is the smaller of that of its
-stage and that of its replica (``explain_slowdown`` and ``AnalyzerResult`` of the published
+S is the mean length of the replayed iterations divided by that of ideal ones. S of a group of work
+is that of ideal iterations with the group's own times put back. S of a worker is the smaller of S
+of its stage and S of its replica (``explain_slowdown`` and ``AnalyzerResult`` of the published
 analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
 """
 
@@ -42,20 +42,20 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.schedules.timing import count_scenarios_together
 
-#: One worker in so many is among the slowest ones, at least one (3 %).
+#: Percentage of the workers that count as the slowest; at least one.
 _SLOWEST_PERCENT = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scenarios:
-    """Work, its ideal, and the replay of both.
+    """Work, and its replay at measured and at ideal times.
 
     Attributes:
-        work: of the iterations that are replayed.
-        order: what each of its rows follows.
-        replay: of it.
-        delays_ns: how much later each starts than all that it follows has ended.
-        clocks_apart: whether ranks are on several hosts, whose clocks are never quite equal.
+        work: Work of the replayed iterations.
+        order: Rows that each row follows.
+        replay: Replay of the work.
+        delays_ns: Time from the end of all rows that each row follows to its own start.
+        clocks_apart: Whether ranks are on several hosts, whose clocks always differ slightly.
     """
 
     work: Work
@@ -66,48 +66,49 @@ class Scenarios:
 
     @cached_property
     def early_ns(self) -> Ints:
-        """How much each row starts before all that it follows has ended, as a negative number."""
+        """Time by which each row starts before the rows that it follows end; 0 or negative."""
         return early_starts(self.work, self.delays_ns)
 
     @cached_property
     def own_ns(self) -> Ints:
-        """How long each row took itself (see :attr:`Work.own_ns`)."""
+        """Time of each row without waiting (see :attr:`Work.own_ns`)."""
         return self.bounded_ns if self.clocks_apart else self.work.own_ns
 
     @cached_property
     def bounded_ns(self) -> Ints:
-        """The same, whatever clocks say.
+        """Time of each row without waiting, limited by a bound that does not depend on clocks.
 
-        Of a collective the member that entered last waited least, so none moved data for longer
-        than the shortest took. Where members are unknown, those are taken for them that are of its
-        kind in the iteration.
+        The member that entered a collective last waited least, so the transfer took no longer than
+        the shortest duration of a member. If the members are unknown, all collectives of the same
+        kind in the iteration are taken as members.
         """
         work = self.work
         own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
         rows = np.flatnonzero(work.role == Role.COLLECTIVE)
-        alike = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
+        members = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
         length_ns = (work.end_ns - work.start_ns)[rows]
-        shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
-        own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[alike.of_row])
+        shortest_ns, _ = group_extents(members.of_row, len(members), length_ns, length_ns)
+        own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[members.of_row])
         return own_ns
 
     @cached_property
     def ideal_ns(self) -> Ints:
-        """How long each row takes in an ideal iteration."""
+        """Time of each row in an ideal iteration."""
         return ideal_times(self.work, self.own_ns)
 
     @cached_property
     def lengths_ns(self) -> Ints:
-        """How long iterations take at their own times and at ideal ones, without launch delays.
+        """Lengths of iterations at measured and at ideal times, without launch delays.
 
-        Shape (iterations, 2). Advice on faults does without: they are replayed once asked for.
+        Shape (iterations, 2). They are replayed on first access, because advice on faults does not
+        need them.
         """
         times = np.stack((self.own_ns, self.ideal_ns), axis=1)
         return self.replay.lengths_ns(times, self.early_ns)
 
     @property
     def original(self) -> float:
-        """Mean length of the iterations at their own times, in ns, without launch delays."""
+        """Mean length of the iterations at measured times, in ns, without launch delays."""
         return float(self.lengths_ns[:, 0].mean())
 
     @property
@@ -116,11 +117,11 @@ class Scenarios:
         return float(self.lengths_ns[:, 1].mean())
 
     def put_back(self, label: Ints, values: Ints) -> Floats:
-        """Return the mean length of ideal iterations with the own times of each group, in ns.
+        """Return the mean length of ideal iterations with the measured times of each group, in ns.
 
         Args:
-            label: group of each row; -1 none.
-            values: of the groups, ascending.
+            label: Group of each row, or -1 for none.
+            values: The groups, ascending.
         """
         group, own_ns, ideal_ns, early_ns = (
             column[self.replay.rows]
@@ -133,12 +134,13 @@ class Scenarios:
         return np.concatenate(means)
 
     def removal(self, sets: Iterable[Bools]) -> list[float | None]:
-        """Return the share of the slowdown that goes where each set takes ideal times.
-
-        None where there is no slowdown to take a share of.
+        """Return the fraction of the slowdown that disappears if each set takes ideal times.
 
         Args:
-            sets: the rows of each, as masks.
+            sets: Masks of the rows of each set.
+
+        Returns:
+            One fraction per set, or None if there is no slowdown.
         """
         lost = self.original - self.ideal
         times_ns = [np.where(own, self.ideal_ns, self.own_ns) for own in sets]
@@ -146,19 +148,19 @@ class Scenarios:
         return [float((self.original - ns) / lost) if lost else None for ns in means]
 
     def put_back_apart(self, label: Ints, values: Ints) -> Floats:
-        """Return what :meth:`put_back` does for groups most of whose work follows no other's.
+        """Return the same as :meth:`put_back`, faster for groups that rarely wait for each other.
 
-        Replicas of a pipeline run on their own up to the collectives that they share. So one replay
-        of all groups at their own times, and one at ideal times, tell when any work ends that
-        follows a single group, and only what follows several is replayed for each::
+        Replicas of a pipeline are independent up to the collectives that they share. So one replay
+        of all groups at measured times and one at ideal times give the end of all work that follows
+        a single group. Only work that follows several groups is replayed once per group::
 
             replica 0   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
             replica 1   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
                              apart      │  for each replica
 
         Args:
-            label: group of each row; -1 none.
-            values: of the groups, ascending.
+            label: Group of each row, or -1 for none.
+            values: The groups, ascending.
         """
         replay, work = self.replay, self.work
         if len(values) == 1 and (label == values).all():
@@ -169,7 +171,7 @@ class Scenarios:
         times_ns = np.stack((own_ns, self.ideal_ns), axis=1)
         ends_ns[replay.rows] = replay.ends_ns(times_ns, self.early_ns)
         mixed = replay.mixed(group)
-        # What ends iterations; of what follows a single group, that which is last.
+        # Rows that end iterations; of rows that follow a single group, only the last one of each.
         closing = replay.rows[replay.closing]
         alone = closing[~mixed[closing]]
         cell = groups_of(work.iteration[alone], group[alone]).of_row
@@ -178,7 +180,7 @@ class Scenarios:
         closing = closing[sorted_rows(work.iteration[closing])]
         pairs = self.order.take(mixed[self.order.after])
         rows = distinct(np.flatnonzero(mixed), pairs.before, closing)
-        # What follows a single group is only there with its end.
+        # Rows that follow a single group take part with their known ends.
         part, given = work.take(rows), ~mixed[rows]
         part = replace(part, meeting=np.where(given, NONE, part.meeting))
         after, before, ends = (
@@ -197,19 +199,22 @@ class Scenarios:
 
 
 def _put_back_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
-    """Yield times of rows, shape (rows, some groups): own ones in a group, ideal ones elsewhere.
+    """Yield times of rows in batches of groups: measured ones in the group, ideal ones elsewhere.
 
     Args:
-        group: of each row; any other number is in none.
-        groups: how many there are.
-        own_ns: how long each row took itself.
-        ideal_ns: how long it takes in an ideal iteration.
+        group: Group of each row. Rows whose number is out of range belong to no group.
+        groups: Number of groups.
+        own_ns: Measured time of each row.
+        ideal_ns: Ideal time of each row.
+
+    Yields:
+        Times of shape (rows, groups of the batch).
     """
     step = count_scenarios_together(len(group))
     for first in range(0, groups, step):
-        some = min(step, groups - first)
-        times_ns = np.repeat(ideal_ns[:, None], some, axis=1)
-        rows = np.flatnonzero((group >= first) & (group < first + some))
+        n_groups = min(step, groups - first)
+        times_ns = np.repeat(ideal_ns[:, None], n_groups, axis=1)
+        rows = np.flatnonzero((group >= first) & (group < first + n_groups))
         times_ns[rows, group[rows] - first] = own_ns[rows]
         yield times_ns
 
@@ -217,12 +222,12 @@ def _put_back_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> I
 def scenarios_of(
     work: Work, order: Dependencies, *, clocks_apart: bool = False
 ) -> Scenarios | None:
-    """Return the replay of work and of its ideal; None where no iteration can be replayed.
+    """Return the replay of work, or None if no iteration can be replayed.
 
     Args:
-        work: of all ranks.
-        order: what each of its rows follows.
-        clocks_apart: see :class:`Scenarios`.
+        work: Work of all ranks.
+        order: Rows that each row follows.
+        clocks_apart: Whether ranks are on several hosts.
     """
     replay = build_replay(work, order)
     if not len(replay.iterations):
@@ -231,7 +236,7 @@ def scenarios_of(
 
 
 def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
-    """Return the replay of the averaged iterations of a run; None where that is unknown."""
+    """Return the replay of the averaged iterations of a run, or None if they cannot be replayed."""
     if run.reason:
         return None
     work, order = work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
@@ -240,11 +245,11 @@ def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:
-    """Return the time that each row takes in an ideal iteration: the mean or median of its kind.
+    """Return the time of each row in an ideal iteration: the mean or median of its kind.
 
     Args:
-        work: of all ranks.
-        own_ns: how long each row took itself.
+        work: Work of all ranks.
+        own_ns: Measured time of each row.
     """
     kinds = groups_of(work.kind)
     size = np.bincount(kinds.of_row, minlength=len(kinds))
@@ -260,13 +265,13 @@ def ideal_times(work: Work, own_ns: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class ReplayError:
-    """How far replayed iterations are off the measured ones, as shares of their lengths.
+    """Differences between replayed and measured iterations, relative to the measured lengths.
 
     Attributes:
-        mean: of the absolute differences, without launch delays.
-        maximum: of these.
-        mean_with_delays: with each launch delay put back.
-        maximum_with_delays: of these.
+        mean: Mean absolute difference without launch delays.
+        maximum: Maximum absolute difference without launch delays.
+        mean_with_delays: Mean absolute difference with launch delays.
+        maximum_with_delays: Maximum absolute difference with launch delays.
     """
 
     mean: float
@@ -277,23 +282,24 @@ class ReplayError:
 
 @dataclass(frozen=True)
 class Slowdowns:
-    """How many times longer iterations take than ideal ones; 1 is no slowdown.
+    """How many times longer iterations take than ideal ones (S); 1 is no slowdown.
 
     Attributes:
         total: S of all work.
-        by_phase: of each phase, transfers of a direction or collective.
-        by_stage: of each stage.
-        by_replica: of each replica of the pipeline.
-        by_rank: S of each rank; see :func:`.rank_slowdowns`.
-        by_microbatch: of each microbatch.
-        by_link: of the transfers between two stages, both directions apart.
-        by_iteration: length of each iteration over that of an ideal one.
-        worker_share: M_W, the share of the slowdown that goes where the slowest 3 % of the workers
-            (at least one) take ideal times; None without any slowdown.
-        last_stage_share: M_S, likewise of the last stage.
-        original_ns: mean length of the replayed iterations, without launch delays.
-        ideal_ns: mean length of ideal ones.
-        replay_error: how far the replay is off.
+        by_phase: S of each phase, direction of transfers, and kind of collective.
+        by_stage: S of each stage.
+        by_replica: S of each replica of the pipeline.
+        by_rank: S of each rank; see :func:`.rank_slowdowns`. Outputs read it as a column of
+            :class:`.Slowness`.
+        by_microbatch: S of each microbatch.
+        by_link: S of the transfers from one stage to another.
+        by_iteration: Actual divided by ideal duration, per iteration.
+        worker_share: M_W, the fraction of the slowdown that disappears if the slowest 3 % of the
+            workers (at least one) take ideal times, or None if there is no slowdown.
+        last_stage_share: M_S, the same for the last stage.
+        original_ns: Mean length of the replayed iterations, without launch delays.
+        ideal_ns: Mean length of ideal iterations.
+        replay_error: Error of the replay.
     """
 
     total: float
@@ -312,11 +318,7 @@ class Slowdowns:
 
 
 def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
-    """Return the slowdowns of work; None where it takes no time.
-
-    Args:
-        scenarios: its replay.
-    """
+    """Return the slowdowns of replayed work, or None if it takes no time."""
     if not scenarios.ideal:
         return None
     work, iterations = scenarios.work, scenarios.replay.iterations
@@ -339,18 +341,11 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     by_rank = rank_slowdowns(
         workers.rank, workers.stage, workers.replica, by["stage"], by["replica"]
     )
-    # The slowest, of equal ones the first; at least one.
-    slowest = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
-    slowest = slowest[: -(-len(by_rank) * _SLOWEST_PERCENT // 100)]
-    worker_share, last_stage_share = scenarios.removal(
-        (np.isin(work.rank, np.array(slowest, np.int64)), work.stage == work.stage.max())
-    )
+    is_slowest = np.isin(work.rank, _find_slowest(by_rank))
+    is_last_stage = work.stage == work.stage.max()
+    worker_share, last_stage_share = scenarios.removal((is_slowest, is_last_stage))
     own_ns, ideal_ns = scenarios.lengths_ns.T
     ratios = own_ns / np.maximum(ideal_ns, 1)
-    times_ns = scenarios.own_ns[:, None], scenarios.delays_ns
-    delayed_ns = scenarios.replay.lengths_ns(*times_ns)[:, 0]
-    whole_ns = np.maximum(measured_ns(work, iterations), 1)
-    missed = [np.abs(lengths_ns - whole_ns) / whole_ns for lengths_ns in (own_ns, delayed_ns)]
     return Slowdowns(
         total=scenarios.original / scenarios.ideal,
         by_phase={phases[number]: s for number, s in by["phase"].items()},
@@ -364,16 +359,44 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
         last_stage_share=last_stage_share,
         original_ns=scenarios.original,
         ideal_ns=scenarios.ideal,
-        replay_error=ReplayError(*(float(f()) for m in missed for f in (m.mean, m.max))),
+        replay_error=_measure_error(scenarios),
     )
 
 
+def _measure_error(scenarios: Scenarios) -> ReplayError:
+    """Return the differences between the replayed and the measured iterations."""
+    replay = scenarios.replay
+    without_delays_ns = scenarios.lengths_ns[:, 0]
+    with_delays_ns = replay.lengths_ns(scenarios.own_ns[:, None], scenarios.delays_ns)[:, 0]
+    length_ns = np.maximum(measured_ns(scenarios.work, replay.iterations), 1)
+    error = np.abs(without_delays_ns - length_ns) / length_ns
+    error_with_delays = np.abs(with_delays_ns - length_ns) / length_ns
+    return ReplayError(
+        float(error.mean()),
+        float(error.max()),
+        float(error_with_delays.mean()),
+        float(error_with_delays.max()),
+    )
+
+
+def _find_slowest(by_rank: Mapping[int, float]) -> Ints:
+    """Return the ranks with the largest S: 3 %, but at least one. The lower rank wins ties."""
+    ranks = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
+    n_slowest = -(-len(by_rank) * _SLOWEST_PERCENT // 100)
+    return np.array(ranks[:n_slowest], np.int64)
+
+
 def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:
-    """Return S of each group by its label; -1 is in none."""
+    """Return S of each group, by kind of group and group.
+
+    Args:
+        scenarios: The replayed work.
+        labels: Group of each row by kind of group, or -1 for none.
+    """
     by = {}
     for name, label in labels.items():
         values = distinct(label[label != NONE])
-        # Replicas meet in collectives alone.
+        # Replicas wait for each other only in collectives.
         put_back = scenarios.put_back_apart if name == "replica" else scenarios.put_back
         means = put_back(label, values) / scenarios.ideal
         by[name] = dict(zip(values.tolist(), means.tolist(), strict=True))

@@ -69,8 +69,8 @@ def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:
     both = write_all_advice(report)[:2]
 
     assert [advice.kind for advice in both] == ["token", "token"]
-    assert sorted(advice.action.partition(".")[0] for advice in both) == [
+    assert sorted(advice.action for advice in both) == [
         "Keep more chunks in flight",
         "Keep one chunk more in flight",
     ]
-    assert all("with 2 chunks in the pipeline" in advice.action for advice in both)
+    assert all("with 2 chunks in the pipeline" in advice.evidence for advice in both)
