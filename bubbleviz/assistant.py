@@ -19,10 +19,11 @@ import numpy as np
 
 from bubbleviz import api
 from bubbleviz._version import __version__
-from bubbleviz.analyses import inspection
+from bubbleviz.analyses.first_look import first_look
 from bubbleviz.analyses.idle import idle
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.report import DEFINITIONS
+from bubbleviz.analyses.inspection import inspect as inspect_profile
 from bubbleviz.analyses.plan.documents import as_json
 from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
 from bubbleviz.count.ratios import ratio_definitions
@@ -297,7 +298,7 @@ def inspect(path: str = "") -> Answer:
     looks: list[Answer] = []
     for file in files[:_FILES]:
         try:
-            look = inspection.inspect(file.path)
+            look = inspect_profile(file.path)
         except BubblevizError as error:
             looks.append({"file": Path(file.path).name, "unreadable": str(error)})
             continue
@@ -336,7 +337,7 @@ def analyze(path: str) -> Answer:
             "advice": actions,
             "next": _next("plan", path=path) if saved.of_pipeline else None,
         }
-    command, reason = inspection.first_look([path])
+    command, reason = first_look([path])
     if command == "idle":
         return _idle(path, reason)
     report = _report(path)

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from bubbleviz.conventions import convention_file, kinds, name_words, range_names
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.count.draft_trial import best_draft
-from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.phases import unnamed
-from bubbleviz.model.texts import shell_word
-from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.report import report_on
-from bubbleviz.sources.gzip_files import head_of
-from bubbleviz.sources.nccl.formats import format_of
-from bubbleviz.sources.nsys.files import bytes_of, is_report
-from bubbleviz.sources.paths import InputFile, find_profiles
-from bubbleviz.sources.readers import OpenOperations, reader_of
+from bubbleviz.sources.paths import find_profiles
+from bubbleviz.sources.readers import OpenOperations
 
 
 def inspect(
@@ -88,68 +81,3 @@ def _tried(
     value, bounds, *_ = headline_lines(report_on(read))
     trial = replace(trial, headline=value + bounds)
     return replace(inspection, analysable=False, suggestion=draft, trial=trial)
-
-
-# A first look at files: which command tells most of them.
-
-
-#: How many profiles of a run are looked at before none is taken to name its operations.
-_MOST = 4
-
-
-def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[str, str]:
-    """Return the command that fits files, ``analyze``, ``idle`` or ``nccl``, and why, in words.
-
-    Only a sample of the names is read, and a trace that is decoded whole stays open for the
-    command. What cannot be read is left to ``analyze`` to refuse, without a reason.
-
-    Args:
-        paths: files, directories and patterns.
-        progress: takes the progress of traces that are decoded whole.
-
-    Raises:
-        InputError: a path does not exist, cannot be read, or leads to nothing to read.
-    """
-    try:
-        files = find_profiles(paths)
-    except InputError:
-        # Directories that hold no profile may hold events of NCCL.
-        folders = (Path(path) for path in paths if Path(path).is_dir())
-        within = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
-        if any(map(_is_event_file, within)):
-            return "nccl", "these are recorded operations of NCCL"
-        raise
-    if any(file.named and _is_event_file(file.path) for file in files):
-        return "nccl", "recorded operations of NCCL are among the files"
-    return _by_names(files, paths, progress or Unwatched())
-
-
-def _by_names(
-    files: Sequence[InputFile], given: Sequence[str], progress: Progress
-) -> tuple[str, str]:
-    looked_at, globs = [], globs_of(tuple(convention_file.built_in().values()))
-    progress.files({file.path: bytes_of(file.path) for file in files[:_MOST]})
-    for file in files[:_MOST]:
-        if is_report(file.path):
-            return "analyze", "nsys has yet to export the names of ranges"
-        try:
-            if noun := reader_of(file.path).operations:
-                return "analyze", f"{file.path} is {noun}"
-            names = record.sampled_names(file.path, globs, partial(progress.read, file.path))
-        except ProfileError:
-            continue
-        looked_at.append(file.path)
-        if followed := convention_file.recognise(names):
-            return "analyze", f"{file.path} names its operations as {followed[0].name}"
-    if not looked_at:
-        return "analyze", ""
-    what = looked_at[0] if len(files) == 1 else f"the {len(files):,} files"
-    why = f"no range of {what} names forward and backward as a known convention does"
-    return "idle", f"{why}; bubbleviz inspect {' '.join(map(shell_word, given))} may draft one"
-
-
-def _is_event_file(path: str) -> bool:
-    try:
-        return format_of(head_of(path)) != ""
-    except ProfileError:
-        return False

@@ -179,7 +179,7 @@ class MeasurementOptions:
 
     def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
         """Return the report on idle time of profiles without named operations; None of others."""
-        from bubbleviz.analyses.inspection import first_look
+        from bubbleviz.analyses.first_look import first_look
 
         if self.convention or first_look(paths)[0] != "idle":
             return None

@@ -402,7 +402,7 @@ def entered(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     Raises:
         InputError: a path leads to nothing that can be read.
     """
-    from bubbleviz.analyses.inspection import first_look
+    from bubbleviz.analyses.first_look import first_look
 
     first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
     names.note_paths(arguments[:first_option])

@@ -11,7 +11,8 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.layout.inputs import of_profiles
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, read_layers, table_text
-from bubbleviz.analyses.layout.report import layouts_of, sections
+from bubbleviz.analyses.layout.report import layouts_of
+from bubbleviz.analyses.layout.text import sections
 from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.layout.layers import LayerKind

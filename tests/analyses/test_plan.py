@@ -10,7 +10,7 @@ import pytest
 from msgspec import json
 
 import bubbleviz
-from bubbleviz.analyses.plan.documents import as_json, memory_plot_of, sections
+from bubbleviz.analyses.plan.documents import as_json, memory_plot_of
 from bubbleviz.analyses.plan.planned_run import (
     MeasuredRun,
     limited_workload,
@@ -18,6 +18,7 @@ from bubbleviz.analyses.plan.planned_run import (
     of_saved,
     plan_run,
 )
+from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
 from bubbleviz.render import json_document
 from bubbleviz.render.text.terminal import plain_text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.analyses.inspection import first_look
+from bubbleviz.analyses.first_look import first_look
 from bubbleviz.interpret.record import forget
 from bubbleviz.progress import Watch
 from bubbleviz.sources.kineto import profile as kineto_profile

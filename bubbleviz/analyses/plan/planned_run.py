@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.analyses.plan.carried_order import carried
+from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import WORK, Phase
@@ -17,10 +18,7 @@ from bubbleviz.render.json_document import pipeline_of
 from bubbleviz.report.saved import SavedReport, of_pipeline, read_summary, saved_run
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
-from bubbleviz.schedules.communication.deadlocks import makespan_of
-from bubbleviz.schedules.communication.lowering import lowered
-from bubbleviz.schedules.communication.reordering import Communication, communicated
-from bubbleviz.schedules.communication.transports import STREAMS
+from bubbleviz.schedules.communication.reordering import Communication
 from bubbleviz.schedules.plan import MeasuredMemory, Plan, PlannedOperation
 from bubbleviz.schedules.plan_memory import peak_memory, with_memory
 from bubbleviz.schedules.simulation import Outcome, outcome_of
@@ -187,8 +185,6 @@ def order_that_ran(
 
 #: Value of ``--memory-limit`` that sets none.
 UNLIMITED = "none"
-
-
 #: A workload with activations and the limits of devices; whether these are bytes, else microbatches
 #: of a whole stage or a unit given; whether the limit is what the order that ran took at most; and
 #: what each device was measured to hold beside activations, in bytes, which limits leave out (empty
@@ -358,51 +354,3 @@ def plan_run(
     chosen, communication = carried(best, queued=run.on_gpus)
     best = replace(best, best=chosen)
     return PlannedRun(run, workload, in_bytes, of_run, resident, best, own, communication)
-
-
-# Carried plans: the order that is best with its sends and receives.
-#
-# On GPUs transfers between two ranks run one after the other on a stream, so that one order may
-# lose more by them than another. Orders are searched without that, and chosen with it.
-
-
-#: Up to so many operations messages of each order are moved before orders are compared; else the
-#: best few are compared as PyTorch lowers them. Larger ones keep that, unless it deadlocks.
-_MOVED, _COMPARED, _LARGE = 800, 3, 5_000
-#: Longer than any order.
-_DEADLOCKED = 1 << 62
-
-
-def carried(best: planning.BestPlan, *, queued: bool) -> tuple[Outcome, Communication]:
-    """Return the best allowed order, with its communication on streams.
-
-    Args:
-        best: orders, compared without their communication.
-        queued: whether they are compared with it.
-    """
-    workload = best.workload
-    operations = sum(map(len, best.best.plan.orders))
-    allowed = [each for each in best.candidates if each.allowed]
-    if not queued or not best.makespan or operations > _MOVED:
-        chosen = best.best
-        if queued and best.makespan:
-            chosen = min(allowed[:_COMPARED], key=lambda each: _usual_ns(best, each))
-        usual_ns = _usual_ns(best, chosen) if operations > _LARGE else _DEADLOCKED
-        if usual_ns < _DEADLOCKED:
-            lines = lowered(chosen.plan)
-            return chosen, (lines, usual_ns, usual_ns)
-        return chosen, communicated(chosen.plan, workload, STREAMS)
-    rows: list[tuple[Outcome, Communication]] = []
-    for each in allowed:
-        # No communication makes an order shorter.
-        if all(each.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
-            rows.append((each, communicated(each.plan, workload, STREAMS)))
-    return min(rows, key=lambda row: row[1][1])
-
-
-def _usual_ns(best: planning.BestPlan, candidate: Outcome) -> int:
-    """Return how long an order takes as PyTorch lowers it."""
-    try:
-        return makespan_of(lowered(candidate.plan), best.workload, STREAMS)
-    except MismatchError:
-        return _DEADLOCKED

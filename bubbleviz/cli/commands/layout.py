@@ -53,16 +53,18 @@ def layout(
 
     limit = None if memory_limit is None else parse_memory(memory_limit, "--memory-limit")
     outputs.check([*(run or ()), layers or None])
-    from bubbleviz.analyses.layout import report as text
+    from bubbleviz.analyses.layout.outputs import RENDERINGS
+    from bubbleviz.analyses.layout.report import layouts_of
+    from bubbleviz.analyses.layout.text import sections
 
     known = _measured_model(run or [], layers, layers_per_stage, measurement)
     with search_bar() as watch:
         sizes = stages, microbatches, chunks
-        report = text.layouts_of(known, sizes, schedule or (), limit, watch)
+        report = layouts_of(known, sizes, schedule or (), limit, watch)
     outputs.deliver(
         report,
-        lambda shown, name, _: text.RENDERINGS[name](shown),
-        lambda shown: show(text.sections(shown)),
+        lambda shown, name, _: RENDERINGS[name](shown),
+        lambda shown: show(sections(shown)),
     )
 
 

@@ -42,8 +42,9 @@ def plan(
     paper.check(outputs.formats.values())
     outputs.check(run)
     one_of(backward, BACKWARDS, "--backward")
-    from bubbleviz.analyses.plan.documents import RENDERINGS, sections
+    from bubbleviz.analyses.plan.documents import RENDERINGS
     from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
+    from bubbleviz.analyses.plan.text import sections
 
     if measurement.is_saved(run, "plan", "takes"):
         measured = of_saved(run[0])

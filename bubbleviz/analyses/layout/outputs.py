@@ -1,0 +1,148 @@
+"""Outputs of the layouts of a model: JSON, CSV, and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bubbleviz.analyses.layout.layer_table import table_text
+from bubbleviz.analyses.layout.picture import draw_layouts
+from bubbleviz.analyses.layout.report import UNKNOWN_MEMORY, LayoutReport
+from bubbleviz.analyses.layout.text import layouts_to_show
+from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import document_text
+from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
+from bubbleviz.render.picture.typesetting import as_pdf, as_png
+from bubbleviz.schedules.layout import layers as model
+from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
+from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
+
+SCHEMA = "bubbleviz.layout/1"
+
+
+def as_json(report: LayoutReport) -> str:
+    """Return layouts as JSON; null for what is unknown."""
+    question, measured = report.question, report.measured
+    document = {
+        "source": measured.source,
+        "assumptions": list(measured.assumptions),
+        "stages": question.stages,
+        "microbatches": question.microbatches,
+        "schedule": measured.ran,
+        "iteration_ns": measured.ran_ns,
+        "memory": {
+            "known": measured.memory,
+            "in_bytes": measured.in_bytes,
+            "limit": None if question.limit is None else list(question.limit),
+        },
+        "layers": _layer_rows(question.layers),
+        "schedules": [_schedule_values(report, row) for row in report.rows],
+    }
+    return document_text(SCHEMA, document)
+
+
+def _layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
+    columns = {
+        "name": layers.names,
+        "kind": tuple(kind.value for kind in layers.kinds),
+        "forward_ns": layers.forward_ns.tolist(),
+        "backward_ns": layers.backward_ns.tolist(),
+        "weight_ns": layers.weight_ns.tolist(),
+        "memory": layers.held.tolist(),
+        "memory_weight": layers.kept.tolist(),
+        "resident": layers.resident.tolist(),
+        "transfer_ns": layers.down_ns.tolist(),
+    }
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
+    best = row.best
+    return {
+        "schedule": row.schedule,
+        "chunks": row.plan and row.plan.chunks,
+        "makespan_ns": best and best.makespan_ns,
+        "least_makespan_ns": best and best.least_ns,
+        "proven": row.proven,
+        "bubble_ratio": row.bubble_ratio,
+        "peak_memory": list(row.peak_memory),
+        "saving": row.saving,
+        "before": None
+        if row.before is None
+        else {
+            "own": row.own,
+            "makespan_ns": row.before_ns,
+            "fits": row.before_fits,
+            "first_layers": list(row.before.bounds),
+        },
+        "layout": best and _layout_values(report, best.layout),
+        "reason": row.reason or None,
+    }
+
+
+def _layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]:
+    layers = report.question.layers
+    work = report.question.workload(layout)
+    return {
+        "stages": [
+            {
+                "virtual_stage": number,
+                "device": layout.placement[number],
+                "layers": [layers.names[at] for at in stage],
+                "forward_ns": work.forward_ns[number],
+                "backward_ns": work.backward_ns[number],
+                "weight_ns": work.weight_ns[number],
+            }
+            for number, stage in enumerate(layout.stages)
+        ],
+        "megatron": megatron_layout(layers, layout),
+        "torchtitan": torchtitan_layout(layers, layout),
+    }
+
+
+def as_csv(report: LayoutReport) -> str:
+    """Return the layers, with the virtual stage of each before, and in the best layouts."""
+    columns: dict[str, list[int]] = {}
+    if report.question.own is not None:
+        columns["stage_before"] = _stage_of_layers(report.question.own)
+    for row in report.rows:
+        if row.best is not None:
+            columns[f"stage:{row.schedule}"] = _stage_of_layers(row.best.layout)
+    return table_text(report.question.layers, columns, in_bytes=report.measured.in_bytes)
+
+
+def _stage_of_layers(layout: model.Layout) -> list[int]:
+    return [number for number, stage in enumerate(layout.stages) for _ in stage]
+
+
+def _as_svg(report: LayoutReport) -> str:
+    reasons = "; ".join(row.reason for row in report.rows if row.reason)
+    return draw_layouts(report.question, layouts_to_show(report), reasons)
+
+
+def _as_memory_plot(report: LayoutReport) -> str:
+    if not report.measured.memory:
+        raise UsageError(f"a plot of memory: {UNKNOWN_MEMORY}")
+    points = tuple(
+        MemoryPoint(row.schedule, max(row.peak_memory), row.bubble_ratio)
+        for row in report.rows
+        if row.peak_memory and row.bubble_ratio is not None
+    )
+    limit = report.question.limit
+    plot = MemoryPlot(
+        "Bubble ratio of schedules against memory, each with its best layout",
+        points,
+        report.measured.in_bytes,
+        limit=None if limit is None else max(limit),
+    )
+    return draw_memory_plot(plot)
+
+
+RENDERINGS: Mapping[str, Callable[[LayoutReport], str | bytes]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "svg": _as_svg,
+    "memory-plot": _as_memory_plot,
+    "pdf": lambda report: as_pdf(_as_svg(report)),
+    "png": lambda report: as_png(_as_svg(report)),
+}

@@ -1,0 +1,188 @@
+"""Text on the layouts of a model: what ``bubbleviz layout`` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import groupby
+
+from bubbleviz.analyses.layout.report import LayoutReport
+from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
+from bubbleviz.schedules.layout import layers as model
+from bubbleviz.schedules.layout.best_layouts import ScheduleLayout, peak_memory
+from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
+
+#: Maximum number of layouts to show if the user named schedules.
+_MAX_SHOWN = 4
+
+
+def sections(report: LayoutReport) -> Iterator[Block]:
+    """Yield what to print."""
+    question, measured = report.question, report.measured
+    layers = counted(len(question.layers), "layer")
+    devices = counted(question.stages, "device")
+    microbatches = counted(question.microbatches, "microbatch", "microbatches")
+    size = f"{layers} on {devices}, {microbatches}"
+    yield Sentence(f"{size}: {measured.source}", style="bold")
+    if measured.ran_ns is not None:
+        length = f"measured: {milliseconds(measured.ran_ns)} ms per iteration"
+        yield Sentence(f"{length}, {measured.ran}" if measured.ran else length)
+    title = "Best layout for each schedule, simulated"
+    if report.best is None:
+        title = _say_that_none_fits(report)
+    rows = [_schedule_row(report, row) for row in report.rows]
+    yield Table(title, rows, left=("schedule", "best of\nall"))
+    yield HangingLines([("", line) for line in _legend_lines(report)])
+    for row in layouts_to_show(report):
+        yield from _show_layout(report, row)
+    if measured.assumptions:
+        yield Sentence("\nNot measured", style="bold")
+        yield HangingLines([("  - ", one_line(text, 400)) for text in measured.assumptions])
+
+
+def layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
+    """Return the layouts to show in full.
+
+    These are the layout of the schedule that ran and the fastest layout, or the first few layouts
+    if the user named schedules.
+    """
+    if report.asked:
+        return [row for row in report.rows if row.best is not None][:_MAX_SHOWN]
+    rows = {row.schedule: row for row in (report.same, report.best) if row is not None}
+    return list(rows.values())
+
+
+def _say_that_none_fits(report: LayoutReport) -> str:
+    """Say that no layout fits, and by how much the run's nearest layout exceeds the memory."""
+    question = report.question
+    excesses = []
+    for row in report.rows:
+        if question.limit and row.plan and row.before:
+            peaks = peak_memory(question.layers, question.recurrence(row.plan), row.before)
+            pairs = zip(peaks, question.limit, strict=True)
+            excesses.append((max(peak - limit for peak, limit in pairs), row.schedule))
+    if not excesses:
+        return "No schedule has a layout"
+    excess, schedule = min(excesses)
+    size = memory_text(excess, in_bytes=report.measured.in_bytes)
+    return f"No layout found fits the memory; nearest before: {schedule}, by {size} too large"
+
+
+def _schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
+    """Return the row of a schedule in the table of schedules."""
+    peak = max(row.peak_memory, default=None)
+    memory = "-" if peak is None else memory_text(peak, in_bytes=report.measured.in_bytes)
+    best_ns = None if row.best is None else row.best.makespan_ns
+    cells = {
+        "schedule": row.schedule + (" (ran)" if row.schedule == report.measured.ran else ""),
+        "chunks": "" if row.plan is None else str(row.plan.chunks),
+        "before\nms": _length_before(row),
+        "best\nms": milliseconds(best_ns),
+        "saved\n%": in_percent(row.saving),
+        "bubble\n%": in_percent(row.bubble_ratio),
+    }
+    if report.measured.memory:
+        cells["peak\nmemory"] = memory
+    return {**cells, "best of\nall": _describe_proof(row)}
+
+
+def _length_before(row: ScheduleLayout) -> str:
+    """Return the length of an iteration with the layout before, and the marks of the legend."""
+    if row.before_ns is None:
+        return "-"
+    even_mark = "" if row.own else "*"
+    memory_mark = "" if row.before_fits else "!"
+    return f"{milliseconds(row.before_ns)}{even_mark}{memory_mark}"
+
+
+def _describe_proof(row: ScheduleLayout) -> str:
+    """Say whether the layout is proved to be the best, or why there is no layout."""
+    if row.best is None:
+        return one_line(row.reason, 60)
+    if row.proven:
+        return "yes"
+    if not row.exact:
+        return "no: order and layout in turn"
+    gap = 1 - row.best.least_ns / row.best.makespan_ns
+    return f"within {percent(gap)}"
+
+
+def _legend_lines(report: LayoutReport) -> Iterator[str]:
+    """Yield the meaning of the columns and marks in the table of schedules."""
+    has_own_layout = any(row.own for row in report.rows)
+    has_even_layout = any(not row.own and row.before_ns is not None for row in report.rows)
+    parts = []
+    if has_own_layout:
+        parts.append("before: the run's own layout")
+    if has_even_layout:
+        parts.append("* equal number of layers per stage")
+    if any(not row.before_fits for row in report.rows):
+        parts.append("! exceeds the memory")
+    yield "; ".join(parts)
+    if report.best:
+        yield "best of all: no layout of contiguous layers is faster under that schedule"
+
+
+def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
+    """Yield the stages of the best layout of a schedule, and how to set it in frameworks."""
+    assert row.best is not None
+    layers, layout = report.question.layers, row.best.layout
+    saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
+    title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
+    yield Table(title, list(_stage_rows(report, row, layout)), left=("",), wrap=("",))
+    for framework, setting in _settings(layers, layout):
+        yield HangingLines([(f"  {framework:<12}", setting)])
+
+
+def _settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
+    """Yield the setting that gives a layout, by framework."""
+    if layers.forward_only:
+        kinds = [[layers.kinds[layer] for layer in stage] for stage in layout.stages]
+        counts = [str(stage.count(model.LayerKind.TRANSFORMER)) for stage in kinds]
+        partition = ",".join(counts)
+        yield "vLLM", f"VLLM_PP_LAYER_PARTITION={partition}"
+        yield "SGLang", f"SGLANG_PP_LAYER_PARTITION={partition}"
+        return
+    megatron = megatron_layout(layers, layout)
+    if megatron is not None:
+        yield "Megatron", f"--pipeline-model-parallel-layout '{megatron}'"
+    modules = json.dumps(torchtitan_layout(layers, layout))
+    yield "torchtitan", f"module_fqns_per_model_part = {modules}"
+
+
+def _stage_rows(
+    report: LayoutReport, row: ScheduleLayout, layout: model.Layout
+) -> Iterator[dict[str, str]]:
+    """Yield a row for each stage of a layout."""
+    work = report.question.workload(layout)
+    devices_of_stages = row.holders()
+    has_chunks = len(devices_of_stages) > report.question.stages
+    for number, stage in enumerate(layout.stages):
+        times_ns = {
+            "F ms": work.forward_ns[number],
+            "B ms": work.backward_ns[number],
+            "W ms": work.weight_ns[number],
+        }
+        cells = {"stage": str(number)}
+        if has_chunks:
+            devices = [str(device) for device, held in devices_of_stages if held == number]
+            cells["device"] = ", ".join(devices)
+        cells["layers"] = str(len(stage))
+        cells[""] = _describe_stage(report.question.layers, stage)
+        cells |= {header: milliseconds(time_ns) for header, time_ns in times_ns.items()}
+        yield {**cells, "sum ms": milliseconds(sum(times_ns.values()))}
+
+
+def _describe_stage(layers: model.Layers, stage: range) -> str:
+    """Return the layers of a stage in words: the first and last layer of each transformer run."""
+    words = []
+    for is_transformer, group in groupby(
+        stage, key=lambda layer: layers.kinds[layer] is model.LayerKind.TRANSFORMER
+    ):
+        names = [one_line(layers.names[layer], 30) for layer in group]
+        if is_transformer and len(names) > 1:
+            names = [f"{names[0]} .. {names[-1]}"]
+        words += names
+    return ", ".join(words)
