@@ -12,7 +12,7 @@ import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, profile
 
 TWO = Planting(schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=10_000)
 
@@ -30,19 +30,18 @@ def run_of(
     names: Sequence[str] = ("F0.0.0", "B0.0.0", "Optimizer"),
 ) -> Path:
     """Write one rank: an iteration of these names every 100 ns, marked or not."""
-    kernels, calls, ranges = [], [], []
+    rows = ExportRows(pid)
     for k in range(iterations):
         base = 100 * k + 10 * pid
         if marked:
-            ranges.append(R(base, base + 50, f"iter_{pid}_{k}", tid=pid, pid=pid))
+            rows.add_range(base, base + 50, f"iter_{pid}_{k}")
         for n, text in enumerate(names):
-            at, ident = base + 10 * n, 10 * k + n
+            start = base + 10 * n
             # The first name of several is that of the outer range.
             for inner, name in enumerate(text.split()):
-                ranges.append(R(at + inner, at + 9 - inner, name, tid=pid, pid=pid))
-            calls.append(C(at + 2, at + 3, ident, tid=pid, pid=pid))
-            kernels.append(K(at + 4, at + 9, ident, pid=pid))
-    return profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+                rows.add_range(start + inner, start + 9 - inner, name)
+            rows.launch(start + 2, start + 4, start + 9)
+    return rows.write(folder, name=f"{pid}.sqlite", hostname="one")
 
 
 def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:

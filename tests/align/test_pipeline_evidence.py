@@ -25,7 +25,7 @@ from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.needs import real_file
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import ExportRows
 from tests.support.planted_runs import analysed
 from tests.support.report_texts import text_of
 
@@ -68,20 +68,17 @@ def _ranks(
     """Write one profile a rank, of three such iterations, each on a host of its own."""
     paths = []
     for pid, operations in enumerate(ranks, 1):
-        kernels, calls, ranges = [], [], []
+        rows = ExportRows(pid)
         step = (*operations, ("Optimizer", 1300, 1310))
-        for number, (name, start, end) in enumerate(
-            (name, 2000 * i + start, 2000 * i + end) for i in range(3) for name, start, end in step
-        ):
-            kernel = "ncclDevKernel_SendRecv" if "_" in name else "gemm"
-            kernels.append(K(1000 * start, 1000 * end, number, kernel, pid=pid))
-            calls.append(C(1000 * start - 90, 1000 * start - 80, number, tid=pid, pid=pid))
-            ranges.append(R(1000 * start - 100, 1000 * start - 50, name, tid=pid, pid=pid))
         for i in range(3):
-            start, end = 2_000_000 * i - 150, 2_000_000 * i + 1_350_000
-            ranges.append(R(start, end, f"iter_{pid - 1}_{i}", tid=pid, pid=pid))
-        name = host or f"host{pid}"
-        paths.append(profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname=name))
+            begin_ns = 2_000_000 * i
+            for name, start, end in step:
+                kernel = "ncclDevKernel_SendRecv" if "_" in name else "gemm"
+                start_ns, end_ns = begin_ns + 1000 * start, begin_ns + 1000 * end
+                rows.launch(start_ns - 90, start_ns, end_ns, kernel, took=10)
+                rows.add_range(start_ns - 100, start_ns - 50, name)
+            rows.add_range(begin_ns - 150, begin_ns + 1_350_000, f"iter_{pid - 1}_{i}")
+        paths.append(rows.write(folder, name=f"{pid}.sqlite", hostname=host or f"host{pid}"))
     return paths
 
 

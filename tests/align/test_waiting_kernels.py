@@ -26,7 +26,7 @@ from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.notes import find_limitation, limitation_subjects, restriction_codes
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import ExportRows
 
 WHAT = "kernels that look like waiting count as compute"
 NAME = "acme_xchg"
@@ -97,26 +97,20 @@ def test_the_line_of_the_message_removes_it(tmp_path: Path) -> None:
     assert not _found(bubbleviz.analyze(tmp_path, convention=ours))
 
 
-def _two_ranks(folder: Path, begin: int, end: int, *, times: int = 5) -> Report:
+def _two_ranks(folder: Path, begin: int, end: int) -> Report:
     """Analyse two ranks that run an unknown kernel five times, on the second begin to end us."""
-    kernels, calls, ranges = [], [], []
-    for pid, (first, last) in enumerate([(100, 1000), (begin, end)], 1):
-        for step in range(times):
-            at, number = 10_000 * step, 10 * step
-            kernels += [
-                K((at + a) * 1000, (at + b) * 1000, number + i, name, pid=pid)
-                for i, (a, b, name) in enumerate(
-                    [(0, 90, "gemm"), (first, last, NAME), (1100, 1500, "gemm")]
-                )
-            ]
-            calls += [
-                C(at * 1000 + 10 * i, at * 1000 + 10 * i + 5, number + i, pid=pid) for i in range(3)
-            ]
-            ranges += [
-                R(at * 1000, at * 1000 + 16, f"F{step}.0.0", pid=pid),
-                R(at * 1000 + 18, at * 1000 + 30, f"B{step}.0.0", pid=pid),
-            ]
-    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+    rows = ExportRows()
+    for rows.pid, unknown in ((1, (100, 1000)), (2, (begin, end))):
+        for step in range(5):
+            step_ns = 10_000_000 * step
+            for i, (start, stop, name) in enumerate(
+                [(0, 90, "gemm"), (*unknown, NAME), (1100, 1500, "gemm")]
+            ):
+                start_ns, stop_ns = step_ns + 1000 * start, step_ns + 1000 * stop
+                rows.launch(step_ns + 10 * i, start_ns, stop_ns, name, took=5)
+            rows.add_range(step_ns, step_ns + 16, f"F{step}.0.0")
+            rows.add_range(step_ns + 18, step_ns + 30, f"B{step}.0.0")
+    return bubbleviz.analyze(rows.write(folder))
 
 
 @pytest.mark.parametrize(
@@ -177,10 +171,10 @@ def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 
         hosts: 1, or 3 for one host per stage.
         set_by_us: Time by which the clock of stage 1 is set forward in the middle of the run.
     """
-    kernels: list[list[Any]] = [[] for _ in range(hosts)]
-    calls: list[list[Any]] = [[] for _ in range(hosts)]
-    ranges: list[list[Any]] = [[] for _ in range(hosts)]
-    for number, (stage, name, free_us, start_us, end_us) in enumerate(_one_f_one_b(3, 6)):
+    exports = [ExportRows() for _ in range(hosts)]
+    for stage, name, free_us, start_us, end_us in _one_f_one_b(3, 6):
+        rows = exports[stage % hosts]
+        rows.pid = stage + 1
         waits = start_us > free_us + 10
         early_us = free_us + 1 if waits else start_us
         first = {
@@ -188,25 +182,22 @@ def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 
             "early": (early_us, early_us + 60),
             "late": (start_us, start_us + 60),
         }[behaviour]
-        host, late_ns = stage % hosts, 0
-        if stage == 1 and name[1] in "345":
-            late_ns = 1000 * set_by_us
+        late_ns = 1000 * set_by_us if stage == 1 and name[1] in "345" else 0
         call_ns = 1000 * (free_us - 20) + late_ns
         spans = [(*first, NAME), (max(first[1], start_us), end_us, "gemm")]
         for place, (begin, end, kernel) in enumerate(spans):
             if end > begin:
-                correlation = 2 * number + place + 1
-                times_ns = begin * 1000 + late_ns, end * 1000 + late_ns
-                kernels[host].append(K(*times_ns, correlation, kernel, pid=stage + 1))
-                called_ns = call_ns + 1000 * place
-                calls[host].append(C(called_ns, called_ns + 500, correlation, pid=stage + 1))
-        ranges[host].append(R(call_ns - 500, call_ns + 3000, name, pid=stage + 1))
+                begin_ns, end_ns = 1000 * begin + late_ns, 1000 * end + late_ns
+                rows.launch(call_ns + 1000 * place, begin_ns, end_ns, kernel, took=500)
+        rows.add_range(call_ns - 500, call_ns + 3000, name)
     for stage in range(3):
         # All operations are of one named iteration.
-        ranges[stage % hosts].append(R(0, 20_000_000, f"iter_{stage}_0", pid=stage + 1))
+        rows = exports[stage % hosts]
+        rows.pid = stage + 1
+        rows.add_range(0, 20_000_000, f"iter_{stage}_0")
     paths = [
-        profile(folder, *events, name=f"{host}.sqlite", hostname=f"host{host}")
-        for host, events in enumerate(zip(kernels, calls, ranges, strict=True))
+        rows.write(folder, name=f"{host}.sqlite", hostname=f"host{host}")
+        for host, rows in enumerate(exports)
     ]
     return bubbleviz.analyze(paths)
 
@@ -298,16 +289,13 @@ def test_idle_points_out_no_compute_of_an_unknown_name(tmp_path: Path, run: str)
 
 
 def test_busy_devices_that_may_wait_have_something_to_gain(tmp_path: Path) -> None:
-    kernels, calls = [], []
-    for pid, entered in ((1, 400), (2, 900)):
+    rows = ExportRows()
+    for rows.pid, entered in ((1, 400), (2, 900)):
         for number in range(40):
-            at = 1000 * number
-            spans = ((at, at + entered, "gemm"), (at + entered, at + 1000, NAME))
-            for place, (start, end, name) in enumerate(spans):
-                correlation = 2 * number + place + 1
-                kernels.append(K(start * 1000, end * 1000, correlation, name, pid=pid))
-                calls.append(C(at, at + 1, correlation, pid=pid))
-    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
+            start_us = 1000 * number
+            rows.launch(start_us, 1000 * start_us, 1000 * (start_us + entered))
+            rows.launch(start_us, 1000 * (start_us + entered), 1000 * (start_us + 1000), NAME)
+    report = bubbleviz.idle(rows.write(tmp_path))
 
     assert report.idle_ns == 0
     (sentence,) = advice(report)

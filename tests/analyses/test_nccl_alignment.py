@@ -23,7 +23,7 @@ from bubbleviz.errors import BubblevizError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, put
 from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, profile
 
 # Together with a profile
 
@@ -46,18 +46,17 @@ def recorded(
     """
     randomly = random.Random(5)
     file = Plugin(pid=100, begin=123_000, gpu_clock=gpu_clock)
-    kernels, calls, ranges = [], [], []
+    rows = ExportRows(pid=100)
     for number, start in enumerate(starts):
         length = 100_000 + 500 * (number % 7)
         if number not in missing:
             file.add(Op("AllReduce", start, start + length, sequence=number))
         at = start - ahead + round(start * drift) - randomly.randint(0, jitter)
         if number not in unseen:
-            kernels.append(K(at, at + length + 3_000, number, ALLREDUCE, pid=100))
-            calls.append(C(at - 400, at - 300, number, pid=100))
-            ranges.append(R(at - 500, at - 200, "ncclAllReduce", pid=100, registered=True))
+            rows.launch(at - 400, at, at + length + 3_000, ALLREDUCE, took=100)
+            rows.add_range(at - 500, at - 200, "ncclAllReduce", registered=True)
     trace = put(folder, "trace-host-1.txt", file.text())
-    return trace, profile(folder, kernels, calls, ranges)
+    return trace, rows.write(folder)
 
 
 def uneven(count: int, seed: int = 1, step: int = 1_000_000) -> list[int]:
@@ -146,16 +145,14 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
     starts, paths = uneven(30), []
     for host in ("b", "a"):
         file = Plugin(pid=1, lag=EXACT)
-        kernels, calls, ranges = [], [], []
+        rows = ExportRows()
         for n, start in enumerate(starts):
             rank = 1 if host == "b" else 0
             file.add(Op("AllReduce", start, start + 100_000, rank, sequence=n))
-            kernels.append(K(start, start + 100_000, n, ALLREDUCE))
-            calls.append(C(start - 400, start - 300, n))
-            ranges.append(R(start - 500, start - 200, "ncclAllReduce"))
+            rows.launch(start - 400, start, start + 100_000, ALLREDUCE, took=100)
+            rows.add_range(start - 500, start - 200, "ncclAllReduce")
         paths.append(put(tmp_path, f"trace-{host}-9.txt", file.text()))
-        node = profile(tmp_path, kernels, calls, ranges, hostname=host, name=f"node-{host}.sqlite")
-        paths.append(str(node))
+        paths.append(str(rows.write(tmp_path, hostname=host, name=f"node-{host}.sqlite")))
     communication = measure_communication(paths)
     first = {
         int(k) // 30 for (k, source) in columns(communication, "kernel", "source") if source == 0

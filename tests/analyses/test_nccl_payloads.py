@@ -13,7 +13,7 @@ from tests.support.edited_databases import change
 from tests.support.nccl_payloads import carrying
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns
 from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, profile
 
 HASH = 0xFEEDFACECAFEBEEF
 
@@ -134,14 +134,12 @@ def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
 
 
 def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) -> None:
-    kernels, calls, ranges = [], [], []
-    for pid, late in ((1, 0), (2, 300)):
-        for n in range(5):
-            at = 10_000 * (n + 1)
-            kernels.append(K(at + late, at + 5_000, n, ALLREDUCE, pid=pid))
-            calls.append(C(at - 400, at - 300, n, tid=pid, pid=pid))
-            ranges.append(R(at - 500, at - 200, "ncclAllReduce", tid=pid, pid=pid))
-    communication = measure_communication(profile(tmp_path, kernels, calls, ranges))
+    rows = ExportRows()
+    for rows.pid, late in ((1, 0), (2, 300)):
+        for start in range(10_000, 60_000, 10_000):
+            rows.launch(start - 400, start + late, start + 5_000, ALLREDUCE, took=100)
+            rows.add_range(start - 500, start - 200, "ncclAllReduce")
+    communication = measure_communication(rows.write(tmp_path))
 
     assert set(columns(communication, "pid", "waiting_ns", "moving_ns", "split")) == {
         (1, 300, 4_700, Split.ORDER),

@@ -28,7 +28,7 @@ from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
 from tests.support.command_line import CommandLine
 from tests.support.notes import limitation_text
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, profile
 from tests.support.planted_runs import check_ratios, found_rows, rank_numbers, true_rows
 
 #: A new name for a range of (rank, virtual stage, name); None takes the range away.
@@ -485,16 +485,15 @@ def modules(folder: Path, pid: int, names: Sequence[str]) -> Path:
         "jit_eval": (Thunks.forward,),
         "jit_step": (Thunks.forward, Thunks.backward),
     }
-    ranges, calls, kernels = [], [], []
+    rows = ExportRows(pid)
     for n, name in enumerate(names):
-        at = 1_000 * n + 1_000 * (4 - len(names)) + 50 * pid
-        ranges.append(R(at, at + 900, f"TSL:XlaModule:#hlo_module={name}#", tid=pid, pid=pid))
+        start = 1_000 * n + 1_000 * (4 - len(names)) + 50 * pid
+        rows.add_range(start, start + 900, f"TSL:XlaModule:#hlo_module={name}#")
         for k, thunk in enumerate(passes[name]):
-            begin, ident = at + 100 + 400 * k, 10 * n + k
-            ranges.append(R(begin, begin + 50, thunk.format(n=k), tid=pid, pid=pid))
-            calls.append(C(begin + 10, begin + 20, ident, tid=pid, pid=pid))
-            kernels.append(K(begin + 30, begin + 330, ident, pid=pid))
-    return profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+            begin = start + 100 + 400 * k
+            rows.add_range(begin, begin + 50, thunk.format(n=k))
+            rows.launch(begin + 10, begin + 30, begin + 330, took=10)
+    return rows.write(folder, name=f"{pid}.sqlite", hostname="one")
 
 
 @pytest.mark.parametrize("more", ["jit_init", "jit_eval"])

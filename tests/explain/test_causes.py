@@ -41,7 +41,7 @@ from bubbleviz.schedules.workload import device_workload
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, profile
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import analysed
 
@@ -362,14 +362,12 @@ def test_contradicted_stages_explain_no_idle_time(communication: bool, tmp_path:
 def test_without_stages_it_is_unknown_what_operations_wait_for(tmp_path: Path) -> None:
     names = ("F0.0.0", "B0.0.0", "Optimizer")
     for pid, starts in enumerate(((0, 1000, 1300), (500, 700, 1300)), 1):
-        kernels = [K(at, at + 100, key, pid=pid) for key, at in enumerate(starts)]
-        calls = [C(at - 9, at - 8, key, tid=pid, pid=pid) for key, at in enumerate(starts)]
-        ranges = [
-            R(at - 10, at - 5, name, tid=pid, pid=pid)
-            for at, name in zip(starts, names, strict=True)
-        ]
-        ranges.append(R(-20, 1400, f"iter_{pid}_0", tid=pid, pid=pid))
-        profile(tmp_path, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+        rows = ExportRows(pid)
+        for start, name in zip(starts, names, strict=True):
+            rows.launch(start - 9, start, start + 100)
+            rows.add_range(start - 10, start - 5, name)
+        rows.add_range(-20, 1400, f"iter_{pid}_0")
+        rows.write(tmp_path, name=f"{pid}.sqlite", hostname="one")
 
     report = bubbleviz.analyze(tmp_path)
 
@@ -385,12 +383,11 @@ def test_operations_side_by_side_are_put_together_again_without_negative_ratios(
 ) -> None:
     ms = 1_000 * US
     spans = [(0, 4, "F0.0.0"), (4, 8, "F1.0.0"), (4, 8, "B0.0.0"), (8, 12, "B1.0.0")]
-    kernels = [
-        K(a * ms + 10_000, b * ms + 10_000, n, stream=7 + n) for n, (a, b, _) in enumerate(spans)
-    ]
-    calls = [C(n * 100 + 10, n * 100 + 20, n) for n in range(len(spans))]
-    ranges = [R(n * 100, n * 100 + 50, name) for n, (_, _, name) in enumerate(spans)]
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    rows = ExportRows()
+    for n, (start, end, name) in enumerate(spans):
+        rows.add_range(n * 100, n * 100 + 50, name)
+        rows.launch(n * 100 + 10, start * ms + 10_000, end * ms + 10_000, took=10, stream=7 + n)
+    report = bubbleviz.analyze(rows.write(tmp_path))
     changes = report.explanation.changes
 
     assert changes[0].makespan_ns == 12 * ms
@@ -462,13 +459,12 @@ def test_overlap_is_that_of_kernels(source: str) -> None:
 def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     lengths_us = [90, 100, 100, 110, 300]
     names = [*(f"F{n}.0.0" for n in range(5)), *(f"B{n}.0.0" for n in range(5))]
-    kernels, calls, ranges, at = [], [], [], 1_000
+    rows = ExportRows()
     for number, (name, length) in enumerate(zip(names, [*lengths_us, *[50] * 5], strict=True)):
-        calls.append(C(at, at + 10, number))
-        ranges.append(R(at - 5, at + 20, name))
-        kernels.append(K(at + 100, at + 100 + length * US, number))
-        at += 400 * US
-    times = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges)).explanation.phase_times
+        called = 1_000 + 400 * US * number
+        rows.add_range(called - 5, called + 20, name)
+        rows.launch(called, called + 100, called + 100 + length * US, took=10)
+    times = bubbleviz.analyze(rows.write(tmp_path)).explanation.phase_times
     kind = next(kind for kind in times.kinds if kind.phase is Phase.F)
 
     assert (kind.n, kind.median_ns, kind.min_ns, kind.max_ns) == (5, 100 * US, 90 * US, 300 * US)

@@ -21,7 +21,7 @@ from tests.planting.options import Planting
 from tests.support.drawn_reports import Op, operations_of
 from tests.support.nccl_payloads import carrying
 from tests.support.notes import find_limitation, limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import ExportRows
 from tests.support.planted_runs import analysed
 
 US = 1_000
@@ -108,7 +108,7 @@ def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
     Rank 1 works until 6 ms, rank 0 until 3 ms; the reduce-scatter ends at 6.5 ms.
     """
     done = 6 if rank else 3
-    kernels, calls, ranges = [], [], []
+    rows = ExportRows(pid=rank + 1)
     payloads: list[tuple[int, str, str, tuple[int, ...]]] = []
     for n in range(3):
         at = 10 * MS * n + rank * 777 * MS
@@ -119,23 +119,14 @@ def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
             ("ncclReduceScatter", SCATTER, done * MS, 6 * MS + 500 * US),
             ("Optimizer", "adam", 6 * MS + 500 * US, 7 * MS),
         )
-        ranges.append(R(host, host + 200, f"iter_{rank}_{n}", tid=rank + 1, pid=rank + 1))
+        rows.add_range(host, host + 200, f"iter_{rank}_{n}")
         for place, (name, kernel, start, end) in enumerate(spans):
-            begin, number = host + 10 + 40 * place, 4 * n + place
-            ranges.append(R(begin, begin + 30, name, tid=rank + 1, pid=rank + 1))
-            calls.append(C(begin + 5, begin + 6, number, tid=rank + 1, pid=rank + 1))
-            kernels.append(K(at + start, at + end, number, kernel, pid=rank + 1))
+            begin = host + 10 + 40 * place
+            rows.add_range(begin, begin + 30, name)
+            rows.launch(begin + 5, at + start, at + end, kernel)
             if kernel == SCATTER and communicator is not None:
                 payloads.append((begin, name, "reduce", (communicator, 4096, 0)))
-    path = profile(
-        folder,
-        kernels,
-        calls,
-        ranges,
-        name=f"rank{rank}.sqlite",
-        hostname=f"node{rank}",
-        utc_epoch_ns=None,
-    )
+    path = rows.write(folder, name=f"rank{rank}.sqlite", hostname=f"node{rank}", utc_epoch_ns=None)
     return Path(carrying(path, payloads, pid=rank + 1))
 
 
@@ -237,16 +228,14 @@ def gathered_run(folder: Path) -> Report:
             ("Optimizer", "adam", 13, 14),
         ),
     )
-    kernels, calls, ranges = [], [], []
+    rows = ExportRows()
     for rank, spans in enumerate(stages):
+        rows.pid = rank + 1
         for place, (name, kernel, start, end) in enumerate(spans):
-            at = 100 * place
-            ranges.append(R(at, at + 30, name, tid=rank + 1, pid=rank + 1))
-            calls.append(C(at + 5, at + 6, place, tid=rank + 1, pid=rank + 1))
-            kernels.append(
-                K(10_000 + start * MS, 10_000 + end * MS, place, kernel, pid=rank + 1, device=rank)
-            )
-    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+            host = 100 * place
+            rows.add_range(host, host + 30, name)
+            rows.launch(host + 5, 10_000 + start * MS, 10_000 + end * MS, kernel, device=rank)
+    return bubbleviz.analyze(rows.write(folder))
 
 
 def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
@@ -274,23 +263,20 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
 
 def test_a_bucket_under_the_late_rank_s_own_compute_ends_the_others_wait(tmp_path: Path) -> None:
     """Rank 1 reduces while it still computes; rank 0 has been waiting for it."""
-    kernels, calls, ranges = [], [], []
-    for rank, (done, entered) in enumerate(((3, 3), (7, 6))):
+    rows = ExportRows()
+    for rows.pid, done, entered in ((1, 3, 3), (2, 7, 6)):
         spans = (
-            ("F0.0.0", 0, "gemm", 0, 1_000),
-            ("B0.0.0", 100, "gemm", 1_000, 1_000 * done),
-            ("B0.0.0", 100, SCATTER, 1_000 * entered, 6_500),
-            ("Optimizer", 200, "adam", 7_000, 8_000),
+            (0, "gemm", 0, 1_000),
+            (100, "gemm", 1_000, 1_000 * done),
+            (100, SCATTER, 1_000 * entered, 6_500),
+            (200, "adam", 7_000, 8_000),
         )
-        for number, (_, host, kernel, start, end) in enumerate(spans):
-            at = host + 5 + 2 * number
-            calls.append(C(at, at + 1, number, tid=rank + 1, pid=rank + 1))
-            kernels.append(
-                K(MS + start * US, MS + end * US, number, kernel, pid=rank + 1, stream=number)
-            )
+        for number, (host, kernel, start, end) in enumerate(spans):
+            called = host + 5 + 2 * number
+            rows.launch(called, MS + start * US, MS + end * US, kernel, stream=number)
         for name, host in (("F0.0.0", 0), ("B0.0.0", 100), ("Optimizer", 200)):
-            ranges.append(R(host, host + 50, name, tid=rank + 1, pid=rank + 1))
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges), parallel=Parallel(dp=2))
+            rows.add_range(host, host + 50, name)
+    report = bubbleviz.analyze(rows.write(tmp_path), parallel=Parallel(dp=2))
     idle_ns = report.explanation.causes.idle_ns["schedule"][0]
 
     assert idle_ns[0, Cause.COLLECTIVE] == 500 * US

@@ -12,7 +12,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.report.methods import methods
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import ExportRows
 from tests.support.planted_runs import analysed
 from tests.support.report_texts import text_of
 from tests.support.torch_traces import traces_of, with_world
@@ -69,16 +69,14 @@ def test_ranks_of_the_run_without_a_profile_are_counted(
 
 
 def test_idle_time_between_iterations_is_not_no_bubble(tmp_path: Path) -> None:
-    kernels, calls, ranges = [], [], []
+    rows = ExportRows()
     for iteration in range(3):
-        at = 1000 * iteration
         for number, name in enumerate(("F0.0.0", "B0.0.0", "Optimizer")):
-            start, key = at + 100 * number, 3 * iteration + number
-            kernels.append(K(start + 10, start + 110, key))
-            calls.append(C(start + 2, start + 3, key))
-            ranges.append(R(start, start + 5, name))
+            start = 1000 * iteration + 100 * number
+            rows.launch(start + 2, start + 10, start + 110)
+            rows.add_range(start, start + 5, name)
 
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    report = bubbleviz.analyze(rows.write(tmp_path))
 
     assert report.summary.bubble_ratio["schedule"].mean == 0
     advice = str(describe_first_steps(report))

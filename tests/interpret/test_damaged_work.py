@@ -41,7 +41,7 @@ from tests.support.notes import (
     limitation_subjects,
     restriction_codes,
 )
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, profile
 from tests.support.places import FIXTURES
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import write_rpd
@@ -683,16 +683,16 @@ def _launches(
     folder: Path, invalid: tuple[int, int, int], n_invalid: int, n_kernels: int = 50
 ) -> Path:
     """Return an export of kernels of 90 us that are launched every 100 us, some with bad times."""
-    kernels, calls = [], []
+    rows = ExportRows()
     for i in range(n_kernels):
         start, duration = (5_000_000 + 100 * i) * US, 90 * US
-        calls.append(C(start - 20 * US, start - 18 * US, 1 + i, name="cudaLaunchKernel"))
+        called = start - 20 * US
         is_invalid = i % DAMAGED_EVERY == 3 and i < n_invalid * DAMAGED_EVERY
         if is_invalid:
             factor, shift, duration = invalid
             start = factor * start + shift
-        kernels.append(K(start, start + duration, 1 + i))
-    return profile(folder, kernels, calls)
+        rows.launch(called, start, start + duration, took=2 * US)
+    return rows.write(folder)
 
 
 @pytest.mark.parametrize("form", WRITERS)

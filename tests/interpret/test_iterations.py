@@ -20,7 +20,7 @@ from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED, ITERATIONS_UNMAR
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
 from tests.support.forward_runs import Chunk, Serving, served
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import ExportRows
 from tests.support.planted_runs import analysed
 from tests.support.torch_traces import traces_of
 
@@ -34,28 +34,24 @@ class Host:
 
     def __init__(self, pid: int = 1) -> None:
         """Begin at 0."""
-        self.pid, self.now = pid, 0
-        self.kernels: list[K] = []
-        self.calls: list[C] = []
-        self.ranges: list[R] = []
+        self.now = 0
+        self.rows = ExportRows(pid)
 
     def run(self, *names: str) -> Host:
         for name in names:
-            at, pid = self.now, self.pid
-            self.ranges.append(R(at, at + 8, name, tid=pid, pid=pid))
-            self.calls.append(C(at + 1, at + 2, at, tid=pid, pid=pid))
-            self.kernels.append(K(at + 2, at + 10, at, pid=pid))
+            self.rows.add_range(self.now, self.now + 8, name)
+            self.rows.launch(self.now + 1, self.now + 2, self.now + 10)
             self.now += 10
         return self
 
     def marked(self, mark: str, *names: str) -> Host:
         begin = self.now
         self.run(*names)
-        self.ranges.append(R(begin, self.now, mark, tid=self.pid, pid=self.pid))
+        self.rows.add_range(begin, self.now, mark)
         return self
 
     def write(self, folder: Path, name: str = "a.sqlite") -> Path:
-        return profile(folder, self.kernels, self.calls, self.ranges, name=name, hostname="one")
+        return self.rows.write(folder, name=name, hostname="one")
 
 
 def test_an_evaluation_between_named_iterations_is_none_of_them(tmp_path: Path) -> None:
@@ -314,16 +310,15 @@ _BEGIN_NS = 10_000_000
 
 def export(folder: Path, names: Callable[[Chunk], list[str]], *, steps: bool = False) -> Path:
     """Write an export in which each chunk launches one kernel in ranges of these names."""
-    kernels, calls, ranges = [], [], []
-    for number, chunk in enumerate(served(RUN)):
-        pid, start = 1 + chunk.stage, chunk.start_ns + _BEGIN_NS
-        kernels.append(K(start, chunk.end_ns + _BEGIN_NS, number, pid=pid))
-        calls.append(C(start - 5_000, start - 2_000, number, tid=pid, pid=pid))
+    rows = ExportRows()
+    for chunk in served(RUN):
+        rows.pid, start = 1 + chunk.stage, chunk.start_ns + _BEGIN_NS
+        rows.launch(start - 5_000, start, chunk.end_ns + _BEGIN_NS, took=3_000)
         own = [*([f"ProfilerStep#{chunk.number + 7}"] if steps else []), *names(chunk)]
         for depth, name in enumerate(own):
             wide = 400 * (len(own) - depth)
-            ranges.append(R(start - 6_000 - wide, start - 1_900 + wide, name, pid, pid))
-    return profile(folder, kernels, calls, ranges)
+            rows.add_range(start - 6_000 - wide, start - 1_900 + wide, name)
+    return rows.write(folder)
 
 
 def vllm(chunk: Chunk) -> list[str]:

@@ -35,7 +35,7 @@ from tests.support.notes import (
     restriction_codes,
     restriction_texts,
 )
-from tests.support.nsys_exports import C, K, M, profile
+from tests.support.nsys_exports import C, ExportRows, K, M, profile
 from tests.support.places import FIXTURES
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import write_rocpd, write_rpd
@@ -284,13 +284,12 @@ def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, i
 
 def run(folder: Path, *, damaged: bool) -> Path:
     """Write an export of kernels of 10 us every 100 us, one of which may have a wrong end."""
-    kernels, calls = [], []
+    rows = ExportRows()
     for i in range(12):
         start = 1_000_000 + 100 * US * i
         end = start + (250 if damaged and i == 2 else 10) * US
-        kernels.append(K(start, end, i + 1))
-        calls.append(C(start - 20 * US, start - 15 * US, i + 1, name="cudaLaunchKernel_v7000"))
-    return profile(folder, kernels, calls)
+        rows.launch(start - 20 * US, start, end, took=5 * US)
+    return rows.write(folder)
 
 
 def xla(*, damaged: bool) -> list[P]:
@@ -349,14 +348,13 @@ def waited_for(
         wait_us: Start of the wait; the last kernel is launched at 2,080 us.
         name: Name of the waiting call.
     """
-    kernels, calls = [], []
+    rows = ExportRows()
     for i in range(12):
         start = 1_000_000 + 100 * US * i
         end = start + (10 + late_us * (i == 11)) * US
-        kernels.append(K(start, end, i + 1))
-        calls.append(C(start - 20 * US, start - 15 * US, i + 1))
-    calls.append(C(wait_us * US, (wait_us + 20) * US, 99, name=name))
-    return profile(folder, kernels, calls)
+        rows.launch(start - 20 * US, start, end, took=5 * US)
+    rows.calls.append(C(wait_us * US, (wait_us + 20) * US, 99, name=name))
+    return rows.write(folder)
 
 
 @pytest.mark.parametrize("form", WRITERS)

@@ -33,7 +33,7 @@ from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import report_of
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import ExportRows
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import RUNS, ZERO_BUBBLE, analysed
 
@@ -142,17 +142,18 @@ def test_communication_inside_operations_is_no_launch_gap(
     tmp_path: Path, gap_us: int, saving: float | None
 ) -> None:
     """Operations compute for 60 us; in the other 40 us they communicate, or no kernel runs."""
-    kernels, calls, ranges = [], [], []
+    rows = ExportRows()
     for number in range(8):
-        at = 1000 * (100 * number + 10)
+        begin_ns = 1000 * (100 * number + 10)
         spans = [(0, 30, "gemm"), (30, 70 - gap_us, "ncclDevKernel_AllReduce"), (70, 100, "gemm")]
         for place, (start, end, name) in enumerate(spans):
             if end > start:
-                correlation = 3 * number + place + 1
-                kernels.append(K(at + 1000 * start, at + 1000 * end, correlation, name))
-                calls.append(C(at - 9000 + 1000 * place, at - 8900 + 1000 * place, correlation))
-        ranges.append(R(at - 9500, at - 5500, f"{'FB'[number % 2]}{number // 2}.0.0"))
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+                called_ns = begin_ns - 9000 + 1000 * place
+                rows.launch(
+                    called_ns, begin_ns + 1000 * start, begin_ns + 1000 * end, name, took=100
+                )
+        rows.add_range(begin_ns - 9500, begin_ns - 5500, f"{'FB'[number % 2]}{number // 2}.0.0")
+    report = bubbleviz.analyze(rows.write(tmp_path))
 
     savings = [
         advice.saving_ratio for advice in write_all_advice(report) if advice.kind == "launch-gaps"

@@ -24,7 +24,7 @@ from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
 from tests.support.notes import find_limitation, limitation_subjects, restriction_texts
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, profile
 from tests.support.places import EXAMPLE, FIXTURES
 from tests.support.report_texts import text_of
 from tests.support.torch_traces import traces_of, with_world
@@ -96,17 +96,15 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
 
 def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
     """Return the report on a rank with F, B and ranges of these names, which may hold no kernel."""
-    kernels, calls, ranges = [], [], []
-    names = ("F0.0.0", *transfers, "B0.0.0", "Optimizer")
+    rows = ExportRows()
     for iteration in range(3):
-        for number, name in enumerate(names):
-            start, key = 1000 * iteration + 100 * number, len(names) * iteration + number
-            ranges.append(R(start, start + 5, name))
+        for number, name in enumerate(("F0.0.0", *transfers, "B0.0.0", "Optimizer")):
+            start = 1000 * iteration + 100 * number
+            rows.add_range(start, start + 5, name)
             if name not in transfers or launched:
                 kernel = "ncclDevKernel_SendRecv" if name in transfers else "gemm"
-                kernels.append(K(start + 10, start + 90, key, kernel))
-                calls.append(C(start + 2, start + 3, key))
-    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+                rows.launch(start + 2, start + 10, start + 90, kernel)
+    return bubbleviz.analyze(rows.write(folder))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,6 +205,45 @@ def profile(
             db.executemany(f"INSERT INTO {table} VALUES ({slots})", rows[table])
         db.commit()
     return path
+
+
+@dataclass
+class ExportRows:
+    """Rows of an export, added launch by launch.
+
+    Attributes:
+        pid: Process of the rows that are added next, and its thread.
+    """
+
+    pid: int = 1
+    kernels: list[K] = field(default_factory=list)
+    calls: list[C] = field(default_factory=list)
+    ranges: list[R] = field(default_factory=list)
+
+    def launch(
+        self, called: int, start: int, end: int, name: str = "gemm", *, took: int = 1, **more: int
+    ) -> None:
+        """Add a kernel, and the call that launches it.
+
+        Args:
+            called: Start of the call.
+            start: Start of the kernel.
+            end: End of the kernel.
+            name: Name of the kernel.
+            took: Length of the call.
+            more: Further fields of the kernel.
+        """
+        number = len(self.calls) + 1
+        self.calls.append(C(called, called + took, number, tid=self.pid, pid=self.pid))
+        self.kernels.append(K(start, end, number, name, pid=self.pid, **more))
+
+    def add_range(self, start: int, end: int, name: str, *, registered: bool = False) -> None:
+        """Add a range of the thread that launches."""
+        self.ranges.append(R(start, end, name, tid=self.pid, pid=self.pid, registered=registered))
+
+    def write(self, folder: Path, **options: Any) -> Path:
+        """Write the profile of these rows; see :func:`profile`."""
+        return profile(folder, self.kernels, self.calls, self.ranges, **options)
 
 
 def _activity(row: K | M) -> tuple[object, ...]:
