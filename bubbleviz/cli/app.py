@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from glob import has_magic
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,25 +38,73 @@ _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or -
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
 
 
-#: The commands, in the order of ``--help``, each with its panel and the words of an example; the
-#: function of each is in the module of ``bubbleviz.cli.commands`` that has its name.
+#: Panel, summary and example arguments of each command, in the order of ``--help``. The function of
+#: a command is in the module of ``bubbleviz.cli.commands`` that has its name.
 _COMMANDS = {
-    "analyze": (_MEASURE, "*.sqlite --svg out.svg"),
-    "inspect": (_MEASURE, "node0.sqlite"),
-    "idle": (_MEASURE, "trace.json.gz"),
-    "view": (_MEASURE, "node*.sqlite"),
-    "watch": (_MEASURE, "run/ --listen 127.0.0.1:9100"),
-    "nccl": (_MEASURE, "trace-*.txt node*.sqlite -o operations.csv"),
-    "pgle": (_MEASURE, "node*.sqlite -o costs.pbtxt"),
-    "compare": (_COMPARE, "before.json after.json"),
-    "gate": (_COMPARE, "report.json --max-bubble schedule=12%"),
-    "simulate": (_THEORY, "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9"),
-    "plan": (_THEORY, "report.json -o plan.csv"),
-    "layout": (_THEORY, "--layers layers.csv -p 8 -m 16"),
-    "schedules": (_THEORY, ""),
-    "conventions": (_READ, ""),
-    "guide": (_READ, "ratios"),
-    "mcp": (_READ, "run/"),
+    "analyze": (
+        _MEASURE,
+        "Measure the bubbles of one run: a summary, and files.",
+        "*.sqlite --svg out.svg",
+    ),
+    "inspect": (_MEASURE, "Show what a profile holds, names and lacks.", "node0.sqlite"),
+    "idle": (
+        _MEASURE,
+        "Show how long devices were idle, what their hosts did, and which kernels ran longest.",
+        "trace.json.gz",
+    ),
+    "view": (
+        _MEASURE,
+        "Open the interactive report in a browser, until Ctrl-C.",
+        "node*.sqlite",
+    ),
+    "watch": (
+        _MEASURE,
+        "Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.",
+        "run/ --listen 127.0.0.1:9100",
+    ),
+    "nccl": (
+        _MEASURE,
+        "Show what NCCL moved, how fast, and who waited.",
+        "trace-*.txt node*.sqlite -o operations.csv",
+    ),
+    "pgle": (
+        _MEASURE,
+        "Measure what XLA instructions take, for its scheduler.",
+        "node*.sqlite -o costs.pbtxt",
+    ),
+    "compare": (_COMPARE, "Tell what changed between runs, and why.", "before.json after.json"),
+    "gate": (
+        _COMPARE,
+        "Fail where a bubble ratio, or an iteration, is or may be above its limit.",
+        "report.json --max-bubble schedule=12%",
+    ),
+    "simulate": (
+        _THEORY,
+        "Simulate a schedule: cost, bubble ratios, activations.",
+        "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9",
+    ),
+    "plan": (
+        _THEORY,
+        "Find the order with the shortest iteration at a run's times.",
+        "report.json -o plan.csv",
+    ),
+    "layout": (
+        _THEORY,
+        "Find the layers of each stage for the shortest iteration.",
+        "--layers layers.csv -p 8 -m 16",
+    ),
+    "schedules": (_THEORY, "List the schedules that simulate knows, with their sources.", ""),
+    "conventions": (_READ, "List the built-in conventions of range names.", ""),
+    "guide": (
+        _READ,
+        "Read a guide, or list the guides; plain Markdown when piped.",
+        "ratios",
+    ),
+    "mcp": (
+        _READ,
+        "Serve an AI assistant over the Model Context Protocol (stdio).",
+        "run/",
+    ),
 }
 #: Former names of commands, which ``--help`` does not list.
 _FORMER = {"gaps": "idle"}
@@ -64,10 +112,12 @@ _KNOWN = (*_COMMANDS, *_FORMER)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Return the application, with the commands that the arguments need.
+    """Return the application for a command line.
 
     Args:
-        arguments: Arguments of the command line, or empty for an application with all commands.
+        arguments: Arguments of the command line. If they begin with a command, only its module is
+            loaded, otherwise none: what does not run a command needs only the list of commands. If
+            there are no arguments, all commands are loaded.
     """
     app = typer.Typer(
         name="bubbleviz",
@@ -79,32 +129,30 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         epilog="bubbleviz PATH looks at a profile, then runs analyze, idle or nccl.",
     )
     app.callback()(_bubbleviz)
-    for name in _select_commands(arguments):
-        current = _FORMER.get(name, name)
-        function = getattr(import_module(f"bubbleviz.cli.commands.{current}"), current)
-        panel, example = _COMMANDS[current]
+    has_command = bool(arguments) and arguments[0] in _KNOWN
+    for name in arguments[:1] if has_command else _KNOWN:
+        command = _FORMER.get(name, name)
+        panel, summary, example = _COMMANDS[command]
+        is_listed_only = bool(arguments) and not has_command
         app.command(
             name,
             context_settings=_SETTINGS,
+            help=summary if is_listed_only else None,
             hidden=name in _FORMER,
             rich_help_panel=panel,
             epilog=f"Example: bubbleviz {name} {example}".rstrip().replace("*", r"\*"),
-        )(function)
+        )(_do_nothing if is_listed_only else _load_command(command))
     return app
 
 
-def _select_commands(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the names of the commands to load. Loading all of them takes longer than most runs.
+def _load_command(name: str) -> Callable[..., Any]:
+    """Return the function of a command."""
+    function: Callable[..., Any] = getattr(import_module(f"bubbleviz.cli.commands.{name}"), name)
+    return function
 
-    Args:
-        arguments: Arguments of the command line.
-    """
-    if not arguments:
-        return _KNOWN
-    first = arguments[0]
-    if first == "--version":
-        return ()
-    return (first,) if first in _KNOWN else _KNOWN
+
+def _do_nothing() -> None:
+    """Stand for a command that is only listed."""
 
 
 def _version(wanted: bool) -> None:

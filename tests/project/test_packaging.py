@@ -133,6 +133,7 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
 
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
 LEFT_OUT = {
+    ("--help",): ("bubbleviz.api", "bubbleviz.cli.commands", "bubbleviz.sources", "sqlite3"),
     ("analyze", "fixtures/1f1b"): (
         "drawsvg",
         "duckdb",
@@ -195,6 +196,17 @@ def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert {"analyze", "inspect"} <= set(COMMANDS)
     assert all(re.search(rf"^\W+{name} ", listed, re.MULTILINE) for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_listed_with_the_first_sentence_of_their_help(command: str) -> None:
+    of_command, of_list = (
+        cli.application(arguments).registered_commands for arguments in ([command], ["--help"])
+    )
+    docstring = inspect.getdoc(of_command[0].callback) or ""
+    listed = {listed.name: listed.help for listed in of_list}
+
+    assert listed[command] == " ".join(docstring.partition("\n\n")[0].split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
