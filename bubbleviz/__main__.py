@@ -32,7 +32,7 @@ def main() -> int:
 
         gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
         from bubbleviz.cli.app import main as run
-        from bubbleviz.native.library import keep_freed_memory
+        from bubbleviz.resources import keep_freed_memory
 
         keep_freed_memory()
     except KeyboardInterrupt:

@@ -92,7 +92,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def one_core() -> Iterator[None]:
     """Have commands read files here unless told otherwise: workers are busy with other tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bubbleviz.native.library.cores", lambda: 1)
+        patch.setattr("bubbleviz.cli.options.count_cores", lambda: 1)
         yield
 
 

@@ -20,6 +20,7 @@ from bubbleviz.cli.terminal import progress_bars
 from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import check_suffix, renderers, suffixed
+from bubbleviz.resources import count_cores
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleMeasurement
@@ -97,10 +98,8 @@ ORDER = {"csv": "order of operations as PyTorch's CSV"}
 
 
 def jobs_or_cores(jobs: int | None) -> int:
-    """Return the number of jobs: that given, or as many as there are cores."""
-    from bubbleviz.native.library import cores
-
-    return jobs or cores()
+    """Return the given number of jobs, or the number of cores."""
+    return jobs or count_cores()
 
 
 @dataclass(frozen=True)

@@ -96,33 +96,6 @@ def _structure_of(kinds: tuple[type, ...]) -> Any:
     return type("Structure", (ctypes.Structure,), {"_fields_": fields})
 
 
-#: Parameters of glibc's ``mallopt``: size from which a block has its own memory map, amount of free
-#: memory at the end of the heap that is returned to the system, and number of heaps.
-_MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
-_LARGEST_BYTES, _FREE_BYTES = 16 << 20, 128 << 20
-
-
-def keep_freed_memory() -> None:
-    """Have glibc reuse freed memory instead of returning it to the system.
-
-    Columns are allocated and freed for each block of a file, often by different threads. The system
-    clears every page that it hands out, which took 8 % of the CPU time on 2 million kernels.
-    """
-    system = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if system is None or not hasattr(system, "mallopt"):
-        return
-    system.mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
-    system.mallopt(_TRIM_THRESHOLD, _FREE_BYTES)
-    system.mallopt(_ARENA_MAX, 1)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def library() -> Library | None:
     """Return the compiled part; None where it was not built, or is switched off."""
     return None if os.environ.get(SWITCH) == "0" else _loaded()

@@ -163,10 +163,10 @@ def _analyze(path: str, jobs: int) -> Measured:
     from bubbleviz.__main__ import OBJECTS_BETWEEN_COLLECTIONS
     from bubbleviz.cli.terminal import show_lines
     from bubbleviz.model.phases import COUNTED
-    from bubbleviz.native.library import keep_freed_memory
     from bubbleviz.render.text.first_screen import first_screen
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.report.view import View
+    from bubbleviz.resources import keep_freed_memory
 
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     keep_freed_memory()

@@ -133,7 +133,7 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
 
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
 LEFT_OUT = {
-    ("--help",): ("bubbleviz.api", "bubbleviz.cli.commands", "bubbleviz.sources", "sqlite3"),
+    ("--help",): ("bubbleviz.api", "bubbleviz.cli.commands", "numpy", "sqlite3"),
     ("analyze", "fixtures/1f1b"): (
         "drawsvg",
         "duckdb",

@@ -30,8 +30,8 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.texts import one_line
-from bubbleviz.native.library import cores
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.resources import count_cores
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.files import files_of
 from bubbleviz.sources.nsys.queries import QUERIES, query
@@ -554,7 +554,7 @@ def opened_directory(
         files, arrow = _open_files(connection, path)
         schema = _create_views(connection, path, files)
         # A thread that waits for others reads as well.
-        threads = max(1, min(jobs, cores() - 1))
+        threads = max(1, min(jobs, count_cores() - 1))
         opened = ColumnarExport(path, connection, files, schema, arrow, threads, watch)
         with opened.opened_cursors:
             yield opened

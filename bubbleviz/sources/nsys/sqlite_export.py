@@ -17,8 +17,8 @@ import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.native.library import cores
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.resources import count_cores
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING, QUERIES, query, table_of
 from bubbleviz.sources.sqlite import database as sqlite
@@ -361,7 +361,7 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
                 )
         columns = [row for row in stored if row[4] is not None]
         # Who waits for threads reads, too, and more of all these than cores hinder each other.
-        threads = max(1, min(jobs, cores() - 1))
+        threads = max(1, min(jobs, count_cores() - 1))
         export = SqliteExport(database, columns, threads, watch)
         with export.opened_files, opened_pages(path) as pages:
             export.direct = (
