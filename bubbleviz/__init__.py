@@ -21,13 +21,17 @@ if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C
     from bubbleviz.analyses.inspection import inspect
     from bubbleviz.api import analyze, compare, load, simulate
     from bubbleviz.render.notebook import Report
+    from bubbleviz.report.idle_summary import IdleSummary
+    from bubbleviz.report.summary import RunSummary
     from bubbleviz.report.view import View
 
 __all__ = [
     "BubblevizError",
     "IdleReport",
+    "IdleSummary",
     "Parallel",
     "Report",
+    "RunSummary",
     "View",
     "__version__",
     "analyze",
@@ -40,8 +44,10 @@ __all__ = [
 
 _HOMES = {
     "IdleReport": "bubbleviz.analyses.idle.analysis",
+    "IdleSummary": "bubbleviz.report.idle_summary",
     "Parallel": "bubbleviz.align.stages.pipelines",
     "Report": "bubbleviz.render.notebook",
+    "RunSummary": "bubbleviz.report.summary",
     "View": "bubbleviz.report.view",
     "analyze": "bubbleviz.api",
     "compare": "bubbleviz.api",
@@ -60,9 +66,7 @@ _MENTIONED = {
     },
     "compare": {
         "Comparison": "bubbleviz.report.compared.comparison",
-        "SavedReport": "bubbleviz.report.saved",
     },
-    "load": {"SavedReport": "bubbleviz.report.saved"},
     "simulate": {"Estimate": "bubbleviz.schedules.ideal", "Ideal": "bubbleviz.schedules.ideal"},
 }
 

@@ -29,13 +29,16 @@ from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.render.json_document import pipeline_of, saved_of
 from bubbleviz.render.notebook import Report
-from bubbleviz.report import report as measured
 from bubbleviz.report.compared import comparison
+from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.memory_limits import find_device_memory, memory_of
 from bubbleviz.report.report import assemble, schedule_ran, with_schedule
-from bubbleviz.report.saved import looks_saved, read_pipeline, read_saved, sizes_and_times
+from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.report.run_times import choose_sizes_and_times
+from bubbleviz.report.saved import check_pipeline, looks_saved, read_pipeline, read_saved
+from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.schedules.ideal import theory
 from bubbleviz.sources.paths import InputFile, missing_files
@@ -43,7 +46,6 @@ from bubbleviz.timing import step
 
 if TYPE_CHECKING:  # no command needs both
     from bubbleviz.report.compared.comparison import Comparison
-    from bubbleviz.report.saved import SavedReport
     from bubbleviz.schedules.ideal import Estimate, Ideal
 
 
@@ -223,38 +225,42 @@ def _flops(text: str) -> tuple[float, float]:
     return flops, peak
 
 
-def load(path: str | Path) -> SavedReport:
-    """Return the ratios and the advice of a report that was saved as JSON.
+def load(path: str | Path) -> RunSummary | IdleSummary:
+    """Return a report that was saved as JSON.
 
     Args:
         path: Path of the JSON file.
 
+    Returns:
+        The report of ``analyze``, or of ``idle``. Attributes are the keys of the JSON.
+
     Raises:
-        InputError: it cannot be read, or is not such a report.
+        InputError: The file cannot be read, or is not such a report.
     """
     return read_saved(str(path))
 
 
-def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
+def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison:
     """Return the ratios of runs side by side, with what became of the advice of the first.
 
     Args:
-        runs: reports, measured or loaded, or paths of saved reports and of profiles.
+        runs: Reports, measured or loaded, or paths of saved reports and of profiles.
 
     Raises:
-        UsageError: there are fewer than two.
-        InputError: a path cannot be read.
+        UsageError: There are fewer than two.
+        InputError: A path cannot be read.
     """
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
 
     compared = []
-    for number, given in enumerate(runs, 1):
-        title, run = f"run {number}", given
+    for number, run in enumerate(runs, 1):
+        title = str(run) if isinstance(run, (str, Path)) else f"run {number}"
         if isinstance(run, (str, Path)):
-            title, run = str(run), load(run) if looks_saved(str(run)) else analyze(run)
-        if isinstance(run, measured.Report):
-            compared.append(comparison.ComparedRun(title, title, saved_of(run), run))
+            run = load(run) if looks_saved(str(run)) else analyze(run)  # noqa: PLW2901
+        if isinstance(run, Report):
+            summary = summary_of(run, by_rank=False)
+            compared.append(comparison.ComparedRun(title, title, summary, run))
         else:
             compared.append(comparison.ComparedRun(title, title, run))
     return comparison.compare(compared)
@@ -265,7 +271,7 @@ def simulate(
     stages: int | None = None,
     microbatches: int | None = None,
     *,
-    report: measured.Report | str | Path | None = None,
+    report: Report | RunSummary | str | Path | None = None,
     tf: float | Sequence[float] | None = None,
     tb: float | Sequence[float] | None = None,
     tw: float | Sequence[float] | None = None,
@@ -280,7 +286,7 @@ def simulate(
         schedule: its name (``"zb-h1"``); ``bubbleviz schedules`` lists them.
         stages: number of devices.
         microbatches: of an iteration.
-        report: a report, or the path of a saved one.
+        report: A report, measured or loaded, or the path of a saved one.
         tf: milliseconds of a microbatch's forward; one for all stages, or one a stage.
         tb: likewise of its backward for the input.
         tw: likewise of its backward for the weights.
@@ -291,18 +297,27 @@ def simulate(
         UsageError: there is no such schedule, it does not allow these sizes, or one is not known.
         InputError: the report cannot be read, or is of no whole pipeline.
     """
-    run = None
-    if isinstance(report, measured.Report):
-        run = pipeline_of(report)
-    elif report is not None:
-        run = read_pipeline(str(report))
+    run = None if report is None else _pipeline_of(report)
     given = schedule, stages, microbatches
-    sizes, times = sizes_and_times(run, given, tf, tb, tw, tcomm)
+    sizes, times = choose_sizes_and_times(run, given, tf, tb, tw, tcomm)
     named, p, m = sizes
     if named is None or p is None or m is None:
         raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")
     found = theory(named, p, m, times, chunks)
-    return replace(found, restrictions=() if run is None else run.restrictions)
+    return replace(found, restrictions=() if run is None else read_restrictions(run.restrictions))
+
+
+def _pipeline_of(report: Report | RunSummary | str | Path) -> RunSummary:
+    """Return the summary of a report, with which schedules are simulated.
+
+    Raises:
+        InputError: The report cannot be read, or is of no whole pipeline.
+    """
+    if isinstance(report, Report):
+        report = summary_of(report, by_rank=False, slowdown=False)
+    if isinstance(report, RunSummary):
+        return check_pipeline("the run", report)
+    return read_pipeline(str(report))
 
 
 def _fleet(

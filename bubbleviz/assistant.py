@@ -32,8 +32,10 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import one_line
 from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.labels import operation_label
 from bubbleviz.report.long_bubbles import host_activity
+from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.saved import looks_saved
 from bubbleviz.report.timeline import times_median
 from bubbleviz.schedules.ideal import theory_names
@@ -325,18 +327,7 @@ def analyze(path: str) -> Answer:
         path: a profile, a folder with the profiles of one run, or a saved report (JSON).
     """
     if looks_saved(path):
-        saved = api.load(path)
-        actions = [
-            {"action": own.action_and_evidence, "saves": own.saving_ratio}
-            for own in saved.advice[:5]
-        ]
-        return {
-            **_headline(saved.headline, saved.bubble_ratio),
-            "schedule": saved.schedule,
-            "restrictions": [own.text for own in saved.restrictions],
-            "advice": actions,
-            "next": _next("plan", path=path) if saved.of_pipeline else None,
-        }
+        return _saved(path)
     command, reason = first_look([path])
     if command == "idle":
         return _idle(path, reason)
@@ -366,11 +357,41 @@ def analyze(path: str) -> Answer:
     }
 
 
+def _saved(path: str) -> Answer:
+    """Return the ratio and the advice of a saved report."""
+    report = api.load(path)
+    restrictions = [own.text for own in read_restrictions(report.restrictions)]
+    if isinstance(report, IdleSummary):
+        return {
+            "ratio": report.headline,
+            "bubble_ratio": report.bubble_ratio,
+            "definition": DEFINITIONS["idle"],
+            "units": _UNITS,
+            "schedule": None,
+            "restrictions": restrictions,
+            "advice": [],
+            "next": None,
+        }
+    return {
+        **_headline(report.headline, report.bubble_ratio),
+        "schedule": report.schedule_name,
+        "restrictions": restrictions,
+        "advice": [
+            {"action": own.action_and_evidence, "saves": own.saving_ratio}
+            for own in report.advice[:5]
+        ],
+        "next": _next("plan", path=path),
+    }
+
+
 def _headline(name: str, mean: float | None) -> Answer:
-    told = {own.name: own.definition for own in ratio_definitions()}
-    if name.startswith("idle"):
-        told = {name: DEFINITIONS["idle"]}
-    return {"ratio": name, "bubble_ratio": mean, "definition": told.get(name, ""), "units": _UNITS}
+    definitions = {own.name: own.definition for own in ratio_definitions()}
+    return {
+        "ratio": name,
+        "bubble_ratio": mean,
+        "definition": definitions.get(name, ""),
+        "units": _UNITS,
+    }
 
 
 def _idle(path: str, reason: str) -> Answer:

@@ -24,8 +24,8 @@ from bubbleviz.resources import count_cores
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleMeasurement
+    from bubbleviz.report.ratio_summary import ReportSummary
     from bubbleviz.report.report import Report
-    from bubbleviz.report.saved import SavedReport
 
 RUN_PROFILES = argument(
     "PROFILES...",
@@ -152,29 +152,33 @@ class MeasurementOptions:
             )
         return saved
 
-    def read(self, path: str) -> tuple[SavedReport, Report | None]:
-        """Return a saved report, or as :meth:`saved` what one on the profiles there would tell."""
+    def read(self, path: str) -> tuple[ReportSummary, Report | None]:
+        """Return a saved report, or what :meth:`summarize` returns for the profiles of a path."""
         from bubbleviz.report.saved import looks_saved, read_saved
 
-        return (read_saved(path), None) if looks_saved(path) else self.saved([path])
+        return (read_saved(path), None) if looks_saved(path) else self.summarize([path])
 
-    def saved(self, paths: Sequence[str]) -> tuple[SavedReport, Report | None]:
-        """Return what a saved report on the profiles of one run would tell, and the report.
+    def summarize(self, paths: Sequence[str]) -> tuple[ReportSummary, Report | None]:
+        """Measure the profiles of one run.
 
-        Profiles that name no forward and backward have a report on idle time, and no other.
+        Args:
+            paths: Paths of the profiles.
+
+        Returns:
+            summary: The summary, which is on idle time if no range names a forward or backward.
+            report: The measured report, or None if the summary is on idle time.
 
         Raises:
-            BubblevizError: see :func:`bubbleviz.analyze`.
+            BubblevizError: See :func:`bubbleviz.analyze`.
         """
-        from bubbleviz.render.json_document import saved_of
+        from bubbleviz.report.summarizing import summary_of
 
         if (idle := self.idle(paths)) is not None:
             from bubbleviz.analyses.idle.outputs import summary_of_idle
-            from bubbleviz.report.saved import saved_idle
 
-            return saved_idle(summary_of_idle(idle)), None
+            return summary_of_idle(idle), None
         report = self.measure(paths)
-        return saved_of(report), report
+        return summary_of(report, by_rank=False), report
 
     def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
         """Return the report on idle time of profiles without named operations; None of others."""

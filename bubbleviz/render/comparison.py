@@ -14,10 +14,18 @@ from bubbleviz.render.picture.panels import draw_panels, of_typical
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.compared.comparison import Cell, Comparison
 from bubbleviz.report.compared.followed import NOT_FOLLOWED
+from bubbleviz.report.compared.pair import count_microbatches
 from bubbleviz.report.compared.significance import ASSUMPTIONS, MeanDifference
+from bubbleviz.report.compared.spent_time import (
+    divide_primary_window,
+    divide_window,
+    find_first_cause,
+)
+from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.ratio_summary import ReportSummary, has_iterations
+from bubbleviz.report.restrictions import find_no_pipeline, list_entries, read_restrictions
 
 if TYPE_CHECKING:
-    from bubbleviz.report.saved import SavedReport
     from bubbleviz.report.summary import Average
     from bubbleviz.report.view import View
 
@@ -50,9 +58,9 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 "path": run.path,
                 "version": run.saved.version,
                 "headline": run.saved.headline,
-                "ranks": run.saved.ranks,
-                "iterations": run.saved.iterations,
-                "restrictions": [restriction.entry for restriction in run.saved.restrictions],
+                "ranks": len(run.saved.ranks),
+                "iterations": run.saved.summary.iterations,
+                "restrictions": list_entries(run.saved.restrictions),
             }
             for run in comparison.runs
         ],
@@ -62,7 +70,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
         ],
         # Changes from the first run: how ranks spend their time, and the reasons in sentences.
         "changes": [
-            {"run": run.title, "time_ns": run.saved.time_ns, "text": list(changes)}
+            {
+                "run": run.title,
+                "time_ns": divide_primary_window(run.saved),
+                "text": list(changes),
+            }
             for run, changes in zip(comparison.runs, comparison.changes, strict=True)
         ],
         # Results of the first run's advice in each other run.
@@ -144,7 +156,7 @@ def as_svg(comparison: Comparison, view: View) -> str:
     Raises:
         UsageError: A run was read from a saved report, or is on idle time.
     """
-    if not comparison.runs[0].saved.of_pipeline:
+    if isinstance(comparison.runs[0].saved, IdleSummary):
         raise UsageError(
             f"{comparison.runs[0].path}: its idle time is compared, and there are no operations to "
             "draw; leave out the picture, or draw each run by bubbleviz idle RUN -o idle.svg"
@@ -167,7 +179,7 @@ def as_markdown(comparison: Comparison) -> str:
     return markdown(blocks, "Pipeline bubbles: comparison")
 
 
-def describe_cause(saved: SavedReport, prefix: str = "") -> list[str]:
+def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
     """Return a line with the largest cause of a bubble and what to do first; none if unknown.
 
     Args:
@@ -175,9 +187,10 @@ def describe_cause(saved: SavedReport, prefix: str = "") -> list[str]:
         prefix: Title of the run.
     """
     clauses = []
-    if saved.first_cause is not None:
-        label, share = saved.first_cause
-        idle = "bubble" if saved.no_pipeline is None else "idle time"
+    first_cause = find_first_cause(saved)
+    if first_cause is not None:
+        label, share = first_cause
+        idle = "bubble" if find_no_pipeline(saved.restrictions) is None else "idle time"
         clauses.append(f"first cause: {label}, {percent(share)} of the {idle}")
     if saved.what_to_do_first is not None:
         clauses.append(f"what to do first: {saved.what_to_do_first}")
@@ -281,14 +294,17 @@ def _divide_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[s
     runs = [run.saved for run in comparison.runs]
     shown, headline = runs[:n_runs], comparison.headline
     unit = "ms per rank and iteration"
-    if not runs[0].of_pipeline:
-        unit = f"ms per device and {'step' if runs[0].of_iterations else 'capture'}"
+    if isinstance(runs[0], IdleSummary):
+        unit = f"ms per device and {'step' if runs[0].has_steps else 'capture'}"
     has_mixed_headlines = len({run.headline for run in runs}) > 1
     if has_mixed_headlines or headline != comparison.longest:
         unit += f", in the window of {headline}"
-    times = [run.of_window_ns(headline) if has_mixed_headlines else run.time_ns for run in shown]
+    times = [
+        divide_window(run, headline) if has_mixed_headlines else divide_primary_window(run)
+        for run in shown
+    ]
     pairs = comparison.pairs[: n_runs - 1]
-    microbatches = [run.microbatches or 1 for run in shown]
+    microbatches = [count_microbatches(run) for run in shown]
     expected = [microbatches[0] / number for number in microbatches[1:]]
     has_unequal_work = any(pair.is_per_microbatch for pair in pairs)
     if has_unequal_work and [pair.equal_work for pair in pairs] == expected:
@@ -374,7 +390,7 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
     """
     headline, longest = comparison.headline, comparison.longest
     first_cell, *cells = comparison.ratios[headline]
-    ratio_kind = " bubble ratio" if comparison.runs[0].saved.of_pipeline else ""
+    ratio_kind = "" if isinstance(comparison.runs[0].saved, IdleSummary) else " bubble ratio"
     before = percent(_mean_of(first_cell))
     lead = f"{one_line(headline, 40)}{ratio_kind} {before} ({titles[0]})"
     for index, (title, cell) in enumerate(zip(titles[1:], cells, strict=True), 1):
@@ -408,7 +424,7 @@ def _describe_window_change(comparison: Comparison, name: str, index: int) -> st
         return ""
     change = _describe_relative_change(cell.window_ns.mean / first.window_ns.mean)
     if cell.microbatch_ns is not None:
-        microbatch_ns = first.window_ns.mean / (comparison.runs[0].saved.microbatches or 1)
+        microbatch_ns = first.window_ns.mean / count_microbatches(comparison.runs[0].saved)
         per_microbatch = _describe_relative_change(cell.microbatch_ns.mean / microbatch_ns)
         change += f", {per_microbatch} per microbatch"
     return change
@@ -422,7 +438,7 @@ def _describe_relative_change(change: float) -> str:
 
 def _name_windows(comparison: Comparison) -> str:
     """Return the name of the windows of the ratio that runs are compared by."""
-    return "iterations" if comparison.runs[0].saved.of_iterations else "whole captures are"
+    return "iterations" if has_iterations(comparison.runs[0].saved) else "whole captures are"
 
 
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
@@ -430,7 +446,7 @@ def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[st
     restrictions = [
         f"{title}: {one_line(restriction.text, 120)}"
         for title, run in zip(titles, comparison.runs, strict=True)
-        for restriction in run.saved.restrictions
+        for restriction in read_restrictions(run.saved.restrictions)
     ]
     return [f"! ({'; '.join(restrictions)})"] if restrictions else []
 

@@ -9,11 +9,12 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.comparison import describe_cause
 from bubbleviz.render.markdown import markdown
 from bubbleviz.report.gate import Check
-from bubbleviz.report.saved import SavedReport
+from bubbleviz.report.ratio_summary import ReportSummary
+from bubbleviz.report.restrictions import list_entries
 
 
 def gate_markdown(
-    saved: SavedReport, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
+    saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
     """Return the checks of a report as Markdown: a verdict, one row per limit, and the first cause.
 
@@ -53,7 +54,7 @@ def _make_row(check: Check) -> dict[str, str]:
 
 
 def gate_json(
-    saved: SavedReport, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
+    saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
     """Return the checks of a report as JSON, with values and limits as fractions or in ms.
 
@@ -80,6 +81,6 @@ def gate_json(
                 for check in checks
             ],
             "promises": [{"text": text, "kept": is_kept} for text, is_kept in promises],
-            "restrictions": [restriction.entry for restriction in saved.restrictions],
+            "restrictions": list_entries(saved.restrictions),
         },
     )

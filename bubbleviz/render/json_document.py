@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import SavedReport, of_pipeline, saved_run
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import values_of
 from bubbleviz.report.view import View
@@ -36,22 +35,3 @@ def written(values: Mapping[str, Any]) -> str:
         return text(value)
 
     return "{\n" + ",\n".join(f"{text(k)}: {lines(v)}" for k, v in values.items()) + "\n}\n"
-
-
-def saved_of(report: Report, *, slowdown: bool = True) -> SavedReport:
-    """Return the numbers of a report, as they are read from its JSON.
-
-    Args:
-        report: The report.
-        slowdown: Whether slowdowns are calculated, which takes long for thousands of ranks.
-    """
-    return saved_run(summary_of(report, by_rank=False, slowdown=slowdown))
-
-
-def pipeline_of(report: Report) -> SavedReport:
-    """Return the numbers of a report with which schedules are simulated.
-
-    Raises:
-        InputError: The report is of no whole pipeline.
-    """
-    return of_pipeline("the run", saved_of(report, slowdown=False))

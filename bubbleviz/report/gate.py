@@ -19,8 +19,16 @@ from bubbleviz.report.compared.followed import (
     AdviceResult,
     check_advice,
 )
-from bubbleviz.report.compared.pair import RunPair, check_same_kind
-from bubbleviz.report.saved import SavedRatio, SavedReport
+from bubbleviz.report.compared.pair import ReportPair, RunPair, check_same_kind, make_pair
+from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.ratio_summary import (
+    RatioSummary,
+    ReportSummary,
+    describe_kernel_time,
+    has_iterations,
+    ratio_of,
+)
+from bubbleviz.report.restrictions import find_no_pipeline, read_restrictions
 
 if TYPE_CHECKING:
     from bubbleviz.model.limitations import Restriction
@@ -62,8 +70,8 @@ class Check:
     """
 
     limit: Limit
-    ratio: SavedRatio
-    saved: SavedReport
+    ratio: RatioSummary
+    saved: ReportSummary
     allow_incomplete: bool = False
 
     @property
@@ -106,13 +114,14 @@ class Check:
     @property
     def line(self) -> str:
         """Line with verdict, ratio, value, limit and n, and reasons to doubt the value."""
-        limit, averaged = self.limit, "iteration" if self.saved.of_iterations else "device"
+        limit = self.limit
+        averaged = "iteration" if has_iterations(self.saved) else "device"
         verdict = (
             f"{'ok' if self.passed else 'FAILED'}: {self.name} "
             f"{_format_value(self.value, limit)} is {'at most' if self.within else 'above'} "
             f"{limit.written} (mean of {counted(self.ratio.bubble.n, averaged)})"
         )
-        restrictions = self.saved.restrictions
+        restrictions = read_restrictions(self.saved.restrictions)
         if restrictions:
             reasons = "; ".join(restriction.text for restriction in restrictions)
             verdict += f", {'but' if self.within else 'and'} {reasons}"
@@ -125,8 +134,9 @@ class Check:
         is_only_incomplete = bool(restrictions) and all(own.of_part for own in restrictions)
         if self.within and is_only_incomplete and not self.allow_incomplete:
             parts.append("--allow-incomplete checks the ranks here")
-        if self.saved.kernels is not None:
-            parts.append(one_line(self.saved.kernels, 200))
+        kernel_time = describe_kernel_time(self.saved)
+        if kernel_time is not None:
+            parts.append(one_line(kernel_time, 200))
         return "; ".join(parts)
 
 
@@ -144,7 +154,7 @@ def _format_value(value: float, limit: Limit) -> str:
 
 
 def check_promises(
-    before: SavedReport, after: SavedReport, path: str, *, allow_incomplete: bool = False
+    before: ReportSummary, after: ReportSummary, path: str, *, allow_incomplete: bool = False
 ) -> tuple[tuple[str, bool], ...]:
     """Return a line on each piece of advice that was followed, and whether its promise was kept.
 
@@ -163,7 +173,7 @@ def check_promises(
         InputError: The reports are of different jobs, or the times of the first are in doubt.
     """
     check_same_kind({path: before, "the report to check": after})
-    pair = RunPair(before, after)
+    pair = make_pair(before, after)
     if pair.job_difference is not None:
         raise InputError(
             f"{path}: {pair.job_difference}, so its advice cannot be checked on the later one; "
@@ -195,17 +205,18 @@ def check_promises(
     )
 
 
-def _list_doubts(saved: SavedReport, *, allow_incomplete: bool) -> list[Restriction]:
+def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restriction]:
     """Return the restrictions of a report because of which its values prove nothing.
 
     Args:
         saved: Any report.
         allow_incomplete: Whether ranks or stages may be missing.
     """
-    return [own for own in saved.restrictions if not (own.of_part and allow_incomplete)]
+    restrictions = read_restrictions(saved.restrictions)
+    return [own for own in restrictions if not (own.of_part and allow_incomplete)]
 
 
-def _list_doubts_of_times(saved: SavedReport, *, allow_incomplete: bool) -> list[str]:
+def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> list[str]:
     """Return the reasons to doubt the times of a report.
 
     Ranks that form no pipeline are no such reason: a saving also holds for them, so long as their
@@ -215,7 +226,7 @@ def _list_doubts_of_times(saved: SavedReport, *, allow_incomplete: bool) -> list
     return [restriction.text for restriction in doubts if restriction.no_pipeline is None]
 
 
-def _explain_no_promise(path: str, before: SavedReport, results: Sequence[AdviceResult]) -> str:
+def _explain_no_promise(path: str, before: ReportSummary, results: Sequence[AdviceResult]) -> str:
     """Return a sentence that explains why no promise is checked.
 
     Args:
@@ -225,7 +236,8 @@ def _explain_no_promise(path: str, before: SavedReport, results: Sequence[Advice
     """
     # If the schedule causes the bubble, there is no saving to check, so ``what_to_do_first`` is
     # quoted below.
-    if results and before.advice:
+    advice = [] if isinstance(before, IdleSummary) else before.advice
+    if results and advice:
         first = results[0]
         is_longer = (first.saved_ratio or 0.0) < -SAME_SAVING
         limited = "; --baseline limits their length" if is_longer else ""
@@ -233,7 +245,7 @@ def _explain_no_promise(path: str, before: SavedReport, results: Sequence[Advice
             f"no advice of {path} was followed, so no promise is checked; {first.action}: "
             f"{first.change}; {first.outcome}{limited}"
         )
-    if before.advice:
+    if advice:
         return (
             f"{path} promises no saving of {100 * SAME_SAVING:g} % of an iteration or more to check"
         )
@@ -309,10 +321,10 @@ def _parse_number(text: str) -> tuple[float, str]:
 
 
 def make_baseline_limits(
-    baseline: SavedReport,
+    baseline: ReportSummary,
     increases: Sequence[str],
     path: str,
-    saved: SavedReport,
+    saved: ReportSummary,
     *,
     allow_incomplete: bool = False,
 ) -> tuple[Limit, ...]:
@@ -335,7 +347,7 @@ def make_baseline_limits(
             idle time.
     """
     check_same_kind({path: baseline, "the report to check": saved})
-    ratio = baseline.ratio(baseline.headline)
+    ratio = ratio_of(baseline, baseline.headline)
     doubts = [own.text for own in _list_doubts(baseline, allow_incomplete=allow_incomplete)]
     if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         reason = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
@@ -343,11 +355,11 @@ def make_baseline_limits(
             f"{path}: {reason}, so nothing can be compared with it; give another report with "
             "--baseline"
         )
-    pair = RunPair(baseline, saved)
+    pair = make_pair(baseline, saved)
     return tuple(_make_baseline_limit(text, pair, ratio, path) for text in increases)
 
 
-def _make_baseline_limit(text: str, pair: RunPair, primary: SavedRatio, path: str) -> Limit:
+def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, path: str) -> Limit:
     """Return the limit that allows one increase over a baseline.
 
     Args:
@@ -368,21 +380,22 @@ def _make_baseline_limit(text: str, pair: RunPair, primary: SavedRatio, path: st
         )
     number = text.strip().removesuffix(unit).rstrip()
     increase = f"{number} {unit} above {one_line(PurePath(path).name, 60)}"
-    if saved.ranks != baseline.ranks:
-        increase += f" ({saved.ranks:,} ranks here, {baseline.ranks:,} there)"
+    n_ranks, n_baseline_ranks = len(saved.ranks), len(baseline.ranks)
+    if n_ranks != n_baseline_ranks:
+        increase += f" ({n_ranks:,} ranks here, {n_baseline_ranks:,} there)"
     if unit == "pt":
         most = (primary.bubble.mean or 0.0) + amount
         return Limit(primary.name, most, f"{100 * most:.2f} %, {increase}", "%")
-    longest = baseline.ratio(pair.longest_ratio) or primary
+    longest = ratio_of(baseline, pair.longest_ratio) or primary
     most = (longest.window_ns.mean or 0.0) / 1e6 * (1 + amount) / pair.equal_work
-    if pair.is_per_microbatch:
-        numbers = f"{saved.microbatches} here, {baseline.microbatches} there"
+    if isinstance(pair, RunPair) and pair.is_per_microbatch:
+        numbers = f"{pair.after.microbatches} here, {pair.before.microbatches} there"
         increase += f" per microbatch ({numbers})"
     return Limit(longest.name, most, f"{most:.3f} ms, {increase}", "ms", window=True)
 
 
 def check_limits(
-    saved: SavedReport, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
+    saved: ReportSummary, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
 ) -> tuple[Check, ...]:
     """Return the checks of a report, in the order of the limits.
 
@@ -398,23 +411,24 @@ def check_limits(
             pipeline. A missing value is neither good nor bad.
     """
     checks = []
+    no_pipeline = find_no_pipeline(saved.restrictions)
     for unnamed in limits:
         limit = replace(unnamed, ratio=unnamed.ratio or saved.headline)
-        ratio = saved.ratio(limit.ratio)
+        ratio = ratio_of(saved, limit.ratio)
         if ratio is None:
-            names = [ratio.name for ratio in saved.ratios]
+            names = list(saved.summary.bubble_ratio)
             raise InputError(
                 f"{path}: no ratio {limit.ratio[:60]!r}; the report has {', '.join(names)}"
                 f"{suggestion(limit.ratio, names)}"
             )
-        if saved.no_pipeline is not None:
+        if no_pipeline is not None:
             needed = "the profiles of all stages"
-            if saved.no_pipeline == PIPELINE_UNPROVEN:
+            if no_pipeline == PIPELINE_UNPROVEN:
                 needed = (
                     "the order of the stages with --order, or the sizes of the run with --parallel"
                 )
             raise InputError(
-                f"{path}: {saved.no_pipeline}, so {limit.ratio} is no pipeline's bubble and cannot "
+                f"{path}: {no_pipeline}, so {limit.ratio} is no pipeline's bubble and cannot "
                 f"be compared with {limit.written}; give analyze {needed}"
             )
         if ratio.bubble.mean is None:

@@ -11,11 +11,14 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from bubbleviz.model.texts import counted, percent
 from bubbleviz.report.memory import Count, Finite, Positive
 from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry
 
 #: Name and version of this model.
 IDLE_SCHEMA = "bubbleviz.idle/1"
+#: What compare and gate call the idle share of steps, and of complete captures.
+IDLE_STEPS, IDLE = "idle-steps", "idle"
 Nanoseconds = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -356,3 +359,18 @@ class IdleSummary(Struct, frozen=True):
     copies: list[CopyEntry]
     ranks: list[IdleRank]
     limitations: list[LimitationEntry]
+
+    @property
+    def bubble_ratio(self) -> float | None:
+        """Mean of the primary idle share, or None if it is unknown."""
+        return self.summary.bubble_ratio[self.headline].mean
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the primary idle share is that of steps rather than of complete captures."""
+        return self.headline != IDLE
+
+    def __repr__(self) -> str:
+        """Return the primary idle share and the sizes of the report."""
+        devices = counted(len(self.ranks), "device")
+        return f"IdleSummary({self.headline} {percent(self.bubble_ratio)}, {devices})"

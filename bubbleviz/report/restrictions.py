@@ -10,7 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bubbleviz.explain.recognition import reasons
-from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
+from bubbleviz.model.limitations import (
+    LEFT_OUT,
+    Limitation,
+    LimitationKind,
+    Restriction,
+    no_pipeline,
+)
 from bubbleviz.model.texts import one_line
 
 if TYPE_CHECKING:
@@ -292,6 +298,16 @@ def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction,
     known = tuple(own for own in RESTRICTIONS if own.code in codes)
     later = [_unknown(entry.code, entry.text) for entry in entries if entry.code not in _CODES]
     return (*known, *dict.fromkeys(later))
+
+
+def list_entries(entries: Sequence[RestrictionEntry]) -> list[dict[str, str]]:
+    """Return the restrictions of a saved report as JSON values, known ones first."""
+    return [restriction.entry for restriction in read_restrictions(entries)]
+
+
+def find_no_pipeline(entries: Sequence[RestrictionEntry]) -> str | None:
+    """Return why the ranks of a saved report form no whole pipeline, or None if they form one."""
+    return no_pipeline(read_restrictions(entries))
 
 
 def _unknown(code: str, words: str) -> Restriction:

@@ -15,6 +15,7 @@ from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.model.texts import counted, percent
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
 from bubbleviz.report.promise import format_saving
 
@@ -931,6 +932,28 @@ class RunSummary(Struct, frozen=True):
     def makespan_ns(self) -> int | None:
         """Length of the typical iteration, or None if it is unknown."""
         return None if self.changes is None else self.changes.makespan_ns
+
+    @property
+    def bubble_ratio(self) -> float | None:
+        """Mean of the primary ratio, or None if it is unknown."""
+        return self.summary.bubble_ratio[self.headline].mean
+
+    @property
+    def microbatches(self) -> int | None:
+        """Number of microbatches of the typical iteration, or None if it is unknown."""
+        return None if self.typical is None else self.typical.microbatches
+
+    @property
+    def schedule_name(self) -> str | None:
+        """Name of the schedule that ran, or None if it is unknown."""
+        return None if self.schedule is None else self.schedule.name
+
+    def __repr__(self) -> str:
+        """Return the primary ratio and the sizes of the run; the tables would be too long."""
+        ratio = f"{self.headline} bubble ratio {percent(self.bubble_ratio)}"
+        ranks = counted(len(self.ranks), "rank")
+        iterations = counted(self.summary.iterations, "averaged iteration")
+        return f"RunSummary({ratio}, {ranks}, {iterations})"
 
 
 def values_of(summary: Struct) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import bubbleviz
+from bubbleviz.report.saved import read_summary
 from bubbleviz.schedules.known import schedule_named
 from scripts.proving.command_line import run_bubbleviz
 from scripts.proving.jobs import Job, cut, repaired
@@ -66,7 +67,7 @@ def _follow(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
     run_bubbleviz("analyze", before, "--what-if", "-o", report)
     are_right = True
     # The first piece of advice of each kind.
-    advice_of_kind = {advice.kind: advice for advice in reversed(bubbleviz.load(report).advice)}
+    advice_of_kind = {advice.kind: advice for advice in reversed(read_summary(str(report)).advice)}
     for kind, advice in reversed(advice_of_kind.items()):
         changed_job, order = repaired(job, kind), Order(schedule)
         if kind == "schedule":

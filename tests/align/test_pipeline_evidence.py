@@ -14,14 +14,15 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex
-from bubbleviz.render.json_document import document, saved_of
+from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.text.first_screen import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import RANKS_MISSING
+from bubbleviz.report.restrictions import RANKS_MISSING, find_no_pipeline
 from bubbleviz.report.sentences import describe_first_steps
+from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.needs import real_file
@@ -108,7 +109,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
         assert UNKNOWN in output
         assert "1f1b" not in output
     assert document(report)["restrictions"][0]["text"] == f"no pipeline was measured: {UNKNOWN}"
-    assert saved_of(report).no_pipeline == UNKNOWN
+    assert find_no_pipeline(summary_of(report).restrictions) == UNKNOWN
     # The first advice is how to make the stages known; it never stands empty.
     first = "Set the sizes of the run with --parallel tp=,pp=,dp="
     assert (describe_first_steps(report) or "").startswith(first)

@@ -18,10 +18,10 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import theory
 from bubbleviz.render.text.report import as_text
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import SavedTime
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import measured_times
+from bubbleviz.schedules.plan import OperationTimes
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
@@ -139,7 +139,7 @@ def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
 
 @pytest.mark.parametrize("phases", [(), (Phase.F,), (Phase.BW,), (Phase.F, Phase.B, Phase.FB)])
 def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None:
-    kinds = [SavedTime(phase, 2e6, 0, 0) for phase in phases]
+    kinds = [OperationTimes(phase, 2e6, 0, 0) for phase in phases]
 
     with pytest.raises(MismatchError, match="does not show the times of its schedule"):
         measured_times(kinds, None, 4)

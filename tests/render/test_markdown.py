@@ -10,12 +10,12 @@ from bubbleviz.cli.app import main
 from bubbleviz.render.comparison import as_markdown as comparison_markdown
 from bubbleviz.render.document import Sentence, Table, bullets
 from bubbleviz.render.gate import gate_markdown
-from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.markdown import markdown, text
 from bubbleviz.render.text.report import as_markdown
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.report import Report
+from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
@@ -43,7 +43,7 @@ def cells(line: str) -> int:
 
 @pytest.mark.parametrize(("limit", "verdict"), [("12%", "FAILED"), ("30%", "ok")])
 def test_a_gate(report: Report, limit: str, verdict: str) -> None:
-    saved = saved_of(report)
+    saved = summary_of(report)
     results = check_limits(saved, parse_limits([f"schedule={limit}"]), "report.json")
     shown = gate_markdown(saved, results)
 
@@ -54,14 +54,14 @@ def test_a_gate(report: Report, limit: str, verdict: str) -> None:
 
 
 def test_a_comparison_with_hostile_names(report: Report) -> None:
-    saved = saved_of(report)
+    saved = summary_of(report)
     runs = [ComparedRun("before", "a", saved), ComparedRun(HOSTILE, "b", saved)]
     shown = comparison_markdown(compare(runs))
     _, ratios = shown.split("Bubble ratios in ")
     rows = [line for line in ratios.splitlines() if line.startswith("|")]
 
     assert len({cells(row) for row in rows}) == 1
-    assert len(rows) == 2 + 2 * len(saved.ratios)
+    assert len(rows) == 2 + 2 * len(saved.summary.bubble_ratio)
     assert "<script>" not in shown
     assert "the same" in shown
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from bubbleviz.cli.app import main
 from bubbleviz.count.statistics import spread
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.limitations import Restriction
-from bubbleviz.model.phases import Phase
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.compared.comparison import (
@@ -31,14 +31,15 @@ from bubbleviz.report.compared.comparison import (
 )
 from bubbleviz.report.compared.significance import MeanDifference, compare_means
 from bubbleviz.report.gate import check_limits, make_baseline_limits, parse_limits
+from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import SavedRatio, SavedReport, SavedTime
-from bubbleviz.report.summary import AdviceEntry, Average
+from bubbleviz.report.summary import AdviceEntry, Average, RestrictionEntry, RunSummary
 from bubbleviz.report.view import View
 from tests.support.averages import average_of
 from tests.support.command_line import CommandLine
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
+from tests.support.summaries import saved_idle, saved_run, slowdowns
 
 ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
 NONE = average_of(None, None, 0)
@@ -60,14 +61,25 @@ def run(
     **changes: Any,
 ) -> ComparedRun:
     known = mean is not None
-    if "stage_ns" in changes:
-        times = changes.pop("stage_ns").items()
-        changes["kinds"] = tuple(SavedTime(Phase[p], ns, stage) for (stage, p), ns in times)
     bubble = average_of(mean, std if n > 1 else None, n) if known else NONE
     window = average_of(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
-    ratio = SavedRatio(name, bubble, window, interval)
-    saved = replace(SavedReport("1", name, 4, n if known else 0, False, (ratio,)), **changes)
+    saved: RunSummary | IdleSummary
+    if name == "idle":
+        saved = saved_idle(bubble, window)
+    else:
+        intervals = {} if interval is None else {name: interval}
+        changes.setdefault("headline", name)
+        saved = saved_run({name: (bubble, window)}, intervals=intervals, **changes)
     return ComparedRun(title, f"/x/{title}.json", saved)
+
+
+def with_ratios_of(first: ComparedRun, *others: ComparedRun) -> ComparedRun:
+    """Return the first run with the ratios of all, in the order of the runs."""
+    runs = [own.saved for own in (first, *others)]
+    bubble_ratio = {name: own for run in runs for name, own in run.summary.bubble_ratio.items()}
+    window_ns = {name: own for run in runs for name, own in run.summary.window_ns.items()}
+    numbers = structs.replace(first.saved.summary, bubble_ratio=bubble_ratio, window_ns=window_ns)
+    return replace(first, saved=structs.replace(first.saved, summary=numbers))
 
 
 def printed(comparison: Comparison) -> str:
@@ -138,13 +150,9 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
 ) -> None:
     runs = []
     for title, period_ms, step_ms in zip("ab", periods_ms, (34.0, 33.0), strict=True):
-        known = run(title)
-        ratios = (
-            *known.saved.ratios,
-            *run(title, window_ms=step_ms, name="step").saved.ratios,
-            *run(title, window_ms=period_ms, name="period", n=n).saved.ratios,
-        )
-        runs.append(replace(known, saved=replace(known.saved, ratios=ratios)))
+        step = run(title, window_ms=step_ms, name="step")
+        period = run(title, window_ms=period_ms, name="period", n=n)
+        runs.append(with_ratios_of(run(title), step, period))
     comparison = compare(runs)
 
     text = " ".join(printed(comparison).split())
@@ -185,11 +193,9 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
 
 
 def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -> None:
-    schedule, period, step = (
-        run("a", name=name).saved.ratios[0] for name in ("schedule", "period", "step")
-    )
-    runs = [run("a", ratios=(schedule, period), headline="period")]
-    runs += [run("b", ratios=(schedule, step), headline="step")]
+    schedule = run("")
+    runs = [with_ratios_of(run("a", name="period"), schedule)]
+    runs += [with_ratios_of(run("b", name="step"), schedule)]
     for order in (runs, runs[::-1]):
         comparison = compare(order)
 
@@ -200,13 +206,10 @@ def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -
 
 def test_times_of_different_windows_are_never_subtracted() -> None:
     """Where primary ratios differ, runs are compared by the longest window, in any order."""
-    schedule, period = (
-        run("a", window_ms=window, name=name).saved.ratios[0]
-        for name, window in (("schedule", 40.0), ("period", 60.0))
-    )
     parts: dict[str, Any] = {"bubble_parts": (("drain", 0.2), ("warmup", 0.05))}
-    runs = [run("a", ratios=(schedule, period), **parts)]
-    runs += [run("b", ratios=(schedule, period), headline="period", **parts)]
+    schedule = run("a", window_ms=40.0, **parts)
+    period = run("b", window_ms=60.0, name="period", **parts)
+    runs = [with_ratios_of(schedule, period), with_ratios_of(period, schedule)]
     for order in (runs, runs[::-1]):
         comparison = compare(order)
         text = " ".join(printed(comparison).split())
@@ -289,7 +292,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
             ("stage 0: BW -> B + W 4.000 -> 5.000 ms (1.25x)",),
         ),
         (
-            {"slowdowns": {"rank 13 (node3 GPU 1)": 1.25, "transfers of stages 0-1": 1.009}},
+            {"slowdown": slowdowns(last_rank=1.25, link=1.009)},
             ("rank 13 (node3 GPU 1): cost 25.00 % of an iteration, 1.00 % before",),
         ),
         (
@@ -305,7 +308,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
 def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) -> None:
     before: dict[str, Any] = {
         "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS, (0, "BW"): 4 * MS},
-        "slowdowns": {"rank 13 (node3 GPU 1)": 1.01, "transfers of stages 0-1": 1.0},
+        "slowdown": slowdowns(last_rank=1.01, link=1.0),
         "schedule": "1f1b",
         "microbatches": 8,
         "advice": (STAGE,),
@@ -325,10 +328,12 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
     )
 
     # The headline comes first, and names the others.
-    for place, own in enumerate(runs):
-        ratios = (replace(own.saved.ratios[0], name="stage"), *own.saved.ratios)
-        runs[place] = replace(own, saved=replace(own.saved, ratios=ratios))
-    assert compare(runs).notes == (f"{note}; likewise stage",)
+    stages = [
+        run("a", 0.25, name="stage", headline="schedule"),
+        run("b", 0.2, window_ms=34.5, name="stage", headline="schedule"),
+    ]
+    both = [with_ratios_of(stage, own) for stage, own in zip(stages, runs, strict=True)]
+    assert compare(both).notes == (f"{note}; likewise stage",)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +373,7 @@ def test_other_ranks_versions_and_clocks_are_told() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) -> None:
     restriction = kind.text
-    runs = [run("a"), run("b", restrictions=(kind,))]
+    runs = [run("a"), run("b", restrictions=[RestrictionEntry(kind.code, kind.text)])]
     comparison = compare(runs[::-1] if first else runs)
 
     assert comparison.notes[0].startswith(f"b: {restriction}; its ratios are of what its profiles ")

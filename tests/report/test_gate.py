@@ -18,11 +18,13 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import SavedRatio, SavedReport, looks_saved, read_saved
+from bubbleviz.report.saved import looks_saved, read_saved
+from bubbleviz.report.summary import RunSummary
 from tests.planting import Planting, plant
 from tests.support.averages import average_of
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
+from tests.support.summaries import saved_run
 
 NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 0}
 
@@ -77,12 +79,12 @@ def test_what_is_no_report_is_refused_in_a_sentence(
     assert err.count("\n") == 1
 
 
-def with_mean(mean: float | None, n: int = 3) -> SavedReport:
+def with_mean(mean: float | None, n: int = 3) -> RunSummary:
     """Return a report with that mean of ``schedule``."""
     none = average_of(None, None, 0)
     std = 0.0 if n > 1 else None
     bubble = none if mean is None else average_of(mean, std, n)
-    return SavedReport("0", "schedule", 4, n, False, (SavedRatio("schedule", bubble, none),))
+    return saved_run({"schedule": (bubble, none)})
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 9))
@@ -124,7 +126,7 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
     report = tmp_path / "report.json"
     assert main(["analyze", str(tmp_path), "--json", str(report)]) == 0
 
-    assert read_saved(str(report)).ratios[0].bubble.n == 0
+    assert read_saved(str(report)).summary.bubble_ratio["schedule"].n == 0
     refused = cli("gate", str(report), "--max-bubble", "schedule=1")[2]
     assert "no iteration has the ratio schedule" in refused
 

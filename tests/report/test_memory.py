@@ -18,10 +18,10 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import theory
 from bubbleviz.report.memory import PhaseMemory
+from bubbleviz.report.run_times import memory_of_run, workload_of_run
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.view import View
-from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan_memory import with_memory
 from tests.planting import Planting, plant
 from tests.support.columnar_exports import columnar
@@ -171,25 +171,26 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     assert main(["analyze", *traces, "--memory", "--json", str(file)]) == 0
     section = json.loads(file.read_text())["memory"]
-    saved = read_pipeline(str(file))
+    run = read_pipeline(str(file))
+    memory = memory_of_run(run)
 
     assert [rank["resident_bytes"] for rank in section["ranks"]] == [400 * MB, 900 * MB]
     assert {(kind["virtual_stage"], kind["phase"]) for kind in section["operations"]} == {
         (0, "F"), (0, "BW"), (1, "F"), (1, "BW"),
     }  # fmt: skip
-    assert saved.memory is not None
-    assert saved.memory.held == (70 * MB, 80 * MB)
-    workload = measured_workload(saved.kinds, saved.transfer_ns, saved.microbatches)
-    in_bytes = with_memory(workload, saved.memory, 2e9)
-    assert in_bytes.activation == saved.memory.held
-    assert in_bytes.limit == tuple(2e9 - taken for taken in saved.memory.resident)
+    assert memory is not None
+    assert memory.held == (70 * MB, 80 * MB)
+    workload = workload_of_run(run)
+    in_bytes = with_memory(workload, memory, 2e9)
+    assert in_bytes.activation == memory.held
+    assert in_bytes.limit == tuple(2e9 - taken for taken in memory.resident)
     assert all(
         truth.resident + truth.temporary <= taken <= truth.resident + truth.temporary + truth.output
-        for taken, truth in zip(saved.memory.resident, TRUTH, strict=True)
+        for taken, truth in zip(memory.resident, TRUTH, strict=True)
     )
-    assert with_memory(workload, saved.memory, None).limit is None
+    assert with_memory(workload, memory, None).limit is None
     with pytest.raises(UsageError, match=r"device 1 always holds 902\.\d+ MB; give more"):
-        with_memory(workload, saved.memory, 500e6)
+        with_memory(workload, memory, 500e6)
 
 
 def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None
     assert report.bubble_ratio == report.summary.bubble_ratio[report.headline].mean
     assert report.advice[0].kind == "rank"
     report.save(tmp_path / "report.json")
-    read = bubbleviz.load(tmp_path / "report.json").advice
-    assert all(isinstance(mine, type(read[0])) for mine in report.advice)
-    assert [mine.action for mine in report.advice] == [told.action for told in read]
+    read = bubbleviz.load(tmp_path / "report.json")
+    assert isinstance(read, bubbleviz.RunSummary)
+    assert report.advice == tuple(read.advice)
     assert report.worst_iteration is not None
     ratios = [iteration.ratios[report.headline].value for iteration in report.iterations]
     assert report.worst_iteration.bubble_ratio == max(r for r in ratios if r)
@@ -102,10 +102,11 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: own.save("x.svg", "x.md"), "'x.md': is no bubbleviz.View; save takes"),
         (lambda own, to: own.save(to / "x.foo"), "x.foo: its suffix is not one of "),
         (lambda own, _: own.plot(rows="x")._repr_svg_(), "rows 'x': not one of"),
-        (lambda own, _: bubbleviz.compare(own, 3), "not of the type measured.Report | SavedReport"),  # type: ignore[arg-type]  # as people do
+        (lambda own, _: bubbleviz.compare(own, 3), "; see help(bubbleviz.compare)"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze(None), "paths=None: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
         (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "give what_if, too"),
+        (lambda *_: bubbleviz.simulate(report=3), "Report | RunSummary | str | Path | None; see"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "not of the type str | None"),  # type: ignore[arg-type]  # as people do
         (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "not of the type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': not one of"),
@@ -192,7 +193,7 @@ def test_what_can_be_asked_is_listed() -> None:
     assert ideal.bubble_ratio == pytest.approx(3 / 11)
     assert estimate.bubble_ratio == estimate.stage_ratio
     assert "bubble_ratio" in dir(ideal)
-    for shown in (bubbleviz, ideal, compared, compared.runs[0].saved):
+    for shown in (bubbleviz, ideal, compared):
         assert not [name for name in dir(shown) if name[0] == "_"][1:]
 
 
@@ -313,6 +314,9 @@ def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:
     compared = bubbleviz.compare(saved, after)
 
     assert saved.bubble_ratio == before.bubble_ratio
+    assert isinstance(saved, bubbleviz.RunSummary)
+    simulated_from = [bubbleviz.simulate("zb-h1", report=own) for own in (saved, before)]
+    assert repr(simulated_from[0]) == repr(simulated_from[1])
     assert compared.followed[1][0].verdict == "kept"
     assert repr(compared) == repr(bubbleviz.compare(tmp_path / "before.json", tmp_path / "1.csv"))
     with pytest.raises(bubbleviz.BubblevizError, match="two or more"):

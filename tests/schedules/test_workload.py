@@ -8,9 +8,9 @@ import pytest
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.saved import SavedTime
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.measured_times import measured_workload
+from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.simulation import outcome_of
 from bubbleviz.schedules.workload import Workload
 
@@ -28,9 +28,9 @@ TWO = Workload(
 )
 
 
-def kinds(*rows: tuple[int, int, str, float, int]) -> list[SavedTime]:
+def kinds(*rows: tuple[int, int, str, float, int]) -> list[OperationTimes]:
     return [
-        SavedTime(Phase[phase], median_ns, stage, chunk, virtual_stage)
+        OperationTimes(Phase[phase], median_ns, stage, chunk, virtual_stage)
         for stage, chunk, phase, median_ns, virtual_stage in rows
     ]
 

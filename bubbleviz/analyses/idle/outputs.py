@@ -27,7 +27,9 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import covering, group_sum
 from bubbleviz.model.texts import csv_text, inert, json_text
 from bubbleviz.report.idle_summary import (
+    IDLE,
     IDLE_SCHEMA,
+    IDLE_STEPS,
     ActivityEntry,
     CopyEntry,
     GapChunk,
@@ -41,8 +43,6 @@ from bubbleviz.report.idle_summary import (
 )
 from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, values_of
 
-#: What compare and gate call the idle share of steps, and of spans.
-IDLE_STEPS, IDLE = "idle-steps", "idle"
 COLUMNS = (
     *("rank", "host", "pid", "device_id", "step", "start_ns", "end_ns", "idle_ns", "activity"),
     *("before", "after", "chunks"),

@@ -22,6 +22,7 @@ from bubbleviz.model.texts import counted, one_line
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.report import memory_limits, report
 from bubbleviz.report.memory import measured_memory
+from bubbleviz.report.run_times import memory_of_run, workload_of_run
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
@@ -43,13 +44,13 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.Measure
         MismatchError: it lacks the times of a virtual stage.
         UsageError: the numbers of layers are not those of its virtual stages.
     """
-    saved = read_pipeline(path)
-    workload = measured_workload(
-        saved.kinds, saved.transfer_ns, saved.microbatches, forward_only=True
-    )
+    run = read_pipeline(path)
+    workload = workload_of_run(run, forward_only=True)
     layers, own = evenly_divided(workload, layers_per_stage)
     source = one_line(path, 100)
-    return _model(source, layers, own, workload, (_EVEN,), saved.memory, ran=saved.schedule)
+    return _model(
+        source, layers, own, workload, (_EVEN,), memory_of_run(run), ran=run.schedule_name
+    )
 
 
 def _model(

@@ -14,8 +14,11 @@ from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.render.json_document import pipeline_of
-from bubbleviz.report.saved import SavedReport, of_pipeline, read_summary, saved_run
+from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.report.run_times import memory_of_run, workload_of_run
+from bubbleviz.report.saved import check_pipeline, read_summary
+from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summary import RunSummary
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules.communication.reordering import Communication
@@ -62,54 +65,40 @@ def of_saved(path: str) -> MeasuredRun:
     """Return the run of a JSON report.
 
     Raises:
-        InputError: it cannot be read, is no report, or of no whole pipeline.
-        MismatchError: it lacks the times of a virtual stage.
+        InputError: The file cannot be read, is no report, or is of no whole pipeline.
+        MismatchError: The time of a virtual stage is unknown.
     """
-    summary = read_summary(path)
-    columns = restored(path, summary).tables["operations"]
-    return _measured(
-        path,
-        of_pipeline(path, saved_run(summary)),
-        columns,
-        summary.typical_iteration,
-        overlaps=summary.iterations_overlap,
-        on_gpus=any(profile.kernels for profile in summary.profiles),
-    )
+    run = read_summary(path)
+    operations = restored(path, run).tables["operations"]
+    return _measured(path, check_pipeline(path, run), operations)
 
 
 def of_report(report: Report, source: str) -> MeasuredRun:
     """Return the run of a report.
 
     Raises:
-        InputError: it is of no whole pipeline.
-        MismatchError: it lacks the times of a virtual stage.
+        InputError: The report is of no whole pipeline.
+        MismatchError: The time of a virtual stage is unknown.
     """
-    typical = report.typical_iteration()
-    columns = {name: getattr(report.operations, name) for name in _COLUMNS}
-    return _measured(
-        source,
-        pipeline_of(report),
-        columns,
-        None if typical is None else typical.index,
-        overlaps=report.explanation.period_ns is not None,
-        on_gpus=any(profile.kernels for profile in report.profiles),
-    )
+    run = summary_of(report, by_rank=False, slowdown=False)
+    operations = {name: getattr(report.operations, name) for name in _COLUMNS}
+    return _measured(source, check_pipeline("the run", run), operations)
 
 
-def _measured(
-    source: str,
-    times: SavedReport,
-    columns: Mapping[str, Ints],
-    typical: int | None,
-    *,
-    overlaps: bool,
-    on_gpus: bool,
-) -> MeasuredRun:
-    workload, name = times.workload, times.schedule
+def _measured(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
+    """Return a run with the plan that its typical iteration followed.
+
+    Args:
+        source: Path of the report, or of the profiles.
+        run: Summary of the run.
+        operations: Columns of its operations, by name; empty columns if they were not saved.
+    """
+    workload, name = workload_of_run(run), run.schedule_name
     plans = known.known_plans(workload.placement, workload.microbatches)
     ran = usual = next((plan for plan in plans if plan.name == name), None)
-    if len(columns["rank"]) and typical is not None:
-        ran = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
+    typical = run.typical_iteration
+    if len(operations["rank"]) and typical is not None:
+        ran = order_that_ran(operations, typical, workload.placement, name or "the order that ran")
         if ran is not None and ran.microbatches != workload.microbatches:
             ran = None
         if ran is not None and usual is not None and ran.orders == usual.orders:
@@ -120,11 +109,11 @@ def _measured(
         workload,
         name,
         ran,
-        times.ran_ns,
-        times.restrictions,
-        times.memory,
-        on_gpus,
-        overlaps=overlaps,
+        run.makespan_ns,
+        read_restrictions(run.restrictions),
+        memory_of_run(run),
+        any(profile.kernels for profile in run.profiles),
+        overlaps=run.iterations_overlap,
     )
 
 

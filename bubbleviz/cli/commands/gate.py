@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bubbleviz.report.gate import Check
-    from bubbleviz.report.saved import SavedReport
+    from bubbleviz.report.ratio_summary import ReportSummary
 
     #: A report, its checks, and a line on each promise with whether it was kept.
-    _Verdict: TypeAlias = tuple[SavedReport, tuple[Check, ...], tuple[tuple[str, bool], ...]]
+    _Verdict: TypeAlias = tuple[ReportSummary, tuple[Check, ...], tuple[tuple[str, bool], ...]]
 
 #: Exit code if a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -85,7 +85,7 @@ def gate(
     outputs.check(options.files_of(given))
     promising = None if promised_by is None else measurement.read(promised_by)[0]
     earlier = None if baseline is None else measurement.read(baseline)[0]
-    saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
+    saved = read_saved(reports[0]) if is_saved else measurement.summarize(reports)[0]
     if earlier is not None:
         limits += make_baseline_limits(
             earlier,

@@ -12,13 +12,16 @@ from bubbleviz.cli.selection import PaperOptions, numbers
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
-from bubbleviz.report.saved import read_pipeline, sizes_and_times
+from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.report.run_times import choose_sizes_and_times, measured_times_of_run
+from bubbleviz.report.saved import read_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bubbleviz.model.limitations import Restriction
-    from bubbleviz.report.saved import SavedReport, Sizes
+    from bubbleviz.report.run_times import Sizes
+    from bubbleviz.report.summary import RunSummary
     from bubbleviz.schedules.choices import Choice
     from bubbleviz.schedules.communication.transports import Transport
     from bubbleviz.schedules.ideal import Estimate, GivenMemory, Ideal
@@ -137,7 +140,7 @@ def simulate(
     given = times.given(measured=saved is not None)
     memory = sizes.memory()
     name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
-    named, stage_times = sizes_and_times(saved, (name, p, m), *given)
+    named, stage_times = choose_sizes_and_times(saved, (name, p, m), *given)
     read = None if plan is None else _of_plan(plan, sizes, stage_times, carried)
     if transport is not None and (read is None or read.carried_ms is None):
         raise UsageError(
@@ -160,7 +163,7 @@ def simulate(
         with search_bar() as watch:
             result = theory(*known, stage_times, v, memory=memory, watch=watch)
     if saved is not None:
-        result = replace(result, restrictions=saved.restrictions)
+        result = replace(result, restrictions=read_restrictions(saved.restrictions))
     outputs.names.note(saved)
     view = paper.styled()
 
@@ -172,7 +175,7 @@ def simulate(
 
 
 def _compare(
-    saved: SavedReport | None,
+    saved: RunSummary | None,
     given: tuple[Any, Any, Any, float | None],
     sizes: tuple[str, int, int],
     times: StageTimes,
@@ -190,11 +193,13 @@ def _compare(
     name, p, m = sizes
     schedules, stages, microbatches, chunks = listed
     # Where a time is given, it is not that of the run.
-    run = saved.measured if saved is not None and given == (None,) * 4 else None
+    run = None
+    if saved is not None and given == (None,) * 4:
+        run = measured_times_of_run(saved)
     choices = compare_sizes(
         times, run, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
     )
-    restrictions = () if saved is None else saved.restrictions
+    restrictions = () if saved is None else read_restrictions(saved.restrictions)
 
     def content(shown: _Comparison, name: str, _: str) -> str:
         if name != "json":

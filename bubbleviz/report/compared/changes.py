@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from bubbleviz.errors import BubblevizError
-from bubbleviz.model.texts import one_line, percent
-from bubbleviz.report.compared.pair import SAME_WORK, RunPair, count_stages, sum_work_ns
-from bubbleviz.report.saved import SavedReport
+from bubbleviz.model.texts import one_line, percent, rank_name
+from bubbleviz.report.compared.pair import (
+    SAME_WORK,
+    ReportPair,
+    RunPair,
+    StagePhase,
+    count_stages,
+    median_stage_times,
+    sum_work_ns,
+)
+from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.ratio_summary import ReportSummary
+from bubbleviz.report.restrictions import find_no_pipeline
+from bubbleviz.report.run_times import measured_times_of_run
+from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.choices import Choice, compare_sizes
 
 #: Minimum relative change of a time that is reported.
@@ -22,43 +34,57 @@ _KERNEL_NAME_LENGTH = 100
 #: Maximum ratio of the largest to the smallest change that all stages have in common, minus 1.
 _UNIFORM = 0.03
 
-#: A stage and the label of a phase.
-_StagePhase: TypeAlias = tuple[int, str]
 #: The size of a change in ns, by which changes are ordered, and its sentence.
 _Change: TypeAlias = tuple[float, str]
 
 
-def describe_changes(pair: RunPair) -> Iterator[str]:
+def describe_changes(pair: ReportPair) -> Iterator[str]:
     """Yield a line about each difference between two runs.
 
     Sizes come first, then changes of times, the largest first, then advice that is new.
     """
-    before, after = pair.before, pair.after
-    yield from _describe_sizes(before, after)
-    yield from _describe_prediction(pair)
-    changes = [*_describe_batch(pair), *_describe_kernels(before, after)]
-    if pair.job_difference is None:
-        # Equal stage, rank and link numbers refer to the same hardware only within one job.
-        changes += _describe_stage_times(before.stage_ns, after.stage_ns)
-        changes += _describe_slowdowns(before, after)
-    changes.sort(key=lambda change: -change[0])
-    yield from (sentence for _, sentence in changes)
-    yield from _describe_new_advice(before, after)
-
-
-def _describe_sizes(before: SavedReport, after: SavedReport) -> Iterator[str]:
-    """Yield a line about each of schedule and sizes that is known in both runs and differs."""
-    for name, then, now in (
-        ("schedule", before.schedule, after.schedule),
-        ("microbatches", before.microbatches, after.microbatches),
-        ("ranks", before.ranks, after.ranks),
-        ("stages", count_stages(before), count_stages(after)),
-    ):
+    then_sizes, now_sizes = _list_sizes(pair.before), _list_sizes(pair.after)
+    for name, then in then_sizes.items():
+        now = now_sizes.get(name)
         if then is not None and now is not None and then != now:
             yield f"{name}: {then} -> {now}"
+    if isinstance(pair, RunPair):
+        yield from _describe_prediction(pair)
+        yield from _order_by_size(_describe_times(pair))
+        yield from _describe_new_advice(pair.before, pair.after)
+    else:
+        yield from _order_by_size(_describe_kernels(pair))
 
 
-def _describe_new_advice(before: SavedReport, after: SavedReport) -> Iterator[str]:
+def _order_by_size(changes: Iterable[_Change]) -> Iterator[str]:
+    """Yield the sentences of changes, the largest change first."""
+    yield from (sentence for _, sentence in sorted(changes, key=lambda change: -change[0]))
+
+
+def _describe_times(pair: RunPair) -> Iterator[_Change]:
+    """Yield how times of operations, and costs of ranks and links, changed."""
+    yield from _describe_batch(pair)
+    if pair.job_difference is None:
+        # Equal stage, rank and link numbers refer to the same hardware only within one job.
+        yield from _describe_stage_times(
+            median_stage_times(pair.before), median_stage_times(pair.after)
+        )
+        yield from _describe_slowdowns(pair.before, pair.after)
+
+
+def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
+    """Return the sizes of a run by name, with None for those that are unknown."""
+    if isinstance(report, IdleSummary):
+        return {"ranks": len(report.ranks)}
+    return {
+        "schedule": report.schedule_name,
+        "microbatches": report.microbatches,
+        "ranks": len(report.ranks),
+        "stages": count_stages(report),
+    }
+
+
+def _describe_new_advice(before: RunSummary, after: RunSummary) -> Iterator[str]:
     """Yield a line about each piece of advice whose place the earlier report does not name."""
     earlier_places = {advice.place for advice in before.advice}
     for advice in after.advice:
@@ -69,9 +95,12 @@ def _describe_new_advice(before: SavedReport, after: SavedReport) -> Iterator[st
 
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
     """Yield how well the earlier times predict the later run, if the schedule or sizes differ."""
-    ratio = pair.after.ratio("schedule")
-    measured_ns = None if ratio is None else ratio.window_ns.mean
-    if not measured_ns or pair.before.no_pipeline or pair.after.no_pipeline:
+    window_ns = pair.after.summary.window_ns.get("schedule")
+    measured_ns = None if window_ns is None else window_ns.mean
+    are_pipelines = all(
+        find_no_pipeline(run.restrictions) is None for run in (pair.before, pair.after)
+    )
+    if not measured_ns or not are_pipelines:
         return
     try:
         predicted = _predict(pair)
@@ -99,24 +128,24 @@ def _predict(pair: RunPair) -> Choice | None:
         UsageError: The schedule does not exist in these sizes.
     """
     before, after = pair.before, pair.after
-    if after.schedule is None:
+    if after.schedule_name is None:
         return None
-    times, later_times = before.measured, after.measured
+    times, later_times = measured_times_of_run(before), measured_times_of_run(after)
     sizes = (times.stages, times.microbatches, times.chunks)
     later_sizes = (later_times.stages, later_times.microbatches, later_times.chunks)
     if times.stages != later_times.stages and not _is_same_model(before, after):
         return None
-    is_same_plan = (before.schedule, sizes) == (after.schedule, later_sizes)
+    is_same_plan = (before.schedule_name, sizes) == (after.schedule_name, later_sizes)
     if is_same_plan or times.window_ns is None:
         return None
     stages, microbatches, chunks = later_sizes
     (predicted,) = compare_sizes(
-        times.times, times, [after.schedule], [stages], [microbatches], [chunks]
+        times.times, times, [after.schedule_name], [stages], [microbatches], [chunks]
     )
     return predicted
 
 
-def _is_same_model(before: SavedReport, after: SavedReport) -> bool:
+def _is_same_model(before: RunSummary, after: RunSummary) -> bool:
     """Return whether all stages together compute equally long for a microbatch, within noise."""
     then_ns, now_ns = sum_work_ns(before), sum_work_ns(after)
     return abs(then_ns - now_ns) <= SAME_WORK * min(then_ns, now_ns)
@@ -136,21 +165,30 @@ def _describe_batch(pair: RunPair) -> Iterator[_Change]:
         )
 
 
-def _describe_kernels(before: SavedReport, after: SavedReport) -> Iterator[_Change]:
+def _describe_kernels(pair: ReportPair) -> Iterator[_Change]:
     """Yield the kernels that take more or less time in a step, by name."""
-    if not before.kernel_ns:
+    before_ns, after_ns = _average_kernels(pair.before), _average_kernels(pair.after)
+    if not before_ns:
         return
-    min_change_ns = _MIN_KERNEL_CHANGE * sum(before.kernel_ns.values())
-    for name in {**before.kernel_ns, **after.kernel_ns}:
-        then_ns, now_ns = before.kernel_ns.get(name, 0.0), after.kernel_ns.get(name, 0.0)
+    min_change_ns = _MIN_KERNEL_CHANGE * sum(before_ns.values())
+    for name in {**before_ns, **after_ns}:
+        then_ns, now_ns = before_ns.get(name, 0.0), after_ns.get(name, 0.0)
         change_ns = abs(now_ns - then_ns)
         if change_ns > max(min_change_ns, _MIN_CHANGE * then_ns):
             kernel = one_line(name.partition("(")[0], _KERNEL_NAME_LENGTH)
             yield change_ns, f"kernel {kernel}: {_format_change(then_ns, now_ns)}"
 
 
+def _average_kernels(report: ReportSummary) -> dict[str, float]:
+    """Return the time of kernels per step, or per device without steps, in ns by name."""
+    if not isinstance(report, IdleSummary):
+        return {}
+    n_steps = max(report.summary.iterations, 1)
+    return {kernels.name: kernels.time_ns / n_steps for kernels in report.kernels}
+
+
 def _describe_stage_times(
-    before_ns: Mapping[_StagePhase, float], after_ns: Mapping[_StagePhase, float]
+    before_ns: Mapping[StagePhase, float], after_ns: Mapping[StagePhase, float]
 ) -> Iterator[_Change]:
     """Yield changes of the median times of stages.
 
@@ -163,7 +201,7 @@ def _describe_stage_times(
         for key, then_ns in before_ns.items()
         if then_ns and after_ns.get(key)
     }
-    changed_keys: dict[int, list[_StagePhase]] = {}
+    changed_keys: dict[int, list[StagePhase]] = {}
     for phase in dict.fromkeys(phase for _, phase in factors):
         keys = sorted(key for key in factors if key[1] == phase)
         if _is_uniform([factors[key] for key in keys]):
@@ -198,8 +236,8 @@ def _format_change(before_ns: float, after_ns: float) -> str:
 
 
 def _match_backwards(
-    before_ns: Mapping[_StagePhase, float], after_ns: Mapping[_StagePhase, float]
-) -> tuple[Mapping[_StagePhase, float], Mapping[_StagePhase, float]]:
+    before_ns: Mapping[StagePhase, float], after_ns: Mapping[StagePhase, float]
+) -> tuple[Mapping[StagePhase, float], Mapping[StagePhase, float]]:
     """Return the times with whole backwards if only one of two runs splits its backwards."""
     was_split, is_split = (
         any(phase == "W" for _, phase in times_ns) for times_ns in (before_ns, after_ns)
@@ -211,7 +249,7 @@ def _match_backwards(
     return _merge_backwards(before_ns, label), _merge_backwards(after_ns, label)
 
 
-def _merge_backwards(times_ns: Mapping[_StagePhase, float], label: str) -> dict[_StagePhase, float]:
+def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[StagePhase, float]:
     """Return the times of stages, with one whole backward in place of B, W and BW.
 
     The whole backward is B plus W if both are known, otherwise BW.
@@ -231,13 +269,34 @@ def _merge_backwards(times_ns: Mapping[_StagePhase, float], label: str) -> dict[
     return merged
 
 
-def _describe_slowdowns(before: SavedReport, after: SavedReport) -> Iterator[_Change]:
+def _describe_slowdowns(before: RunSummary, after: RunSummary) -> Iterator[_Change]:
     """Yield the ranks and links that cost more or less of an iteration than before."""
-    ratio = after.ratio(after.headline)
-    window_ns = 0.0 if ratio is None else ratio.window_ns.mean or 0.0
-    for name, now in after.slowdowns.items():
-        then = before.slowdowns.get(name)
+    window_ns = after.summary.window_ns[after.headline].mean or 0.0
+    then_slowdowns = _list_slowdowns(before)
+    for name, now in _list_slowdowns(after).items():
+        then = then_slowdowns.get(name)
         if then is None or abs(now - then) < _MIN_COST:
             continue
         cost = f"cost {percent(now - 1)} of an iteration, {percent(then - 1)} before"
         yield abs(now - then) * window_ns, f"{name}: {cost}"
+
+
+def _list_slowdowns(run: RunSummary) -> dict[str, float]:
+    """Return the slowdowns of links, and of ranks if there are several per stage, by name."""
+    slowdown = run.slowdown
+    if slowdown is None:
+        return {}
+    ranks, links = slowdown.by_rank, slowdown.by_link
+    by_name = {}
+    if len(slowdown.by_replica.number) > 1:
+        names = {
+            rank.index: rank_name(rank.global_rank, rank.index, rank.label) for rank in run.ranks
+        }
+        by_name = {
+            names[index]: times
+            for index, times in zip(ranks.number, ranks.slowdown, strict=True)
+            if index in names
+        }
+    for source, target, times in zip(links.source, links.target, links.slowdown, strict=True):
+        by_name[f"transfers of stages {source}-{target}"] = times
+    return by_name

@@ -15,15 +15,25 @@ from bubbleviz.report.compared.changes import describe_changes
 from bubbleviz.report.compared.followed import AdviceResult, check_advice
 from bubbleviz.report.compared.pair import (
     LONGEST_FIRST,
+    ReportPair,
     RunPair,
     check_same_kind,
     choose_headline_ratio,
     choose_longest_ratio,
+    count_microbatches,
     is_common_ratio,
+    make_pair,
 )
 from bubbleviz.report.compared.significance import SIGNIFICANT, MeanDifference, compare_means
-from bubbleviz.report.saved import SavedRatio, SavedReport
-from bubbleviz.report.summary import Average
+from bubbleviz.report.ratio_summary import (
+    RatioSummary,
+    ReportSummary,
+    describe_kernel_time,
+    has_contradicting_clocks,
+    ratio_of,
+)
+from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.report.summary import Average, RunSummary
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -42,7 +52,7 @@ class ComparedRun:
 
     title: str
     path: str
-    saved: SavedReport
+    saved: ReportSummary
     report: Report | None = None
 
 
@@ -58,7 +68,7 @@ class Cell:
             runs do the same work.
     """
 
-    ratio: SavedRatio | None
+    ratio: RatioSummary | None
     bubble: MeanDifference | None = None
     window_ns: MeanDifference | None = None
     microbatch_ns: MeanDifference | None = None
@@ -99,22 +109,27 @@ class Comparison:
         return choose_longest_ratio([run.saved for run in self.runs])
 
     @property
-    def pairs(self) -> tuple[RunPair, ...]:
+    def pairs(self) -> tuple[ReportPair, ...]:
         """The first run with each other run."""
         first, *others = (run.saved for run in self.runs)
-        return tuple(RunPair(first, other) for other in others)
+        return tuple(make_pair(first, other) for other in others)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Paths of all profiles that were compared."""
-        return tuple(path for run in self.runs for path in run.saved.paths)
+        return tuple(path for run in self._pipelines for path in run.paths)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Names of their hosts, and of hosts that limitations of measured reports name."""
-        saved = (host for run in self.runs for host in run.saved.hosts)
+        saved = (host for run in self._pipelines for host in run.hosts)
         measured = (host for run in self.runs if run.report for host in run.report.hosts)
         return (*saved, *measured)
+
+    @property
+    def _pipelines(self) -> tuple[RunSummary, ...]:
+        """The reports on bubbles; reports on idle time list no hosts and profiles."""
+        return tuple(run.saved for run in self.runs if isinstance(run.saved, RunSummary))
 
     def __dir__(self) -> list[str]:
         """Return the public names."""
@@ -135,10 +150,10 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
     """
     check_same_kind({run.path: run.saved for run in runs})
     first, *others = (run.saved for run in runs)
-    pairs = [RunPair(first, other) for other in others]
-    names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
+    pairs = [make_pair(first, other) for other in others]
+    names = dict.fromkeys(name for run in runs for name in run.saved.summary.bubble_ratio)
     ratios = {
-        name: (Cell(first.ratio(name)), *(_compare_ratio(name, pair) for pair in pairs))
+        name: (Cell(ratio_of(first, name)), *(_compare_ratio(name, pair) for pair in pairs))
         for name in names
     }
     return Comparison(
@@ -197,16 +212,16 @@ def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(numbered)
 
 
-def _compare_ratio(name: str, pair: RunPair) -> Cell:
+def _compare_ratio(name: str, pair: ReportPair) -> Cell:
     """Return a ratio of the later run, with its differences from the earlier run."""
-    before, after = pair.before.ratio(name), pair.after.ratio(name)
+    before, after = ratio_of(pair.before, name), ratio_of(pair.after, name)
     if before is None or after is None:
         return Cell(after)
     per_microbatch = None
     if pair.is_per_microbatch:
         per_microbatch = compare_means(
-            _divide(before.window_ns, pair.before.microbatches or 1),
-            _divide(after.window_ns, pair.after.microbatches or 1),
+            _divide(before.window_ns, count_microbatches(pair.before)),
+            _divide(after.window_ns, count_microbatches(pair.after)),
         )
     return Cell(
         after,
@@ -224,7 +239,7 @@ def _divide(average: Average, divisor: int) -> Average:
 
 
 def _describe_limits(
-    runs: Sequence[ComparedRun], pairs: Sequence[RunPair], ratios: Mapping[str, tuple[Cell, ...]]
+    runs: Sequence[ComparedRun], pairs: Sequence[ReportPair], ratios: Mapping[str, tuple[Cell, ...]]
 ) -> Iterator[str]:
     """Yield sentences on what limits a comparison.
 
@@ -236,17 +251,18 @@ def _describe_limits(
     headline = choose_headline_ratio([run.saved for run in runs])
     yield from _describe_restrictions(runs)
     for run in runs:
-        if run.saved.kernels is not None:
+        kernel_time = describe_kernel_time(run.saved)
+        if kernel_time is not None:
             yield (
-                f"{run.title}: {one_line(run.saved.kernels, 200)}; much time is lost inside or "
+                f"{run.title}: {one_line(kernel_time, 200)}; much time is lost inside or "
                 "beside operations, which its ratios do not show"
             )
     for index, pair in enumerate(pairs, 1):
         cells = {name: (row[0], row[index]) for name, row in ratios.items()}
         yield from _describe_pair_limits(runs[0], runs[index], pair, cells, headline)
-    if few := [run.title for run in runs if run.saved.iterations < 2]:
+    if few := [run.title for run in runs if run.saved.summary.iterations < 2]:
         yield f"a test needs two iterations of each run; too few in {', '.join(few)}"
-    if contradicted := [run.title for run in runs if run.saved.contradicted]:
+    if contradicted := [run.title for run in runs if has_contradicting_clocks(run.saved)]:
         yield f"ratios rely on clocks that contradict each other in {', '.join(contradicted)}"
     yield from _describe_mixture(runs, headline)
 
@@ -254,8 +270,9 @@ def _describe_limits(
 def _describe_restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield a sentence on each run whose ratios are not those of a whole pipeline."""
     for run in runs:
-        if run.saved.restrictions:
-            reasons = "; ".join(restriction.text for restriction in run.saved.restrictions)
+        restrictions = read_restrictions(run.saved.restrictions)
+        if restrictions:
+            reasons = "; ".join(restriction.text for restriction in restrictions)
             yield (
                 f"{run.title}: {reasons}; its ratios are of what its profiles hold, and a "
                 "difference to them need not be one of the pipeline"
@@ -265,7 +282,7 @@ def _describe_restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
 def _describe_pair_limits(
     first: ComparedRun,
     other: ComparedRun,
-    pair: RunPair,
+    pair: ReportPair,
     cells: Mapping[str, tuple[Cell, Cell]],
     headline: str,
 ) -> Iterator[str]:
@@ -285,8 +302,10 @@ def _describe_pair_limits(
             f"{other.title}: within clock uncertainty, {' and '.join(uncertain)} may equal that of "
             f"{first.title}; the test does not include it"
         )
+    if not isinstance(pair, RunPair) or pair.is_per_microbatch:
+        return
     before, after = pair.before.microbatches, pair.after.microbatches
-    if before and after and before != after and not pair.is_per_microbatch:
+    if before and after and before != after:
         yield (
             f"{other.title}: {counted(after, 'microbatch', 'microbatches')} hold about the work of "
             f"{before:,} of {first.title}, so whole iterations are compared"
@@ -322,7 +341,7 @@ def _describe_no_gain(
     )
 
 
-def _format_ratio(ratio: SavedRatio | None) -> str:
+def _format_ratio(ratio: RatioSummary | None) -> str:
     if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         return "unknown"
     return f"{percent(ratio.bubble.mean)} of {ratio.window_ns.mean / 1e6:,.3f} ms"
@@ -348,7 +367,7 @@ def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[st
     primary = _list_if_different(runs, [run.saved.headline for run in runs])
     if primary is not None:
         yield f"the primary ratios differ ({primary}); {_explain_headline(headline, runs)}"
-    ranks = _list_if_different(runs, [f"{run.saved.ranks:,}" for run in runs])
+    ranks = _list_if_different(runs, [f"{len(run.saved.ranks):,}" for run in runs])
     if ranks is not None:
         yield (
             f"the runs have different numbers of ranks ({ranks}): these are different jobs, and "

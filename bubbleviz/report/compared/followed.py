@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.texts import percent
 from bubbleviz.report.advice import StepCode
-from bubbleviz.report.compared.pair import RunPair
+from bubbleviz.report.compared.pair import ReportPair, RunPair
 from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, format_saving
 from bubbleviz.report.summary import AdviceEntry
@@ -77,7 +77,7 @@ class AdviceResult:
         return f"{self.action}: promised {promised}; {self.change}; {self.outcome}: {self.verdict}"
 
 
-def check_advice(pair: RunPair) -> tuple[AdviceResult, ...]:
+def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
     """Check each piece of advice of the earlier report against the later run.
 
     Advice counts as followed only if the fault that it names shrank by more than noise, and the
@@ -86,8 +86,10 @@ def check_advice(pair: RunPair) -> tuple[AdviceResult, ...]:
     each kind only the first piece is checked.
 
     Returns:
-        The results, in the order of the advice.
+        The results, in the order of the advice. Reports on idle time have none.
     """
+    if not isinstance(pair, RunPair):
+        return ()
     before = pair.before
     results, kinds = [], set[str]()
     for advice in before.advice:
@@ -154,9 +156,10 @@ def _more_microbatches(pair: RunPair) -> AdviceEntry | None:
     """
     before, after = pair.before, pair.after
     ratio = before.bubble_ratio
-    if StepCode.MORE_MICROBATCHES not in before.first_codes or ratio is None:
+    is_advised = any(step.code == StepCode.MORE_MICROBATCHES for step in before.first)
+    if not is_advised or ratio is None:
         return None
-    parts = dict(before.bubble_parts)
+    parts = {part.name: part.share for part in before.summary.bubble_parts}
     staying = sum(parts.get(cause.label, 0.0) for cause in (Cause.COMMUNICATION, Cause.QUEUED))
     times = (after.microbatches or 0) / (before.microbatches or 1)
     saving = (ratio - staying) * (1 - 1 / (times if times > 1 else 2.0))
@@ -169,10 +172,10 @@ def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
     The share is None if the runs have no window in common.
     """
     for name in (window, pair.before.headline, "step"):
-        before, after = pair.before.ratio(name), pair.after.ratio(name)
+        before, after = (run.summary.window_ns.get(name) for run in (pair.before, pair.after))
         if before is None or after is None:
             continue
-        then_ns, now_ns = before.window_ns.mean, after.window_ns.mean
+        then_ns, now_ns = before.mean, after.mean
         if then_ns and now_ns is not None:
             return 1 - pair.equal_work * now_ns / then_ns, name
     return None, window

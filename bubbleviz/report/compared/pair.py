@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import COUNTED
-
-if TYPE_CHECKING:
-    from bubbleviz.report.saved import SavedReport
+from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.ratio_summary import ReportSummary, ratio_of
+from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 
 #: Labels of the phases whose times add up to the work of a microbatch.
 COMPUTE = frozenset(phase.label for phase in COUNTED)
@@ -25,27 +26,61 @@ LONGEST_FIRST = ("period", "step")
 
 
 @dataclass(frozen=True)
-class RunPair:
-    """Reports of two runs.
+class ReportPair:
+    """Two reports, on the bubbles of two runs or on their idle time.
 
     Attributes:
         before: Report of the earlier run.
         after: Report of the later run.
     """
 
-    before: SavedReport
-    after: SavedReport
+    before: ReportSummary
+    after: ReportSummary
+
+    @property
+    def job_difference(self) -> str | None:
+        """Clause that says how the two jobs differ, or None if they may be the same job."""
+        then, now = len(self.before.ranks), len(self.after.ranks)
+        return None if then == now else f"the runs have {then:,} and {now:,} ranks"
+
+    @property
+    def equal_work(self) -> float:
+        """Number of later iterations that do the work of one earlier iteration."""
+        return 1.0
+
+    @property
+    def is_per_microbatch(self) -> bool:
+        """Whether times per microbatch are compared, because iterations do unequal work."""
+        return self.equal_work != 1
 
     @cached_property
+    def longest_ratio(self) -> str:
+        """Name of the ratio whose windows give the iteration time of both runs."""
+        return choose_longest_ratio((self.before, self.after))
+
+
+@dataclass(frozen=True)
+class RunPair(ReportPair):
+    """Two reports on the bubbles of runs.
+
+    Attributes:
+        before: Report of the earlier run.
+        after: Report of the later run.
+    """
+
+    before: RunSummary
+    after: RunSummary
+
+    @property
     def job_difference(self) -> str | None:
         """Clause that says how the two jobs differ, or None if they may be the same job.
 
         Two runs of the same job have equal numbers of ranks and stages.
         """
-        before, after = self.before, self.after
-        if before.ranks != after.ranks:
-            return f"the runs have {before.ranks:,} and {after.ranks:,} ranks"
-        then, now = count_stages(before), count_stages(after)
+        other_ranks = super().job_difference
+        if other_ranks is not None:
+            return other_ranks
+        then, now = count_stages(self.before), count_stages(self.after)
         if then is not None and now is not None and then != now:
             return f"the runs have {then:,} and {now:,} stages"
         return None
@@ -67,28 +102,62 @@ class RunPair:
         is_divided = abs(math.log(times)) > abs(math.log(times / share))
         return 1.0 if is_divided else share
 
-    @property
-    def is_per_microbatch(self) -> bool:
-        """Whether times per microbatch are compared, because iterations do unequal work."""
-        return self.equal_work != 1
 
-    @cached_property
-    def longest_ratio(self) -> str:
-        """Name of the ratio whose windows give the iteration time of both runs."""
-        return choose_longest_ratio((self.before, self.after))
+def make_pair(before: ReportSummary, after: ReportSummary) -> ReportPair:
+    """Return a pair of reports of one kind."""
+    if isinstance(before, RunSummary) and isinstance(after, RunSummary):
+        return RunPair(before, after)
+    return ReportPair(before, after)
 
 
-def sum_work_ns(run: SavedReport) -> float:
+#: A stage, or -1 if it is unknown, and the label of a phase.
+StagePhase: TypeAlias = tuple[int, str]
+
+
+def median_stage_times(run: RunSummary) -> dict[StagePhase, float]:
+    """Return the median time of each stage and phase in ns, summed over the stage's chunks."""
+    return _sum_over_chunks(run, lambda kind: kind.median_ns)
+
+
+def mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
+    """Return the mean time of each stage and phase in ns, summed over the stage's chunks.
+
+    Operations without a mean count with their median.
+    """
+    return _sum_over_chunks(run, lambda kind: kind.mean_ns or kind.median_ns)
+
+
+def _sum_over_chunks(
+    run: RunSummary, time_of: Callable[[PhaseTimeEntry], float]
+) -> dict[StagePhase, float]:
+    total_ns: dict[StagePhase, float] = {}
+    for kind in run.phase_times:
+        key = stage_phase(kind)
+        total_ns[key] = total_ns.get(key, 0.0) + time_of(kind)
+    return total_ns
+
+
+def stage_phase(kind: PhaseTimeEntry) -> StagePhase:
+    """Return the stage and the phase of a kind of operations."""
+    return NONE if kind.stage is None else kind.stage, kind.phase
+
+
+def sum_work_ns(run: RunSummary) -> float:
     """Return the compute time of a microbatch, summed over all stages."""
-    return sum(ns for (_, phase), ns in run.stage_ns.items() if phase in COMPUTE)
+    return sum(ns for (_, phase), ns in median_stage_times(run).items() if phase in COMPUTE)
 
 
-def count_stages(run: SavedReport) -> int | None:
+def count_microbatches(report: ReportSummary) -> int:
+    """Return the number of microbatches of an iteration, or 1 if it is unknown."""
+    return 1 if isinstance(report, IdleSummary) else report.microbatches or 1
+
+
+def count_stages(run: RunSummary) -> int | None:
     """Return the number of stages whose times are known, or None if there are none."""
-    return len({stage for stage, _ in run.stage_ns}) or None
+    return len({stage for stage, _ in median_stage_times(run)}) or None
 
 
-def choose_headline_ratio(runs: Sequence[SavedReport]) -> str:
+def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
     """Return the name of the ratio that runs are compared by, whatever their order.
 
     This is the primary ratio if all runs have the same one. Otherwise it is the ratio with the
@@ -98,18 +167,18 @@ def choose_headline_ratio(runs: Sequence[SavedReport]) -> str:
     primary = sorted({run.headline for run in runs})
     if len(primary) == 1:
         return primary[0]
-    others = [ratio.name for run in runs for ratio in run.ratios]
+    others = [name for run in runs for name in run.summary.bubble_ratio]
     candidates = (*LONGEST_FIRST, *primary, *others)
     return next((name for name in candidates if is_common_ratio(name, runs)), primary[0])
 
 
-def is_common_ratio(name: str, runs: Sequence[SavedReport]) -> bool:
+def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
     """Return whether all runs have a mean of a ratio."""
-    ratios = [run.ratio(name) for run in runs]
+    ratios = [ratio_of(run, name) for run in runs]
     return all(ratio is not None and ratio.bubble.mean is not None for ratio in ratios)
 
 
-def choose_longest_ratio(runs: Sequence[SavedReport]) -> str:
+def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
     """Return the name of the ratio whose windows give the iteration time.
 
     This is the ratio with the longest window that all runs have. Shorter windows leave out the
@@ -124,15 +193,15 @@ def choose_longest_ratio(runs: Sequence[SavedReport]) -> str:
     return primary
 
 
-def _is_testable(run: SavedReport, name: str, primary: str) -> bool:
+def _is_testable(run: ReportSummary, name: str, primary: str) -> bool:
     """Return whether a run has two windows of a ratio, or as many as of the primary ratio."""
-    ratio, primary_ratio = run.ratio(name), run.ratio(primary)
+    ratio, primary_ratio = ratio_of(run, name), ratio_of(run, primary)
     if ratio is None or primary_ratio is None:
         return False
     return ratio.window_ns.n >= min(2, primary_ratio.window_ns.n)
 
 
-def check_same_kind(reports: Mapping[str, SavedReport]) -> None:
+def check_same_kind(reports: Mapping[str, ReportSummary]) -> None:
     """Check that all reports are on bubbles, or all on idle time.
 
     Args:
@@ -141,9 +210,9 @@ def check_same_kind(reports: Mapping[str, SavedReport]) -> None:
     Raises:
         UsageError: There are reports of both kinds.
     """
-    path_of_kind = {saved.of_pipeline: path for path, saved in reports.items()}
+    path_of_kind = {type(report): path for path, report in reports.items()}
     if len(path_of_kind) > 1:
         raise UsageError(
-            f"{path_of_kind[False]} is on idle time, and {path_of_kind[True]} on the bubbles of a "
-            "pipeline; compare reports of one kind"
+            f"{path_of_kind[IdleSummary]} is on idle time, and {path_of_kind[RunSummary]} on the "
+            "bubbles of a pipeline; compare reports of one kind"
         )

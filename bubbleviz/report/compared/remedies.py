@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import percent
-from bubbleviz.report.compared.pair import COMPUTE, SAME_WORK, RunPair
+from bubbleviz.report.compared.pair import (
+    COMPUTE,
+    SAME_WORK,
+    RunPair,
+    mean_stage_times,
+    median_stage_times,
+    stage_phase,
+)
 from bubbleviz.report.promise import MICROBATCHES
 
 if TYPE_CHECKING:
-    from bubbleviz.report.saved import SavedReport
-    from bubbleviz.report.summary import AdviceEntry
+    from bubbleviz.report.summary import AdviceEntry, RunSummary
 
 #: Minimum relative change of a time or a measure; a smaller one is noise, whatever its spread.
 _NOISE = 0.02
@@ -59,8 +65,8 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
         return _describe_microbatches(before, after)
     if advice.stages:
         return _describe_stages(advice.stages, before, after)
-    if advice.kind == "launch-gaps" and len(advice.ranks) in {0, before.ranks}:
-        first, last = before.launch_gap, after.launch_gap
+    if advice.kind == "launch-gaps" and len(advice.ranks) in {0, len(before.ranks)}:
+        first, last = before.summary.launch_gap, after.summary.launch_gap
         if first is not None and last is not None:
             return _is_better(first, first, last), _describe_gaps(first, last)
     repeated = next((later for later in after.advice if later.place == advice.place), None)
@@ -84,9 +90,8 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
     if pair.job_difference is not None:
         return pair.job_difference
     before, after = pair.before, pair.after
-    schedules = [
-        _RECOGNISED_AS.get(run.schedule, run.schedule) for run in (before, after) if run.schedule
-    ]
+    names = [run.schedule_name for run in (before, after) if run.schedule_name is not None]
+    schedules = [_RECOGNISED_AS.get(name, name) for name in names]
     if not _split_kinds(advice) & _ORDER_KINDS and len(set(schedules)) > 1:
         return f"the schedule is {schedules[1]}, was {schedules[0]}"
     microbatches = [run.microbatches for run in (before, after) if run.microbatches]
@@ -101,18 +106,19 @@ def _split_kinds(advice: AdviceEntry) -> set[str]:
 
 
 def _describe_schedule(
-    advice: AdviceEntry, before: SavedReport, after: SavedReport
+    advice: AdviceEntry, before: RunSummary, after: RunSummary
 ) -> tuple[bool, str]:
     """Return whether the advised schedule ran, and a clause that names the schedule that ran."""
-    if before.schedule == after.schedule:
-        return False, f"the schedule is still {after.schedule or 'unknown'}"
-    wanted, ran = (_RECOGNISED_AS.get(name, name) for name in (advice.place, after.schedule or ""))
-    advised = "" if ran == wanted else f", not {advice.place}"
-    change = f"the schedule is {after.schedule or 'unknown'}{advised}, was {before.schedule}"
-    return not advised, change
+    then, now = before.schedule_name, after.schedule_name
+    if then == now:
+        return False, f"the schedule is still {now or 'unknown'}"
+    wanted, ran = (_RECOGNISED_AS.get(name, name) for name in (advice.place, now or ""))
+    is_advised = ran == wanted
+    advised = "" if is_advised else f", not {advice.place}"
+    return is_advised, f"the schedule is {now or 'unknown'}{advised}, was {then}"
 
 
-def _describe_microbatches(before: SavedReport, after: SavedReport) -> tuple[bool, str]:
+def _describe_microbatches(before: RunSummary, after: RunSummary) -> tuple[bool, str]:
     """Return whether there are more microbatches, and a clause with their number."""
     now, then = after.microbatches or 0, before.microbatches or 0
     change = f"iterations have {now or 'unknown'} microbatches"
@@ -121,20 +127,21 @@ def _describe_microbatches(before: SavedReport, after: SavedReport) -> tuple[boo
 
 
 def _describe_stages(
-    stages: tuple[int, ...], before: SavedReport, after: SavedReport
+    stages: tuple[int, ...], before: RunSummary, after: RunSummary
 ) -> tuple[bool, str]:
     """Return whether stages have less work, relative to the other stages, and a clause on it.
 
     The clause is about the stage and phase whose time fell most. Communication is not work, so its
     phases are left out.
     """
+    before_ns, after_ns = median_stage_times(before), median_stage_times(after)
     times = [
         (now_ns / then_ns, stage, phase, then_ns, now_ns)
-        for (stage, phase), then_ns in before.stage_ns.items()
+        for (stage, phase), then_ns in before_ns.items()
         if stage in stages
         and phase in COMPUTE
         and then_ns
-        and (now_ns := after.stage_ns.get((stage, phase), 0.0))
+        and (now_ns := after_ns.get((stage, phase), 0.0))
     ]
     if not times:
         return False, "times of its stages are unknown"
@@ -151,21 +158,25 @@ def _describe_stages(
     return is_less, change
 
 
-def _compare_other_work(before: SavedReport, after: SavedReport, stages: tuple[int, ...]) -> float:
+def _compare_other_work(before: RunSummary, after: RunSummary, stages: tuple[int, ...]) -> float:
     """Return the ratio of the later to the earlier work of all stages but ``stages``.
 
     The ratio is 1 if either is unknown.
     """
     then_ns, now_ns = (
-        sum(ns for stage, ns in _sum_by_stage(run.stage_ns).items() if stage not in stages)
+        sum(
+            ns
+            for stage, ns in _sum_by_stage(median_stage_times(run)).items()
+            if stage not in stages
+        )
         for run in (before, after)
     )
     return now_ns / then_ns if then_ns and now_ns else 1.0
 
 
-def _estimate_median_noise(run: SavedReport, stage: int, phase: str) -> float:
+def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
     """Return how far chance may move the median time of a stage and phase, as a share of it."""
-    kinds = [kind for kind in run.kinds if (kind.stage, kind.phase.label) == (stage, phase)]
+    kinds = [kind for kind in run.phase_times if stage_phase(kind) == (stage, phase)]
     variances = [(kind.std_ns or 0.0) ** 2 / max(kind.n, 1) for kind in kinds]
     median_ns = sum(kind.median_ns for kind in kinds)
     error_ns = _MEDIAN_ERROR * math.sqrt(sum(variances))
@@ -241,14 +252,14 @@ class _WorkChange:
     total: float
 
 
-def _describe_unnamed_work(advice: AdviceEntry, before: SavedReport, after: SavedReport) -> str:
+def _describe_unnamed_work(advice: AdviceEntry, before: RunSummary, after: RunSummary) -> str:
     """Return a clause on work that changed and that advice does not name, or "" if none did.
 
     Medians and means must both show the change.
     """
     changes = (
-        _compare_work(before.stage_ns, after.stage_ns),
-        _compare_work(_mean_ns(before), _mean_ns(after)),
+        _compare_work(median_stage_times(before), median_stage_times(after)),
+        _compare_work(mean_stage_times(before), mean_stage_times(after)),
     )
     changed_stages = _find_changed_stages(changes)
     if _split_kinds(advice) & {"schedule", MICROBATCHES} or advice.stages:
@@ -273,13 +284,13 @@ def _describe_unnamed_work(advice: AdviceEntry, before: SavedReport, after: Save
     return ""
 
 
-def _has_moved_work(before: SavedReport, after: SavedReport, stages: tuple[int, ...]) -> bool:
+def _has_moved_work(before: RunSummary, after: RunSummary, stages: tuple[int, ...]) -> bool:
     """Return whether the work that stages lost went to the other stages.
 
     Otherwise the stages only got faster, and their layers stayed. The answer is True if the moved
     work would be too little per stage to stand out from noise.
     """
-    then_ns, now_ns = (_sum_by_stage(run.stage_ns) for run in (before, after))
+    then_ns, now_ns = (_sum_by_stage(median_stage_times(run)) for run in (before, after))
     lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
     others_ns = sum(ns for stage, ns in then_ns.items() if stage not in stages)
     expected = lost_ns / others_ns if others_ns else 0.0
@@ -287,13 +298,13 @@ def _has_moved_work(before: SavedReport, after: SavedReport, stages: tuple[int, 
     return expected < 2 * _NOISE or gained >= expected / 2
 
 
-def _find_named_stages(advice: AdviceEntry, before: SavedReport) -> set[int | None]:
+def _find_named_stages(advice: AdviceEntry, before: RunSummary) -> set[int | None]:
     """Return the stages whose work the advice is to reduce, by the ranks that it names."""
     if _split_kinds(advice) <= _DELAY_KINDS:
         return set()
-    all_ranks = range(len(before.stage_of_rank))
+    all_ranks = range(len(before.ranks))
     ranks = [rank for rank in advice.ranks if rank in all_ranks] or all_ranks
-    return {before.stage_of_rank[rank] for rank in ranks}
+    return {before.ranks[rank].stage for rank in ranks}
 
 
 def _sum_by_stage(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]:
@@ -303,18 +314,6 @@ def _sum_by_stage(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]
         if phase in COMPUTE:
             work_ns[stage] = work_ns.get(stage, 0.0) + ns
     return work_ns
-
-
-def _mean_ns(run: SavedReport) -> dict[tuple[int, str], float]:
-    """Return mean times by stage and phase, summed over chunks.
-
-    Operations without a mean count with their median.
-    """
-    total: dict[tuple[int, str], float] = {}
-    for kind in run.kinds:
-        key = kind.stage, kind.phase.label
-        total[key] = total.get(key, 0.0) + (kind.mean_ns or kind.median_ns)
-    return total
 
 
 def _compare_work(

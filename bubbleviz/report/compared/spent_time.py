@@ -1,0 +1,43 @@
+"""How a rank spends the window of a ratio: on work, and idle for one cause or another."""
+
+from __future__ import annotations
+
+from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.ratio_summary import ReportSummary, ratio_of
+
+
+def divide_window(report: ReportSummary, ratio: str) -> dict[str, float]:
+    """Return the work and the bubble of a rank in the window of a ratio, in ns.
+
+    The result is empty if the ratio or its window is unknown.
+    """
+    numbers = ratio_of(report, ratio)
+    if numbers is None or numbers.bubble.mean is None or numbers.window_ns.mean is None:
+        return {}
+    window_ns, bubble = numbers.window_ns.mean, numbers.bubble.mean
+    work, idle = ("busy", "idle") if isinstance(report, IdleSummary) else ("work", "bubble")
+    return {work: (1 - bubble) * window_ns, idle: bubble * window_ns}
+
+
+def divide_primary_window(report: ReportSummary) -> dict[str, float]:
+    """Return the work of a rank in the window of the primary ratio, and each cause of its bubble.
+
+    Times are in ns. The result is empty if the ratio or its window is unknown.
+    """
+    divided = divide_window(report, report.headline)
+    if not divided:
+        return {}
+    window_ns = sum(divided.values())
+    work, _ = divided.items()
+    causes = {part.name: part.share * window_ns for part in report.summary.bubble_parts}
+    return dict([work]) | causes
+
+
+def find_first_cause(report: ReportSummary) -> tuple[str, float] | None:
+    """Return the largest part of the bubble and its share of it, or None if there is none."""
+    shares = {part.name: part.share for part in report.summary.bubble_parts}
+    total = sum(shares.values())
+    if not total:
+        return None
+    largest = max(shares, key=shares.__getitem__)
+    return largest, shares[largest] / total

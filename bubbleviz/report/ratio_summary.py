@@ -1,0 +1,64 @@
+"""The ratios of a saved report, which is on the bubbles of a run or on idle time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.summary import Average, RunSummary
+
+#: A saved report: of ``analyze``, or of ``idle``.
+ReportSummary: TypeAlias = RunSummary | IdleSummary
+
+
+@dataclass(frozen=True)
+class RatioSummary:
+    """One ratio of a saved report.
+
+    Attributes:
+        name: Name of the ratio.
+        bubble: The ratio, over the averaged iterations.
+        window_ns: Length of its window.
+        interval: Lower and upper bound of the mean, given the uncertainty of the clocks, or None if
+            the bounds are unknown or the ratio does not compare clocks.
+        contradicted: Whether the ratio needs clocks that contradict each other.
+    """
+
+    name: str
+    bubble: Average
+    window_ns: Average
+    interval: tuple[float, float] | None = None
+    contradicted: bool = False
+
+
+def ratio_of(report: ReportSummary, name: str) -> RatioSummary | None:
+    """Return a ratio of a report, or None if the report does not have it."""
+    numbers = report.summary
+    if name not in numbers.bubble_ratio:
+        return None
+    bubble, window_ns = numbers.bubble_ratio[name], numbers.window_ns[name]
+    if isinstance(report, IdleSummary):
+        return RatioSummary(name, bubble, window_ns)
+    intervals = report.summary.bubble_interval
+    # Ratios that compare clocks have an entry, even if their bounds are unknown.
+    is_contradicted = name in intervals and has_contradicting_clocks(report)
+    is_contradicted |= any(iteration.clock_set for iteration in report.iterations)
+    return RatioSummary(name, bubble, window_ns, intervals.get(name), is_contradicted)
+
+
+def has_contradicting_clocks(report: ReportSummary) -> bool:
+    """Return whether any ratio of a report needs clocks that contradict each other."""
+    if isinstance(report, IdleSummary):
+        return False
+    return any(iteration.clocks_contradict for iteration in report.iterations)
+
+
+def describe_kernel_time(report: ReportSummary) -> str | None:
+    """Return how long kernels ran, in words, or None if the primary ratio shows it."""
+    return None if isinstance(report, IdleSummary) else report.summary.kernel_time.sentence
+
+
+def has_iterations(report: ReportSummary) -> bool:
+    """Return whether the windows of the primary ratio are iterations, or steps, not captures."""
+    return report.has_steps if isinstance(report, IdleSummary) else True

@@ -1,0 +1,145 @@
+"""The times and memory of a saved run, as schedules are simulated and planned with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import Any, TypeAlias
+
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import Phase, phase_of_label
+from bubbleviz.report.memory import measured_memory
+from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
+from bubbleviz.schedules.known import SCHEDULES
+from bubbleviz.schedules.measured_times import (
+    MeasuredTimes,
+    StageTimes,
+    measured_times,
+    measured_workload,
+    of_stages,
+)
+from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
+from bubbleviz.schedules.workload import Workload
+
+#: The name of a schedule, and its numbers of stages and of microbatches; None if unknown.
+Sizes: TypeAlias = tuple[str | None, int | None, int | None]
+
+
+def operation_times(run: RunSummary) -> tuple[OperationTimes, ...]:
+    """Return the times of each kind of operations, with -1 for numbers that are unknown."""
+    return tuple(map(_operation_times, run.phase_times))
+
+
+def _operation_times(entry: PhaseTimeEntry) -> OperationTimes:
+    return OperationTimes(
+        phase=phase_of_label(entry.phase) or Phase.F,
+        median_ns=entry.median_ns,
+        stage=_number(entry.stage),
+        chunk=_number(entry.chunk),
+        virtual_stage=_number(entry.virtual_stage),
+        gap_ns=entry.gap_ns,
+        pipeline_ns=entry.pipeline_ns,
+        mean_ns=entry.mean_ns,
+        std_ns=entry.std_ns,
+    )
+
+
+def _number(number: int | None) -> int:
+    """Return a number, or -1 if it is unknown."""
+    return NONE if number is None else number
+
+
+def workload_of_run(run: RunSummary, *, forward_only: bool = False) -> Workload:
+    """Return the times of virtual stages; see :func:`.measured_times.measured_workload`.
+
+    Raises:
+        MismatchError: The time of a virtual stage is unknown.
+    """
+    times = operation_times(run)
+    return measured_workload(times, run.transfer_ns, run.microbatches, forward_only=forward_only)
+
+
+def measured_times_of_run(run: RunSummary) -> MeasuredTimes:
+    """Return the times of stages, with which other schedules are simulated.
+
+    Raises:
+        MismatchError: The time of a virtual stage is unknown.
+    """
+    window_ns = run.summary.window_ns.get("schedule")
+    n_iterations = 0 if window_ns is None else window_ns.n
+    n_operations = n_iterations * (run.microbatches or 0)
+    times = [
+        _average_all(kind) if entry.n == n_operations else kind
+        for entry, kind in zip(run.phase_times, operation_times(run), strict=True)
+    ]
+    measured = measured_times(times, run.transfer_ns, run.microbatches)
+    measured = replace(measured, lengths=run.microbatch_lengths)
+    schedule = run.schedule_name or ""
+    is_known = schedule in {rule.name for rule in SCHEDULES}
+    if not is_known or window_ns is None or not window_ns.mean:
+        return measured
+    window = (window_ns.mean, window_ns.std or 0.0, window_ns.n)
+    return replace(measured, schedule=schedule, window_ns=window)
+
+
+def _average_all(times: OperationTimes) -> OperationTimes:
+    """Return times that are averaged over all iterations instead of the typical one.
+
+    For a single pipeline, more samples give a better estimate.
+    """
+    if times.pipeline_ns is None:
+        return times
+    return replace(times, pipeline_ns=times.mean_ns)
+
+
+def memory_of_run(run: RunSummary) -> MeasuredMemory | None:
+    """Return the memory of virtual stages in bytes, or None if it was not measured."""
+    if run.memory is None:
+        return None
+    stage_of_virtual = {
+        _number(entry.virtual_stage): _number(entry.stage) for entry in run.phase_times
+    }
+    return measured_memory(run.memory, stage_of_virtual)
+
+
+def choose_sizes_and_times(
+    run: RunSummary | None,
+    sizes: Sizes,
+    tf: float | Sequence[float] | None,
+    tb: float | Sequence[float] | None,
+    tw: float | Sequence[float] | None,
+    tcomm: float | None,
+) -> tuple[Sizes, StageTimes]:
+    """Return the sizes and times to simulate: those given, and for the others those of a run.
+
+    Args:
+        run: The run, or None for times of 1 ms, and transfers of 0 ms.
+        sizes: The given sizes.
+        tf: Time of a forward in ms, one for all stages or one per stage, or None if not given.
+        tb: Time of a backward for the input, likewise.
+        tw: Time of a backward for the weights, likewise.
+        tcomm: Time of a transfer in ms, or None if not given.
+
+    Raises:
+        MismatchError: The time of a virtual stage of the run is unknown.
+    """
+    times = StageTimes((1.0,), (1.0,), (1.0,))
+    if run is not None:
+        measured = measured_times_of_run(run)
+        schedule, stages, microbatches = sizes
+        stages = measured.stages if stages is None else stages
+        times = of_stages(measured.times, stages)
+        sizes = (
+            run.schedule_name if schedule is None else schedule,
+            stages,
+            measured.microbatches if microbatches is None else microbatches,
+        )
+    given: dict[str, Any] = {
+        name: (float(ms),) if isinstance(ms, (int, float, Real)) else tuple(map(float, ms))
+        for name, ms in (("forward_ms", tf), ("backward_ms", tb), ("weight_ms", tw))
+        if ms is not None
+    }
+    given |= {} if tcomm is None else {"transfer_ms": tcomm}
+    # With a given time, virtual stages no longer take what was measured.
+    return sizes, replace(times, measured=None, **given) if given else times

@@ -1,0 +1,239 @@
+"""Saved reports with chosen numbers, without a run that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bubbleviz.explain.slowdown.slowdowns import ReplayError
+from bubbleviz.report.idle_summary import IDLE_SCHEMA, IdleNumbers, IdleSummary
+from bubbleviz.report.summary import (
+    SCHEMA,
+    AdviceEntry,
+    Average,
+    IterationEntry,
+    KernelTimeEntry,
+    LinkSlowdowns,
+    Numbers,
+    PhaseTimeEntry,
+    RankEntry,
+    RestrictionEntry,
+    RunSummary,
+    ScheduleEntry,
+    SlowdownColumns,
+    SlowdownEntry,
+    StepSummary,
+    TimePart,
+)
+
+#: Statistics of a ratio, and of its window.
+Ratio = tuple[Average, Average]
+
+
+def saved_run(
+    ratios: Mapping[str, Ratio],
+    *,
+    headline: str = "schedule",
+    version: str = "1",
+    ranks: int = 4,
+    microbatches: int | None = None,
+    schedule: str | None = None,
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+    stage_ns: Mapping[tuple[int, str], float] | None = None,
+    slowdown: SlowdownEntry | None = None,
+    advice: Sequence[AdviceEntry] = (),
+    restrictions: Sequence[RestrictionEntry] = (),
+    bubble_parts: Sequence[tuple[str, float]] = (),
+    contradicted: bool = False,
+) -> RunSummary:
+    """Return a report on bubbles.
+
+    Args:
+        ratios: Ratios by name.
+        headline: Name of the primary ratio.
+        version: Version of bubbleviz.
+        ranks: Number of ranks; the last one is rank 13 on host node3.
+        microbatches: Number of microbatches of its only iteration.
+        schedule: Name of the schedule, or None if it is unknown.
+        intervals: Clock bounds of ratios.
+        stage_ns: Times of operations by stage and phase.
+        slowdown: Slowdowns of ranks and links.
+        advice: Advice, the largest saving first.
+        restrictions: Restrictions.
+        bubble_parts: Parts of the bubble, as shares of the window of the primary ratio.
+        contradicted: Whether clocks contradict each other.
+    """
+    primary = ratios.get(headline) or next(iter(ratios.values()))
+    summary = Numbers(
+        iterations=primary[0].n,
+        bubble_ratio={name: bubble for name, (bubble, _) in ratios.items()},
+        bubble_interval=dict(intervals or {}),
+        bubble_low={},
+        bubble_overhead={},
+        window_ns={name: window_ns for name, (_, window_ns) in ratios.items()},
+        cause_ns={},
+        bubble_parts=[TimePart(name, name, share, 0.0) for name, share in bubble_parts],
+        kernel_time=KernelTimeEntry(0, 0, 0, 0, 0, 0, None, beside_headline=False, sentence=None),
+        launch_gap=None,
+        step=StepSummary("step", [], None),
+    )
+    return RunSummary(
+        schema=SCHEMA,
+        version=version,
+        kind="training",
+        headline=headline,
+        headline_reason="",
+        convention="",
+        profiles=[],
+        ranks=[*map(_rank, range(ranks - 1)), _rank(ranks - 1, 13, "node3 GPU 1")],
+        what_to_do_first=None,
+        first=[],
+        then=[],
+        advice=list(advice),
+        restrictions=list(restrictions),
+        typical_iteration=0,
+        iterations_overlap=False,
+        iterations=[_iteration(microbatches, contradicted=contradicted)],
+        summary=summary,
+        schedule=None if schedule is None else _schedule(schedule),
+        plan=None,
+        phase_times=[phase_time(*key, ns) for key, ns in (stage_ns or {}).items()],
+        chunk_costs=[],
+        even_chunks=None,
+        transfer_ns=None,
+        microbatch_lengths=(),
+        imbalance={},
+        stragglers=[],
+        critical_path=None,
+        changes=None,
+        what_if=None,
+        memory=None,
+        longest_bubbles=[],
+        slowdown=slowdown,
+        coverage=[],
+        unattributed_kernels=[],
+        limitations=[],
+        methods="",
+        timeline=None,
+    )
+
+
+def saved_idle(bubble: Average, window_ns: Average, *, headline: str = "idle") -> IdleSummary:
+    """Return a report on the idle time of four devices."""
+    return IdleSummary(
+        schema=IDLE_SCHEMA,
+        version="1",
+        headline=headline,
+        iterations=(),
+        summary=IdleNumbers(bubble.n, {headline: bubble}, {headline: window_ns}, []),
+        restrictions=[],
+        definitions={},
+        shortest_ns=0,
+        window=None,
+        span_ns=0,
+        idle_ns=0,
+        proved_idle_ns=0,
+        what_to_do_first="",
+        activities=[],
+        meanings={},
+        kernels=[],
+        copies=[],
+        ranks=[],
+        limitations=[],
+    )
+
+
+def slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
+    """Return the slowdowns of the last of four ranks, and of transfers between stages 0 and 1."""
+    none = SlowdownColumns([], [])
+    return SlowdownEntry(
+        total=1.0,
+        by_phase={},
+        by_stage=none,
+        by_replica=SlowdownColumns([0, 1], [1.0, 1.0]),
+        by_rank=SlowdownColumns([3], [last_rank]),
+        by_microbatch=none,
+        by_link=LinkSlowdowns([0], [1], [link]),
+        by_iteration=none,
+        worker_share=None,
+        last_stage_share=None,
+        original_ns=1.0,
+        ideal_ns=1.0,
+        replay_error=ReplayError(0.0, 0.0, 0.0, 0.0),
+    )
+
+
+def phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseTimeEntry:
+    """Return the times of operations that all take equally long."""
+    values = {
+        "phase": phase,
+        "median_ns": ns,
+        "stage": stage,
+        "chunk": None,
+        "virtual_stage": None,
+        "gap_ns": None,
+        "pipeline_ns": None,
+        "mean_ns": 0.0,
+        "std_ns": None,
+        "n": 0,
+        "min_ns": 0,
+        "max_ns": 0,
+        "first_ns": None,
+        "last_ns": None,
+    }
+    return PhaseTimeEntry(**{**values, **numbers})
+
+
+def _rank(index: int, number: int | None = None, label: str = "") -> RankEntry:
+    return RankEntry(
+        index=index,
+        global_rank=index if number is None else number,
+        label=label or f"node0 GPU {index}",
+        host="node0",
+        pid=1,
+        device_id=index,
+        uuid=None,
+        gpu=None,
+        pci=None,
+        stage=index,
+        pipeline=0,
+        profile=0,
+        relative_score=None,
+        individual_score=None,
+    )
+
+
+def _iteration(microbatches: int | None, *, contradicted: bool) -> IterationEntry:
+    return IterationEntry(
+        index=0,
+        name="0",
+        kind="training",
+        complete=True,
+        averaged=True,
+        microbatches=microbatches,
+        start_ns=0,
+        end_ns=1,
+        window_ns={},
+        bubble_ratio={},
+        bubble_low={},
+        bubble_overhead={},
+        bubble_interval={},
+        incomplete=False,
+        clocks_contradict=contradicted,
+        clock_set=False,
+        cause_ns={},
+        ranks=None,
+    )
+
+
+def _schedule(name: str) -> ScheduleEntry:
+    return ScheduleEntry(
+        name=name,
+        also=(),
+        exact=True,
+        distance=None,
+        reason=None,
+        iterations=[],
+        deviation_count=0,
+        deviations=[],
+    )
