@@ -176,11 +176,11 @@ def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
 SUMS = ("count", "MB", "ms", "waiting", "moving")
 
 
-def rows_of(found: Communication) -> list[dict[str, str]]:
+def rows_of(communication: Communication) -> list[dict[str, str]]:
     """Return the rows of the printed table, the one of all operations last."""
     table = next(
         section
-        for section in sections(found)
+        for section in sections(communication)
         if isinstance(section, Table) and section.columns[0] == "communicator"
     )
     return [{name: row.get(name, "") for name in table.columns} for row in table.rows if row]
@@ -190,11 +190,13 @@ def number(cell: str) -> float:
     return 0.0 if cell == "-" else float(cell.split(" ", maxsplit=1)[0].replace(",", ""))
 
 
-def covered(found: Communication) -> int:
+def covered(communication: Communication) -> int:
     """Return the time in which each GPU runs anything, instant by instant."""
     instants: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     whole = 0
-    for gpu, clock, start, length in columns(found, "gpu", "clock", "start_ns", "duration_ns"):
+    for gpu, clock, start, length in columns(
+        communication, "gpu", "clock", "start_ns", "duration_ns"
+    ):
         if length >= 0 and start == UNKNOWN:
             whole += length
         elif length >= 0:
@@ -202,25 +204,25 @@ def covered(found: Communication) -> int:
     return whole + sum(len(of_gpu) for of_gpu in instants.values())
 
 
-def check(found: Communication) -> None:
+def check(communication: Communication) -> None:
     """Check that the totals of a report follow from its rows and from its operations."""
-    rows = rows_of(found)
-    document = json.loads(as_json(found))
-    sums = sum_operations(found.operations)
-    listed = rows[:-1] if len(find_totals(found)) > 1 else rows
+    rows = rows_of(communication)
+    document = json.loads(as_json(communication))
+    sums = sum_operations(communication.operations)
+    listed = rows[:-1] if len(find_totals(communication)) > 1 else rows
     for name in SUMS:
         total = sum(number(row[name]) for row in listed)
         assert total == pytest.approx(number(rows[-1][name]), abs=0.0006 * len(rows)), name
-    assert rows[-1]["count"] == f"{len(found.operations):,}"
-    assert f"{len(found.operations):,} operation" in summary(found)
-    assert sum(found.counts) == len(found.operations)
+    assert rows[-1]["count"] == f"{len(communication.operations):,}"
+    assert f"{len(communication.operations):,} operation" in summary(communication)
+    assert sum(communication.counts) == len(communication.operations)
     for key in ("operations", "bytes", "duration_ns", "waiting_ns", "moving_ns"):
         assert (document[key] or 0) == sum(total[key] or 0 for total in document["totals"])
     for key in ("sized", "timed", "waiting", "moving"):
         assert document[f"{key}_operations"] == sum(
             t[f"{key}_operations"] for t in document["totals"]
         )
-    assert (document["busy_ns"] or 0) == (sums.busy_ns or 0) == covered(found)
+    assert (document["busy_ns"] or 0) == (sums.busy_ns or 0) == covered(communication)
     assert (document["busy_ns"] or 0) <= sum(total["busy_ns"] or 0 for total in document["totals"])
     assert len(document["communicators"]) == len(
         {t["communicator"] for t in document["totals"]} - {None}

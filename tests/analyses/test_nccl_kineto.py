@@ -78,21 +78,21 @@ def write(folder: Path, rank: int, events: Events, /, host: str = "h", **world: 
     return str(path)
 
 
-def rows(found: Communication, *names: str) -> list[tuple[Any, ...]]:
-    table = found.operations
+def rows(communication: Communication, *names: str) -> list[tuple[Any, ...]]:
+    table = communication.operations
     return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
 
 
-def groups(found: Communication) -> list[Group]:
+def groups(communication: Communication) -> list[Group]:
     return [
         communicator
-        for communicator in found.operations.communicators
+        for communicator in communication.operations.communicators
         if isinstance(communicator, Group)
     ]
 
 
-def only(found: Communication) -> Total:
-    (total,) = find_totals(found)
+def only(communication: Communication) -> Total:
+    (total,) = find_totals(communication)
     return total
 
 

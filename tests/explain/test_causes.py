@@ -415,13 +415,18 @@ def _kernels_of(path: str) -> list[tuple[int, ...]]:
         ).fetchall()
 
 
-def _communication_window(report: Report, index: int, own: RankIteration) -> tuple[int, int]:
+def _communication_window(
+    report: Report, index: int, rank_iteration: RankIteration
+) -> tuple[int, int]:
     """Return when the communication of a rank's iteration begins and ends."""
-    receives, account = report.explanation.receives, own.accounts.get(report.bubbles.ratio)
+    receives, account = (
+        report.explanation.receives,
+        rank_iteration.accounts.get(report.bubbles.ratio),
+    )
     of = report.operations.take(receives.operation)
-    first = receives.start_ns[(of.iteration == index) & (of.rank == own.rank)]
-    start_ns = own.first_ns if account is None else account.start_ns
-    end_ns = own.last_ns if account is None else account.end_ns
+    first = receives.start_ns[(of.iteration == index) & (of.rank == rank_iteration.rank)]
+    start_ns = rank_iteration.first_ns if account is None else account.start_ns
+    end_ns = rank_iteration.last_ns if account is None else account.end_ns
     return min([start_ns, *first.tolist()]), end_ns
 
 

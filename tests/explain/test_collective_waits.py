@@ -49,9 +49,9 @@ def worked(*spans: tuple[int, int, int]) -> Operations:
     return operations_of(ops)[0]
 
 
-def moves(found: CollectiveWaits) -> list[tuple[int, int, int]]:
+def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
     """Return when data moves, who entered last, and the row of what that had run before."""
-    columns = found.moving_ns // US, found.last_rank, found.last_operation
+    columns = waits.moving_ns // US, waits.last_rank, waits.last_operation
     return list(zip(*(values.tolist() for values in columns), strict=True))
 
 

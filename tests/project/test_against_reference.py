@@ -61,7 +61,7 @@ def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
         return None, found
 
 
-def of_reference(found: reference.Analysis) -> Counter[tuple[object, ...]]:
+def of_reference(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
     """Return the reference's operations as a bag of tuples."""
     return Counter(
         (
@@ -77,7 +77,7 @@ def of_reference(found: reference.Analysis) -> Counter[tuple[object, ...]]:
             o.ranges[0].name,
             len(o.kernels),
         )
-        for o in found.operations
+        for o in analysis.operations
     )
 
 
@@ -295,14 +295,14 @@ def test_random_profiles(kind: str, folder: Path) -> None:
     assert max(compared) >= 2
 
 
-def accounts_of_reference(found: reference.Analysis) -> list[Accounts]:
+def accounts_of_reference(analysis: reference.Analysis) -> list[Accounts]:
     """Return for each iteration with work: by rank, its extents, sums, accounts and ratios."""
     return [
         {
             rank: (*own[:2], own.accounts["schedule"].compute, active[rank], *own[2:])
             for rank, own in iteration.items()
         }
-        for iteration, active in zip(found.iterations or (), found.active, strict=True)
+        for iteration, active in zip(analysis.iterations or (), analysis.active, strict=True)
         if iteration
     ]
 

@@ -356,10 +356,10 @@ def test_a_window_is_selected_by_dragging(opened: Open) -> None:
 # Switches
 
 
-def pixels(own: Opened) -> str:
-    own.frame()
-    own.frame()
-    return str(own.page.evaluate("() => document.querySelector('#timeline canvas').toDataURL()"))
+def pixels(page: Opened) -> str:
+    page.frame()
+    page.frame()
+    return str(page.page.evaluate("() => document.querySelector('#timeline canvas').toDataURL()"))
 
 
 @pytest.mark.parametrize("from_ns", [0, 61])
@@ -405,19 +405,19 @@ def test_rows_can_be_stages(opened: Open) -> None:
     assert shown_ratios(page) == pytest.approx([3 / 11] * 4)
 
 
-def shown_ratios(own: Opened) -> list[float]:
+def shown_ratios(page: Opened) -> list[float]:
     """Return the ratios next to the rows of the timeline."""
-    ratios: list[float] = own.run(
+    ratios: list[float] = page.run(
         "return timeline.rows.map((row) => "
         "timeline.callbacks.ratioOf(row.rank, timeline.ratedIteration))"
     )
     return ratios
 
 
-def ratio_title(own: Opened) -> str:
+def ratio_title(page: Opened) -> str:
     """Return the title above the ratios next to the rows."""
-    own.frame()
-    title: str = own.page.evaluate(
+    page.frame()
+    title: str = page.page.evaluate(
         "() => document.querySelector('#timeline canvas').dataset.ratioTitle"
     )
     return title

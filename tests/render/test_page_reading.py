@@ -34,10 +34,10 @@ timeline.select(run.compute.operation[3]);
 timeline.setWindow(run.workSpan(0));"""
 
 
-def violations(own: Opened) -> list[str]:
+def violations(page: Opened) -> list[str]:
     axe = files("axe_playwright_python").joinpath("axe.min.js")
-    own.page.evaluate(axe.read_text("utf-8"))
-    return list(own.run(VIOLATIONS))
+    page.page.evaluate(axe.read_text("utf-8"))
+    return list(page.run(VIOLATIONS))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -138,8 +138,8 @@ def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> 
 # Bubbles
 
 
-def middle_of_bubble(own: Opened, condition: str) -> tuple[int, float, float]:
-    bubble, x, y = own.run(
+def middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, float]:
+    bubble, x, y = page.run(
         f"""const own = run.bubbleRows;
         const at = [...own.rank.keys()].find((i) => {condition});
         timeline.reveal(own, at);

@@ -112,7 +112,7 @@ def numbers(own: Slice) -> set[int]:
     return {own.arguments[name] for name in names if name in own.arguments}
 
 
-def assert_operations(report: Report, found: Loaded, base_ns: int) -> None:
+def assert_operations(report: Report, trace: Loaded, base_ns: int) -> None:
     operations = report.operations
     for category, phases in (("operation", COMPUTE), ("communication", COMMUNICATION)):
         shown = (operations.has_span == 1) & np.isin(operations.phase, phases)
@@ -141,19 +141,19 @@ def assert_operations(report: Report, found: Loaded, base_ns: int) -> None:
                 one.arguments["kernels"],
                 one.arguments["host_start_ns"],
             )
-            for one in found.of(category)
+            for one in trace.of(category)
         )
 
 
-def assert_bubbles(report: Report, found: Loaded, base_ns: int) -> None:
+def assert_bubbles(report: Report, trace: Loaded, base_ns: int) -> None:
     """Bubbles add up to what the JSON says, by rank, iteration and cause."""
     ratio = report.bubbles.ratio
     seen: Counter[tuple[int, int, str]] = Counter()
-    for own in found.of("bubble"):
+    for own in trace.of("bubble"):
         assert own.arguments["ratio"] == ratio
         assert own.arguments["idle_ns"] == own.end_ns - own.start_ns
         seen[own.process - 1, own.arguments["iteration"], own.name] += own.end_ns - own.start_ns
-    windows = {(w.process - 1, w.arguments["iteration"]): w for w in found.of("iteration")}
+    windows = {(w.process - 1, w.arguments["iteration"]): w for w in trace.of("iteration")}
     told = [
         (iteration["index"], rank, row, iteration["ranks"])
         for iteration in document(report)["iterations"]
@@ -180,7 +180,7 @@ def assert_bubbles(report: Report, found: Loaded, base_ns: int) -> None:
     assert not seen
 
 
-def assert_counters(report: Report, found: Loaded, base_ns: int) -> None:
+def assert_counters(report: Report, trace: Loaded, base_ns: int) -> None:
     ratio = report.bubbles.ratio
     wanted: dict[int, list[tuple[int, float]]] = {}
     everyone = len(report.ranks) + 1
@@ -195,7 +195,7 @@ def assert_counters(report: Report, found: Loaded, base_ns: int) -> None:
         if value is not None and told:
             start_ns = min(own.accounts[ratio].start_ns for own in told) - base_ns
             wanted.setdefault(everyone, []).append((start_ns, value))
-    assert {n: sorted(samples) for n, samples in found.counters.items()} == {
+    assert {n: sorted(samples) for n, samples in trace.counters.items()} == {
         n: sorted(samples) for n, samples in wanted.items()
     }
 
@@ -378,7 +378,7 @@ def ratios(report: Report) -> list[tuple[str, float]]:
     return told
 
 
-def tables(found: Loaded) -> sqlite3.Connection:
+def tables(trace: Loaded) -> sqlite3.Connection:
     """Return a trace in the tables that the trace processor would make of it."""
     database = sqlite3.connect(":memory:")
     database.executescript(
@@ -389,13 +389,13 @@ def tables(found: Loaded) -> sqlite3.Connection:
         CREATE TABLE slice (track_id INTEGER, ts INTEGER, dur INTEGER, category TEXT, name TEXT);
         """
     )
-    upids = {number: upid for upid, (number, _) in enumerate(found.processes, 1)}
+    upids = {number: upid for upid, (number, _) in enumerate(trace.processes, 1)}
     database.executemany(
         "INSERT INTO process VALUES (?, ?, ?)",
-        [(upids[number], number, name) for number, name in found.processes],
+        [(upids[number], number, name) for number, name in trace.processes],
     )
     tracks: dict[tuple[int, str, int], int] = {}
-    for slice_ in found.slices:
+    for slice_ in trace.slices:
         track = tracks.setdefault((slice_.process, slice_.track, slice_.lane), len(tracks))
         database.execute(
             "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",

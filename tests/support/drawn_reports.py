@@ -189,8 +189,8 @@ def ranks_of(values: Sequence[RankIteration]) -> RankIterations:
         table[0, rank] = numbers
         return table
 
-    def ratio(own: RankIteration, name: str) -> float:
-        return own.bubble_ratio.get(name) or 0.0
+    def ratio(rank_iteration: RankIteration, name: str) -> float:
+        return rank_iteration.bubble_ratio.get(name) or 0.0
 
     accounts = {}
     for name in values[0].accounts if values else ():

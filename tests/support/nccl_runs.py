@@ -12,8 +12,8 @@ SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXACT = (0, 0)
 
 
-def columns(found: Communication, *names: str) -> list[tuple[int, ...]]:
-    table = found.operations
+def columns(communication: Communication, *names: str) -> list[tuple[int, ...]]:
+    table = communication.operations
     return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
 
 

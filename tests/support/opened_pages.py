@@ -114,17 +114,17 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         own.page.context.close()
 
 
-def watch(own: Opened) -> None:
+def watch(page: Opened) -> None:
     """Take down what a page complains of, and what it asks for beside itself."""
 
     def told(message: Any) -> None:
         if message.type == "error":
-            own.complaints.append(message.text)
+            page.complaints.append(message.text)
 
     def asking(request: Any) -> None:
         if not request.url.startswith(("file:", "data:", "blob:")):
-            own.asked.append(request.url)
+            page.asked.append(request.url)
 
-    own.page.on("console", told)
-    own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
-    own.page.on("request", asking)
+    page.page.on("console", told)
+    page.page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.page.on("request", asking)

@@ -242,10 +242,10 @@ class Attribution(NamedTuple):
     how: str
 
 
-def contains(found: Range, call: Call) -> bool:
+def contains(range_: Range, call: Call) -> bool:
     """Contains, on the same thread, or in the same process for a wide range."""
-    here = found.thread == call.thread or (found.wide and found.thread[0] == call.thread[0])
-    return here and found.start <= call.start and call.end <= found.end
+    here = range_.thread == call.thread or (range_.wide and range_.thread[0] == call.thread[0])
+    return here and range_.start <= call.start and call.end <= range_.end
 
 
 def innermost(candidates: Iterable[Range]) -> Range | None:
@@ -619,14 +619,14 @@ def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
     return result
 
 
-def is_receive(found: Attribution, named: dict[Range, Named]) -> bool:
+def is_receive(attribution: Attribution, named: dict[Range, Named]) -> bool:
     """Communication that waits for its peer's data.
 
     Where a communication range holds the kernel, its name tells; elsewhere the kernel's does.
     """
-    holder = named[found.range] if found.range is not None else None
+    holder = named[attribution.range] if attribution.range is not None else None
     if holder is None or holder.phase in COMPUTE:
-        return "sendrecv" in found.work.name.lower()
+        return "sendrecv" in attribution.work.name.lower()
     return holder.receives
 
 
@@ -758,7 +758,7 @@ class Coverage(NamedTuple):
     copy_ns: int
 
 
-def coverage(found: Analysis) -> Coverage:
+def coverage(analysis: Analysis) -> Coverage:
     """What was explained.
 
     Attributed kernels are those of any operation, communication included. Attributed GPU time is
@@ -768,7 +768,7 @@ def coverage(found: Analysis) -> Coverage:
     def total(chosen: Iterable[Attribution]) -> int:
         return sum(a.work.end - a.work.start for a in chosen)
 
-    kernels = [a for a in found.attributions if a.work.kernel]
+    kernels = [a for a in analysis.attributions if a.work.kernel]
     compute = [a for a in kernels if is_compute(a.work)]
     return Coverage(
         len(kernels),
@@ -776,7 +776,9 @@ def coverage(found: Analysis) -> Coverage:
         sum(a.range is not None for a in kernels),
         sum(a.how == "cross" for a in kernels),
         total(compute),
-        total(a for a in compute if a.range is not None and found.named[a.range].phase in COMPUTE),
+        total(
+            a for a in compute if a.range is not None and analysis.named[a.range].phase in COMPUTE
+        ),
         total(a for a in kernels if is_communication(a.work)),
-        total(a for a in found.attributions if not a.work.kernel),
+        total(a for a in analysis.attributions if not a.work.kernel),
     )
