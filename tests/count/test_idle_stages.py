@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tracemalloc
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import RankIntervals
+from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support.edited_databases import change
 from tests.support.exact import WINDOWS
@@ -65,10 +67,12 @@ RUNS = {
 }
 
 
-def mean_of(truth: Truth, name: str) -> float:
-    ratios = [iteration.bubble_ratio[name] for iteration in truth.iterations]
-    known = [ratio for ratio in ratios if ratio is not None]
-    return sum(known) / len(known)
+def check_ratios(report: Report, truth: Truth, windows: Sequence[str] = WINDOWS) -> None:
+    """Check the mean bubble ratio of each window against the planted ratios."""
+    for window in windows:
+        ratios = [iteration.bubble_ratio[window] for iteration in truth.iterations]
+        mean = np.mean([ratio for ratio in ratios if ratio is not None])
+        assert report.summary.bubble_ratio[window].mean == pytest.approx(mean, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -79,17 +83,14 @@ def test_an_idle_stage_counts_with_no_work(name: str, tmp_path: Path) -> None:
     assert report.summary.iterations == 6
     assert not {CUT, UNPAIRED} & limitation_subjects(report)
     assert report.restrictions == ()
-    for window in WINDOWS:
-        mean = report.summary.bubble_ratio[window].mean
-        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+    check_ratios(report, truth)
 
 
 def test_coverage_names_the_iterations_of_an_idle_stage(tmp_path: Path) -> None:
     truth = plant(IDLE, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
-    idle = [note for note in report.limitations if note.what == "iterations without work"]
-    (note,) = idle
+    note = find_limitation(report, "iterations without work")
     names = [str(number) for number in truth.planting.idle_iterations]
     assert note.count == len(names)
     assert f"in iterations {', '.join(names)}, so it counts as idle there" in note.reason
@@ -145,9 +146,7 @@ def test_an_idle_stage_may_run_its_optimizer_at_once(
     report = bubbleviz.analyze(tmp_path)
 
     assert sum(iteration.complete for iteration in report.iterations) == iterations
-    for window in WINDOWS:
-        mean = report.summary.bubble_ratio[window].mean
-        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+    check_ratios(report, truth)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +172,10 @@ def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
     truth = plant(planting, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
-    for window in WINDOWS:
-        mean = report.summary.bubble_ratio[window].mean
-        if servers == 1:
-            assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
-        else:
-            assert mean is None
+    if servers == 1:
+        check_ratios(report, truth)
+    else:
+        assert all(report.summary.bubble_ratio[window].mean is None for window in WINDOWS)
     assert (UNPAIRED in limitation_subjects(report)) == (servers == 2)
 
 
@@ -210,9 +207,7 @@ def test_a_stage_may_idle_in_half_of_the_iterations(tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
 
     assert [iteration.complete for iteration in report.iterations] == [True] * 4
-    for window in ("schedule", "stage", "period"):
-        mean = report.summary.bubble_ratio[window].mean
-        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+    check_ratios(report, truth, ("schedule", "stage", "period"))
 
 
 # Idle stages that enter their ranges and launch nothing.
@@ -289,9 +284,7 @@ def test_a_stage_that_enters_ranges_and_launches_nothing_is_idle(
     note = find_limitation(report, WITHOUT_WORK)
     assert note.count == 32
     assert "count as idle" in note.reason
-    for window in WINDOWS:
-        mean = report.summary.bubble_ratio[window].mean
-        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+    check_ratios(report, truth)
 
 
 def test_ranges_whose_launches_have_no_kernels_do_not_make_a_stage_idle(tmp_path: Path) -> None:
