@@ -520,9 +520,9 @@ def compare(before: str, after: str) -> Answer:
     ]
     return {
         "units": _UNITS,
-        "definition": "differences are after less before; p by Welch's t-test over iterations",
+        "definition": "difference: after minus before; p: by Welch's t-test over iterations",
         "ratios": rows,
-        "changes": found.changes[-1][:_NAMES],
+        "differences": found.differences[-1][:_NAMES],
         "notes": found.notes[:5],
         "next": _next("analyze" if looks_saved(after) else "why", path=after),
     }

@@ -68,14 +68,14 @@ def document(comparison: Comparison) -> dict[str, Any]:
             {"ratio": name, "runs": [_cell_document(cell) for cell in cells]}
             for name, cells in comparison.ratios.items()
         ],
-        # Changes from the first run: how ranks spend their time, and the reasons in sentences.
-        "changes": [
+        # How ranks spend their time, and the differences from the first run in sentences.
+        "differences": [
             {
                 "run": run.title,
                 "time_ns": divide_primary_window(run.saved),
-                "text": list(changes),
+                "text": list(differences),
             }
-            for run, changes in zip(comparison.runs, comparison.changes, strict=True)
+            for run, differences in zip(comparison.runs, comparison.differences, strict=True)
         ],
         # Results of the first run's advice in each other run.
         "advice": [
@@ -171,7 +171,7 @@ def as_svg(comparison: Comparison, view: View) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown: changes, one row per ratio and run, notes, and causes."""
+    """Return a comparison as Markdown: differences, a row per ratio and run, notes, and causes."""
     causes = [
         line for run in comparison.runs for line in describe_cause(run.saved, f"{run.title}: ")
     ]
@@ -222,7 +222,7 @@ def sections(comparison: Comparison, *, screen: bool = False) -> Iterator[doc.Bl
     summary = list(_summarize(comparison, titles))[: _MAX_SUMMARIES if screen else None]
     summary += _list_restrictions(comparison, titles)
     yield doc.Sentence("\n".join(summary), style="bold")
-    yield _list_changes(comparison, titles, max_lines)
+    yield _list_differences(comparison, titles, max_lines)
     shown_titles = titles[: _MAX_RUNS if screen else None]
     yield from _tabulate_times(comparison, shown_titles, _MAX_PARTS if screen else None)
     yield _list_advice_results(comparison, titles, max_lines)
@@ -329,14 +329,20 @@ def _make_time_row(
     return row
 
 
-def _list_changes(
+def _list_differences(
     comparison: Comparison, titles: Sequence[str], max_lines: int | None
 ) -> doc.Block:
-    """Return the changes of each run, at most ``max_lines`` of a run and twice as many in all."""
+    """Return the differences of each run.
+
+    Args:
+        comparison: The comparison.
+        titles: Title of each run.
+        max_lines: Maximum number of lines of one run, and half the maximum of all, or None for all.
+    """
     lines = [
         one_line(text if len(titles) == 2 else f"{title}: {text}", 300)
-        for title, changes in zip(titles, comparison.changes, strict=True)
-        for text in changes[:max_lines]
+        for title, differences in zip(titles, comparison.differences, strict=True)
+        for text in differences[:max_lines]
     ]
     return doc.bullets(lines if max_lines is None else lines[: 2 * max_lines])
 

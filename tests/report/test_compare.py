@@ -313,7 +313,10 @@ def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) ->
         "microbatches": 8,
         "advice": (STAGE,),
     }
-    assert compare([run("a", **before), run("b", **{**before, **now})]).changes == ((), expected)
+    assert compare([run("a", **before), run("b", **{**before, **now})]).differences == (
+        (),
+        expected,
+    )
 
 
 # What makes a difference doubtful
@@ -435,7 +438,7 @@ def test_json_has_what_is_promised() -> None:
         "headline",
         "runs",
         "ratios",
-        "changes",
+        "differences",
         "advice",
         "notes",
         "longest",

@@ -50,7 +50,7 @@ def test_other_sizes_take_what_they_take(
         assert abs(row["iteration_ns"] - window_ns) <= 2 * row["error_ns"] + 0.002 * window_ns
         ratio = other.summary.bubble_ratio["schedule"].mean
         assert row["bubble_ratio"] == pytest.approx(ratio, abs=off)
-        changes = str(bubbleviz.compare(report, other).changes)
+        changes = str(bubbleviz.compare(report, other).differences)
         same = (row["schedule"], row["microbatches"]) == ("1f1b", 8)
         assert ("predicted from the times before" in changes) != same
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.report.compared.changes import describe_changes
+from bubbleviz.report.compared.differences import describe_differences
 from bubbleviz.report.compared.followed import AdviceResult, check_advice
 from bubbleviz.report.compared.pair import (
     LONGEST_FIRST,
@@ -87,15 +87,15 @@ class Comparison:
         runs: The runs; the first is the one that all others are compared with.
         ratios: One cell per run, keyed by the name of the ratio.
         notes: Sentences on what limits the comparison.
-        changes: For each run, a line about each difference from the first run, the largest changes
-            of times first. Empty for the first run.
+        differences: For each run, a line about each difference from the first run, the largest
+            differences of times first. Empty for the first run.
         followed: For each run, the results of the first run's advice. Empty for the first run.
     """
 
     runs: tuple[ComparedRun, ...]
     ratios: Mapping[str, tuple[Cell, ...]]
     notes: tuple[str, ...]
-    changes: tuple[tuple[str, ...], ...]
+    differences: tuple[tuple[str, ...], ...]
     followed: tuple[tuple[AdviceResult, ...], ...]
 
     @cached_property
@@ -160,7 +160,7 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
         tuple(runs),
         ratios,
         tuple(_describe_limits(runs, pairs, ratios)),
-        ((), *(tuple(describe_changes(pair)) for pair in pairs)),
+        ((), *(tuple(describe_differences(pair)) for pair in pairs)),
         ((), *(check_advice(pair) for pair in pairs)),
     )
 

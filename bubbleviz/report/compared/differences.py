@@ -1,4 +1,4 @@
-"""Changes between two reports, in sentences: schedule, sizes, times of stages, ranks and links."""
+"""Differences of two reports, in sentences: schedule, sizes, times of stages, ranks and links."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _KERNEL_NAME_LENGTH = 100
 #: Maximum ratio of the largest to the smallest change that all stages have in common, minus 1.
 _UNIFORM = 0.03
 
-#: The size of a change in ns, by which changes are ordered, and its sentence.
-_Change: TypeAlias = tuple[float, str]
+#: The size of a difference in ns, by which differences are ordered, and its sentence.
+_Difference: TypeAlias = tuple[float, str]
 
 
-def describe_changes(pair: ReportPair) -> Iterator[str]:
+def describe_differences(pair: ReportPair) -> Iterator[str]:
     """Yield a line about each difference between two runs.
 
-    Sizes come first, then changes of times, the largest first, then advice that is new.
+    Sizes come first, then differences of times, the largest first, then advice that is new.
     """
     then_sizes, now_sizes = _list_sizes(pair.before), _list_sizes(pair.after)
     for name, then in then_sizes.items():
@@ -56,12 +56,13 @@ def describe_changes(pair: ReportPair) -> Iterator[str]:
         yield from _order_by_size(_describe_kernels(pair))
 
 
-def _order_by_size(changes: Iterable[_Change]) -> Iterator[str]:
-    """Yield the sentences of changes, the largest change first."""
-    yield from (sentence for _, sentence in sorted(changes, key=lambda change: -change[0]))
+def _order_by_size(differences: Iterable[_Difference]) -> Iterator[str]:
+    """Yield the sentences of differences, the largest difference first."""
+    ordered = sorted(differences, key=lambda difference: -difference[0])
+    yield from (sentence for _, sentence in ordered)
 
 
-def _describe_times(pair: RunPair) -> Iterator[_Change]:
+def _describe_times(pair: RunPair) -> Iterator[_Difference]:
     """Yield how times of operations, and costs of ranks and links, changed."""
     yield from _describe_batch(pair)
     if pair.job_difference is None:
@@ -151,7 +152,7 @@ def _is_same_model(before: RunSummary, after: RunSummary) -> bool:
     return abs(then_ns - now_ns) <= SAME_WORK * min(then_ns, now_ns)
 
 
-def _describe_batch(pair: RunPair) -> Iterator[_Change]:
+def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
     """Yield how the work of a batch changed if it was divided into other microbatches."""
     then, now = pair.before.microbatches or 0, pair.after.microbatches or 0
     if not then or not now or then == now or pair.is_per_microbatch:
@@ -165,7 +166,7 @@ def _describe_batch(pair: RunPair) -> Iterator[_Change]:
         )
 
 
-def _describe_kernels(pair: ReportPair) -> Iterator[_Change]:
+def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
     """Yield the kernels that take more or less time in a step, by name."""
     before_ns, after_ns = _average_kernels(pair.before), _average_kernels(pair.after)
     if not before_ns:
@@ -189,7 +190,7 @@ def _average_kernels(report: ReportSummary) -> dict[str, float]:
 
 def _describe_stage_times(
     before_ns: Mapping[StagePhase, float], after_ns: Mapping[StagePhase, float]
-) -> Iterator[_Change]:
+) -> Iterator[_Difference]:
     """Yield changes of the median times of stages.
 
     A phase whose time changed by about the same factor on all stages has one line, with the stage
@@ -269,7 +270,7 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
     return merged
 
 
-def _describe_slowdowns(before: RunSummary, after: RunSummary) -> Iterator[_Change]:
+def _describe_slowdowns(before: RunSummary, after: RunSummary) -> Iterator[_Difference]:
     """Yield the ranks and links that cost more or less of an iteration than before."""
     window_ns = after.summary.window_ns[after.headline].mean or 0.0
     then_slowdowns = _list_slowdowns(before)
