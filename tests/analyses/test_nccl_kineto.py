@@ -20,6 +20,7 @@ from bubbleviz.analyses.nccl.text import sections
 from bubbleviz.analyses.nccl.totals import Total, find_totals
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.collectives import Group
+from tests.support.nccl_runs import columns
 from tests.support.needs import real_file
 
 Events = list[dict[str, Any]]
@@ -76,11 +77,6 @@ def write(folder: Path, rank: int, events: Events, /, host: str = "h", **world: 
     path = folder / f"rank{rank}.pt.trace.json"
     path.write_text(json.dumps(document))
     return str(path)
-
-
-def rows(communication: Communication, *names: str) -> list[tuple[Any, ...]]:
-    table = communication.operations
-    return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
 
 
 def groups(communication: Communication) -> list[Group]:
@@ -151,7 +147,7 @@ def test_kernels_of_one_operator_are_one_operation(tmp_path: Path) -> None:
         events[-1]["args"]["External id"] = 101
     communication = measure_communication(write(tmp_path, 0, events))
 
-    assert rows(communication, "duration_ns", "bytes") == [(30_000, 40)]
+    assert columns(communication, "duration_ns", "bytes") == [(30_000, 40)]
 
 
 # Members
@@ -170,7 +166,7 @@ def test_members_are_told_by_their_number_and_wait_for_the_last(tmp_path: Path) 
         paths.append(write(tmp_path, rank, [*events, {**STEP, "dur": 9000}]))
     communication = measure_communication(paths)
 
-    waits = rows(communication, "rank", "sequence", "waiting_ns", "moving_ns")
+    waits = columns(communication, "rank", "sequence", "waiting_ns", "moving_ns")
     assert waits == [
         (0, 0, -1, -1),
         *((0, number, 40_000, 460_000) for number in range(1, 5)),
@@ -193,7 +189,7 @@ def test_sends_meet_the_receives_of_their_peers(tmp_path: Path) -> None:
         paths.append(write(tmp_path, rank, events, world_size=8))
     communication = measure_communication(paths)
 
-    assert rows(communication, "rank", "peer", "bytes", "waiting_ns") == [
+    assert columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
         (0, 1, 4000, 30_000),
         (1, 0, 4000, 0),
     ]
@@ -221,7 +217,7 @@ def test_a_batch_of_sends_and_receives_shares_a_kernel(tmp_path: Path) -> None:
         communication.operations.names[name] for name in communication.operations.name.tolist()
     ]
     assert names == ["Send", "Recv"] * 2
-    assert rows(communication, "rank", "peer", "bytes", "waiting_ns", "shared") == [
+    assert columns(communication, "rank", "peer", "bytes", "waiting_ns", "shared") == [
         (0, 1, 4000, 30_000, 2),
         (0, 1, 2000, 30_000, 2),
         (1, 0, 4000, 0, 2),
@@ -264,7 +260,7 @@ def test_a_cut_list_of_ranks_is_made_whole_where_it_can_be(
     (group,) = groups(communication)
     assert group.ranks == tuple(expected)
     assert communication.ranks == (args["Group size"],)
-    assert rows(communication, "rank") == [(list(expected).index(8) if 8 in expected else -1,)]
+    assert columns(communication, "rank") == [(list(expected).index(8) if 8 in expected else -1,)]
 
 
 # Outputs
@@ -366,5 +362,5 @@ def test_kernels_of_traces_whose_times_cannot_be_are_left_out(
         write(tmp_path, 0, [operator(1, sent), operator(2, taken), *bad, *good])
     )
 
-    assert rows(communication, "duration_ns", "count") == [(50_000, 30)]
+    assert columns(communication, "duration_ns", "count") == [(50_000, 30)]
     assert sum(note.count for note in communication.limitations if "left out" in note.reason) == 1

@@ -12,7 +12,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -68,18 +67,12 @@ class Rows:
 
 def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
     """Return (pid, device, phase, microbatch, chunk, start) of all compute with a span."""
-    t = report.operations
-    ranks = {r.index: (r.pid, r.device_id) for r in report.ranks}
+    ranks = {rank.index: (rank.pid, rank.device_id) for rank in report.ranks}
+    offset_ns = report.profiles[0].clock_offset_ns
     return {
-        (
-            *ranks[int(t.rank[i])],
-            Phase(int(t.phase[i])).label,
-            int(t.microbatch[i]),
-            int(t.chunk[i]),
-            int(t.start_ns[i]) - report.profiles[0].clock_offset_ns,
-        )
-        for i in range(len(t))
-        if t.has_span[i]
+        (*ranks[op.rank], op.phase, op.microbatch, op.chunk, op.start_ns - offset_ns)
+        for op in report.operations
+        if op.start_ns is not None
     }
 
 

@@ -13,7 +13,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
@@ -57,18 +56,10 @@ def graphs(
 
 def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
     """Return (phase, microbatch, start, end, kernels, active) of all operations with a span."""
-    t = report.operations
     return [
-        (
-            Phase(int(t.phase[i])).label,
-            int(t.microbatch[i]),
-            int(t.start_ns[i]),
-            int(t.end_ns[i]),
-            int(t.kernels[i]),
-            int(t.active_ns[i]),
-        )
-        for i in range(len(t))
-        if t.has_span[i]
+        (op.phase, op.microbatch, op.start_ns, op.end_ns, op.kernels, op.active_ns)
+        for op in report.operations
+        if op.start_ns is not None
     ]
 
 
