@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.sources.kineto.events import read_memory
+from bubbleviz.sources.kineto.memory import read_memory
 from tests.support.edited_databases import change, rebuilt
 from tests.support.hostile_profiles import (
     CALLS,

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.errors import InputError, ProfileError
+from bubbleviz.sources.nccl.event_objects import BLOCK, EventObject, EventObjects
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
-from bubbleviz.sources.nccl.formats import BLOCK, EventObject, EventObjects, format_of, read_events
+from bubbleviz.sources.nccl.formats import format_of, read_events
 from bubbleviz.sources.readers import reader_of
 from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
 from tests.support.needs import real_file

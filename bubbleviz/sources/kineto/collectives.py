@@ -15,15 +15,14 @@ no operator::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.model.collectives import Collectives, EventRecords, Group, Synchronisation, Waits
+from bubbleviz.model.collectives import Collectives, Group
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, looked_up
-from bubbleviz.model.profile import UNCORRELATED, process_of
 from bubbleviz.model.texts import matched_part
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, either
@@ -265,88 +264,3 @@ def _batched(
             yield from ((number, external, args, args) for external, args in batch)
         # A kernel that was launched by itself ends a batch, too: none is open then.
         batch = []
-
-
-# Synchronisation in a trace of PyTorch's profiler: recorded events, waits, streams of work.
-#
-# They are recorded where ``enable_cuda_sync_events`` is set in the profiler's experimental
-# configuration (libkineto/src/CuptiActivity.cpp):
-#
-# ========== ===================================================================================
-# category   arguments
-# ========== ===================================================================================
-# cuda_sync  ``stream`` that waits, or is waited for; ``wait_on_cuda_event_id``, and of its last
-#            record known then ``wait_on_stream`` and ``wait_on_cuda_event_record_corr_id``
-# cuda_event ``event_id``, ``stream``: a record, of newer versions only
-# ========== ===================================================================================
-#
-# Work has its stream as its thread.
-
-
-_STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")
-_DEVICES = 1 << 22
-
-
-def synchronisation_of(
-    collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
-) -> Synchronisation | None:
-    """Return what a trace holds of waiting; None where that is nothing.
-
-    Args:
-        collector: of its events.
-        base_ns: when its first event began.
-        calls: of the CUDA API.
-        threads: by the numbers that columns hold.
-    """
-    if not collector.waits:
-        return None
-    waits, told = _columns(collector.waits), _columns(collector.records)
-    process = process_of(threads[calls.thread])
-
-    def processes(ids: Ints) -> Ints:
-        return looked_up((calls.correlation,), process, (ids,))
-
-    start_ns, call, device, stream, event, record_stream, record = waits
-    # A wait tells its record, too, on its own device: events are looked up by context.
-    own = (record_stream != NONE) & (record != NONE)
-    records = np.stack((record, device, record_stream, event))[:, own]
-    record, record_device, record_stream, recorded = np.hstack((told[1:5], records))
-    unknown = np.full(len(recorded), NONE, np.int64)
-    return Synchronisation(
-        EventRecords(
-            *(processes(record), record_device, record_stream, recorded, unknown, record, unknown)
-        ),
-        Waits(
-            process=processes(call),
-            device=device.copy(),
-            stream=stream.copy(),
-            event=event.copy(),
-            pairing=np.full(len(call), NONE, np.int64),
-            correlation_id=call.copy(),
-            start_ns=start_ns - base_ns,
-        ),
-    )
-
-
-def streams_of(collector: EventCollector, work: EventRows) -> Ints:
-    """Return the stream of each kernel and copy, or -1 if unknown.
-
-    A thread of a device stands for a stream.
-    """
-    named = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
-    streams = [NONE if match is None else int(match[1]) for match in named]
-    return np.array(streams, np.int64)[work.thread]
-
-
-def _columns(events: Sequence[tuple[int, int, kineto.KinetoArgs]]) -> Ints:
-    """Return the columns of waits or records, shape (7, events).
-
-    They are start, correlation id, device, stream, event, stream and correlation id of its record.
-    """
-    rows = []
-    for _, start_ns, args in events:
-        event_id = args.event if args.waited is None else args.waited
-        ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.recorded)
-        call, *others = (kineto.whole_number(value, UNCORRELATED) for value in ids)
-        rows.append((start_ns, call, kineto.whole_number(args.device, _DEVICES), *others))
-    return np.array(rows, np.int64).reshape(-1, 7).T

@@ -14,10 +14,9 @@ import numpy as np
 from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
-from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile, global_threads
+from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
 #: These, and two more, in the words of the file of categories.
@@ -260,56 +259,3 @@ class EventCollector:
             columns, kind, impossible = columns[:, keep], kind[keep], int((~keep).sum())
         named = dict(zip(EventRows.column_names(), (*columns, kind), strict=True))
         return EventRows(**named, impossible=impossible)
-
-
-# Memory: instants named ``[memory]``, of ``profile_memory=True``.
-#
-# Their arguments are ``Bytes`` (less than 0: freed), ``Addr``, ``Device Type`` (0 the host, others
-# accelerators; c10/core/DeviceType.h), ``Device Id`` and ``Total Allocated``, the bytes in use on
-# the device after it. They are read in a pass of their own, so that others pay nothing for them.
-
-#: No machine has more bytes, 70 TB, nor as many devices; sums of many still fit 64 bits.
-_MOST_BYTES, _MOST_DEVICES = 1 << 46, 1 << 31
-
-
-class MemoryArgs(msgspec.Struct, gc=False):
-    """Arguments of events, as far as they are used."""
-
-    change: int | None = msgspec.field(default=None, name="Bytes")
-    address: int | None = msgspec.field(default=None, name="Addr")
-    device_type: int | None = msgspec.field(default=None, name="Device Type")
-    device: int | None = msgspec.field(default=None, name="Device Id")
-    total: int | None = msgspec.field(default=None, name="Total Allocated")
-
-
-def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
-    """Return the memory events of a trace; None where it holds none.
-
-    Args:
-        path: of the trace.
-        base_ns: when the profile's clock begins.
-        on_host: whether the host stands for the device, so that its memory counts.
-
-    Raises:
-        ProfileError: the trace cannot be read.
-    """
-    blocks = [np.empty((6, 0), np.int64)]
-    file = TraceFile(path, MemoryArgs)
-    for events in file.blocks():
-        told = events.arguments
-        change, total, device = told["change"], told["total"], told["device"]
-        keep = (events.name == file.texts.number("[memory]")) & (events.start_ns != MISSING)
-        keep &= (change != 0) & (change >= -_MOST_BYTES) & (change <= _MOST_BYTES)
-        keep &= (told["device_type"] == 0) == on_host
-        numbers = (
-            np.where((device > 0) & (device <= _MOST_DEVICES), device, 0),
-            np.where(told["address"] == MISSING, 0, told["address"]) & ((1 << 63) - 1),
-            change,
-            np.where((total >= -_MOST_BYTES) & (total <= _MOST_BYTES), total, NONE),
-        )
-        columns = np.stack((events.start_ns - base_ns, events.thread, *numbers))
-        blocks.append(columns[:, keep])
-    time_ns, thread, *rest = (row.copy() for row in np.concatenate(blocks, axis=1))
-    if len(time_ns) == 0:
-        return None
-    return MemoryEvents(time_ns, global_threads(file.threads)[thread], *rest)

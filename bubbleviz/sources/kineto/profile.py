@@ -41,12 +41,12 @@ from bubbleviz.sources import in_memory
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import (
     collectives_of,
-    streams_of,
-    synchronisation_of,
     world_of,
 )
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
+from bubbleviz.sources.kineto.memory import read_memory
 from bubbleviz.sources.kineto.recordings import MAX_DEVICES, Recordings, find_recordings
+from bubbleviz.sources.kineto.synchronization import find_streams, read_synchronization
 from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.trace_events import TraceFile, global_threads
 
@@ -318,8 +318,8 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         *model.impossible_times(path, dict(zip(kinds, impossible, strict=True))),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, world)
-    synchronisation = synchronisation_of(collector, base_ns, calls, threads)
-    streams = streams_of(collector, work)
+    synchronisation = read_synchronization(collector, base_ns, calls, threads)
+    streams = find_streams(collector, work)
     device = trace.device
     if len(work):
         work, missing_devices = with_devices(work, threads, path)
@@ -357,7 +357,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         world_size=world_size if world_size > 0 else None,
         collectives=collectives,
         synchronisation=None if synchronisation is None else lambda: (synchronisation, ()),
-        memory=lambda: kineto.read_memory(path, base_ns, on_host=device == HOST),
+        memory=lambda: read_memory(path, base_ns, on_host=device == HOST),
         copies=lambda: _read_copies(work, names),
         streams=None if device == HOST else lambda: streams,
     )

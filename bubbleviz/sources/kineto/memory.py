@@ -1,0 +1,61 @@
+"""Memory events of PyTorch's profiler: instants named ``[memory]``, with ``profile_memory=True``.
+
+Their arguments are ``Bytes`` (negative if freed), ``Addr``, ``Device Type`` (0 is the host, others
+are accelerators; c10/core/DeviceType.h), ``Device Id`` and ``Total Allocated``, the bytes in use on
+the device afterwards. They are read in a separate pass, so that other analyses do not pay for them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.memory_sizes import MemoryEvents
+from bubbleviz.sources.trace_events import MISSING, TraceFile, global_threads
+
+#: Upper bounds of bytes (70 TB) and of device numbers. Sums of many such values fit in 64 bits.
+_MOST_BYTES, _MOST_DEVICES = 1 << 46, 1 << 31
+
+
+class MemoryArgs(msgspec.Struct, gc=False):
+    """The arguments of memory events."""
+
+    change: int | None = msgspec.field(default=None, name="Bytes")
+    address: int | None = msgspec.field(default=None, name="Addr")
+    device_type: int | None = msgspec.field(default=None, name="Device Type")
+    device: int | None = msgspec.field(default=None, name="Device Id")
+    total: int | None = msgspec.field(default=None, name="Total Allocated")
+
+
+def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
+    """Return the memory events of a trace, or None if there are none.
+
+    Args:
+        path: Path of the trace.
+        base_ns: Time 0 of the profile.
+        on_host: Whether the host is the only device, so that its memory counts.
+
+    Raises:
+        ProfileError: The trace cannot be read.
+    """
+    blocks = [np.empty((6, 0), np.int64)]
+    file = TraceFile(path, MemoryArgs)
+    for events in file.blocks():
+        arguments = events.arguments
+        change, total, device = arguments["change"], arguments["total"], arguments["device"]
+        keep = (events.name == file.texts.number("[memory]")) & (events.start_ns != MISSING)
+        keep &= (change != 0) & (change >= -_MOST_BYTES) & (change <= _MOST_BYTES)
+        keep &= (arguments["device_type"] == 0) == on_host
+        numbers = (
+            np.where((device > 0) & (device <= _MOST_DEVICES), device, 0),
+            np.where(arguments["address"] == MISSING, 0, arguments["address"]) & ((1 << 63) - 1),
+            change,
+            np.where((total >= -_MOST_BYTES) & (total <= _MOST_BYTES), total, NONE),
+        )
+        columns = np.stack((events.start_ns - base_ns, events.thread, *numbers))
+        blocks.append(columns[:, keep])
+    time_ns, thread, *rest = (row.copy() for row in np.concatenate(blocks, axis=1))
+    if len(time_ns) == 0:
+        return None
+    return MemoryEvents(time_ns, global_threads(file.threads)[thread], *rest)

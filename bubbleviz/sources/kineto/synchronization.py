@@ -1,0 +1,94 @@
+"""Synchronization in a trace of PyTorch's profiler: recorded events, waits and streams of work.
+
+It is recorded if ``enable_cuda_sync_events`` is set in the profiler's experimental configuration
+(libkineto/src/CuptiActivity.cpp):
+
+========== =====================================================================================
+category   arguments
+========== =====================================================================================
+cuda_sync  ``stream`` that waits, or that is waited for; ``wait_on_cuda_event_id``, and for its last
+           record, if known, ``wait_on_stream`` and ``wait_on_cuda_event_record_corr_id``
+cuda_event ``event_id``, ``stream``: a record, in newer versions only
+========== =====================================================================================
+
+The thread of work is its stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import looked_up
+from bubbleviz.model.profile import UNCORRELATED, process_of
+from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, whole_number
+
+_STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")
+_DEVICES = 1 << 22
+
+
+def read_synchronization(
+    collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
+) -> Synchronisation | None:
+    """Return the synchronization events of a trace, or None if there are none.
+
+    Args:
+        collector: Events of the trace.
+        base_ns: Start of the first event.
+        calls: CUDA API calls.
+        threads: Thread of each thread number.
+    """
+    if not collector.waits:
+        return None
+    waits, separate = _columns(collector.waits), _columns(collector.records)
+    process = process_of(threads[calls.thread])
+
+    def processes(ids: Ints) -> Ints:
+        return looked_up((calls.correlation,), process, (ids,))
+
+    start_ns, call, device, stream, event, record_stream, record = waits
+    # A wait also describes its record, which is on the same device: events belong to a context.
+    has_record = (record_stream != NONE) & (record != NONE)
+    records = np.stack((record, device, record_stream, event))[:, has_record]
+    record, record_device, record_stream, recorded = np.hstack((separate[1:5], records))
+    unknown = np.full(len(recorded), NONE, np.int64)
+    return Synchronisation(
+        EventRecords(
+            *(processes(record), record_device, record_stream, recorded, unknown, record, unknown)
+        ),
+        Waits(
+            process=processes(call),
+            device=device.copy(),
+            stream=stream.copy(),
+            event=event.copy(),
+            pairing=np.full(len(call), NONE, np.int64),
+            correlation_id=call.copy(),
+            start_ns=start_ns - base_ns,
+        ),
+    )
+
+
+def find_streams(collector: EventCollector, work: EventRows) -> Ints:
+    """Return the stream of each kernel and copy, or -1 if unknown."""
+    matches = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
+    streams = [NONE if match is None else int(match[1]) for match in matches]
+    return np.array(streams, np.int64)[work.thread]
+
+
+def _columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
+    """Return the columns of waits or records, shape (7, events).
+
+    The columns are start, correlation id, device, stream and event, then the stream and the
+    correlation id of the event's record.
+    """
+    rows = []
+    for _, start_ns, args in events:
+        event_id = args.event if args.waited is None else args.waited
+        ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.recorded)
+        call, *others = (whole_number(value, UNCORRELATED) for value in ids)
+        rows.append((start_ns, call, whole_number(args.device, _DEVICES), *others))
+    return np.array(rows, np.int64).reshape(-1, 7).T
