@@ -15,9 +15,9 @@ import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.analyses.nccl.members import Split
+from bubbleviz.analyses.nccl.communications import Split
+from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.outputs import COLUMNS, as_json
-from bubbleviz.analyses.nccl.profiles import find_inputs
 from bubbleviz.analyses.nccl.text import sections, summary
 from bubbleviz.analyses.nccl.totals import find_totals, sum_operations
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError

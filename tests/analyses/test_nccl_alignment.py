@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.alignment import GPU_TOLERANCE_NS, match
-from bubbleviz.analyses.nccl.members import Timing
+from bubbleviz.analyses.nccl.communications import Timing
+from bubbleviz.analyses.nccl.kernel_matching import GPU_TOLERANCE_NS, match
+from bubbleviz.analyses.nccl.kernels import Starts
 from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
-from bubbleviz.analyses.nccl.profiles import Starts
 from bubbleviz.errors import BubblevizError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, put

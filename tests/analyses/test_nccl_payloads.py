@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.members import Split
+from bubbleviz.analyses.nccl.communications import Split
 from bubbleviz.analyses.nccl.totals import find_totals
 from tests.support.edited_databases import change
 from tests.support.nccl_payloads import carrying

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
+from bubbleviz.analyses.pgle.comparison import compare_costs, csv_of_comparison
 from bubbleviz.analyses.pgle.files import read_costs, written_costs
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.errors import NothingToAnalyseError, UsageError

@@ -20,14 +20,10 @@ import pytest
 from rich.console import Console, Group
 
 from bubbleviz.analyses.watch import measurement as watcher_module
-from bubbleviz.analyses.watch.measurement import (
-    SILENT_S,
-    Sight,
-    WatchedIteration,
-    Watcher,
-    limit_watch,
-)
-from bubbleviz.analyses.watch.outputs import Metrics, line_of, opened, page_of
+from bubbleviz.analyses.watch.measurement import SILENT_S, Sight, Watcher
+from bubbleviz.analyses.watch.outputs import Metrics, opened
+from bubbleviz.analyses.watch.text import line_of, page_of
+from bubbleviz.analyses.watch.watched_iterations import WatchedIteration, limit_watch
 from bubbleviz.cli.app import main
 from bubbleviz.cli.terminal import rich_text
 from bubbleviz.errors import OutputError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.analyses.pgle.instructions import parse_range_names
+from bubbleviz.analyses.pgle.range_names import parse_range_names
 from bubbleviz.conventions import range_names, toml_files
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.host_activities import LAUNCH, TRANSFER, default_activities

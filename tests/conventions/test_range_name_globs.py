@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.nccl.profiles import _FAMILY
-from bubbleviz.analyses.pgle import instructions
+from bubbleviz.analyses.nccl.kernels import _FAMILY
+from bubbleviz.analyses.pgle import range_names as xla_names
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import NameShapes, PackedNames, lets_through, loose_glob
@@ -43,7 +43,7 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
     for regexes in (kinds.communication, kinds.receives, kinds.point_to_point):
         for regex in regexes:
             yield regex, re.compile(regex, re.IGNORECASE)
-    for named in (_FAMILY, instructions._THUNK, instructions._MODULE, instructions._OF_MODULE):
+    for named in (_FAMILY, xla_names._THUNK, xla_names._MODULE, xla_names._OF_MODULE):
         yield named.pattern, named
 
 

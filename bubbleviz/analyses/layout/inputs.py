@@ -8,6 +8,7 @@ import numpy as np
 
 from bubbleviz.align.run import RunHints, merge
 from bubbleviz.analyses.layout import layer_table
+from bubbleviz.analyses.layout.layer_memory import allocated_by_layer, with_layer_memory
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.count.count import count
@@ -66,7 +67,7 @@ def _model(
 ) -> layer_table.MeasuredModel:
     """Return what is known of a model, its memory in bytes where that was measured."""
     if memory is not None:
-        layers, unmeasured = layer_table.with_layer_memory(layers, own, memory, allocated)
+        layers, unmeasured = with_layer_memory(layers, own, memory, allocated)
         assumptions += unmeasured
     return layer_table.MeasuredModel(
         source,
@@ -130,7 +131,7 @@ def of_profiles(
     if (found := memory_limits.memory_of(recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
         memory = measured_memory(found, of_stages)
-        allocated = layer_table.allocated_by_layer(recordings, run, names, own) if names else None
+        allocated = allocated_by_layer(recordings, run, names, own) if names else None
     return _model(
         f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}",
         layers,

@@ -12,7 +12,16 @@ import numpy as np
 from bubbleviz.align.profile_clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl import hangs, members
 from bubbleviz.analyses.nccl.alignment import align_events
-from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
+from bubbleviz.analyses.nccl.communications import (
+    Alignment,
+    Communications,
+    Communicator,
+    RecordingClock,
+    Split,
+)
+from bubbleviz.analyses.nccl.inputs import find_inputs
+from bubbleviz.analyses.nccl.kernels import Kernels, pooled
+from bubbleviz.analyses.nccl.profiles import NcclProfile, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
@@ -45,9 +54,9 @@ class Communication:
         hosts: Names of the profiles' hosts.
     """
 
-    operations: members.Communications
+    operations: Communications
     ranks: tuple[int | None, ...]
-    clocks: tuple[members.RecordingClock, ...]
+    clocks: tuple[RecordingClock, ...]
     files: tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
     limitations: tuple[Limitation, ...]
     faults: tuple[hangs.Fault, ...] = ()
@@ -73,7 +82,7 @@ class Communication:
         return [int(n) for n in np.bincount(source, minlength=len(self.files))]
 
     @property
-    def communicators(self) -> tuple[tuple[members.Communicator, int | None], ...]:
+    def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
         """The communicators of the operations, and how many ranks each has; None unknown."""
         of_all = self.operations.communicators
         used = distinct(self.operations.communicator)
@@ -194,15 +203,12 @@ def merge_communication(
     return replace(communication, limitations=tuple(limitations))
 
 
-# Rows: the operations of event files, and of profiles, in one table.
-
-
 def operations_of(
     recorded: Sequence[EventFile],
-    events: Sequence[members.Communications],
+    events: Sequence[Communications],
     profiles: Sequence[NcclProfile],
     pool: Kernels,
-) -> members.Communications:
+) -> Communications:
     """Return the operations of event files, then those of profiles that no event file has.
 
     Args:
@@ -247,7 +253,7 @@ def operations_of(
     )
 
 
-def with_shared(table: members.Communications) -> members.Communications:
+def with_shared(table: Communications) -> Communications:
     """Return the operations with how many have the same kernel, or the same times."""
     shared = np.ones(len(table), np.int64)
     timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
@@ -260,7 +266,7 @@ def with_shared(table: members.Communications) -> members.Communications:
 
 def _profile_clocks(
     sources: Sequence[Source],
-) -> tuple[list[members.RecordingClock], list[int]]:
+) -> tuple[list[RecordingClock], list[int]]:
     """Return the clock of each profile, and the index of its machine.
 
     The clock of the first profile is the clock of the report.
@@ -271,21 +277,21 @@ def _profile_clocks(
         first = sources[machines.index(machine)]
         timed = None not in (first.session_utc_ns, sources[0].session_utc_ns)
         if machine == machines[0]:
-            aligned_by = members.Alignment.REFERENCE
+            aligned_by = Alignment.REFERENCE
         else:
-            aligned_by = members.Alignment.UTC if timed else members.Alignment.UNALIGNED
-        clocks.append(members.RecordingClock(Path(source.path).name, aligned_by))
+            aligned_by = Alignment.UTC if timed else Alignment.UNALIGNED
+        clocks.append(RecordingClock(Path(source.path).name, aligned_by))
     distinct = tuple(dict.fromkeys(machines))
     return clocks, [distinct.index(machine) for machine in machines]
 
 
 def _clock_bases(
-    event_clocks: Sequence[members.RecordingClock],
-    table: members.Communications,
+    event_clocks: Sequence[RecordingClock],
+    table: Communications,
     machines: Sequence[int],
     profiles: Sequence[NcclProfile],
     of_dumps: Collection[int],
-) -> tuple[list[members.RecordingClock], list[int]]:
+) -> tuple[list[RecordingClock], list[int]]:
     """Return the clocks of event files, and the number of the clock that each one ticks with.
 
     The first profile's host is 0; without a profile the first file's clock is.
@@ -300,16 +306,14 @@ def _clock_bases(
         if len(kernels):
             bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
         elif not profiles and (not bases or number in of_dumps):
-            clocks[number] = replace(clock, aligned_by=members.Alignment.REFERENCE)
+            clocks[number] = replace(clock, aligned_by=Alignment.REFERENCE)
             bases.append(0)
         else:
             bases.append(next(free))
     return clocks, bases
 
 
-def _sizes(
-    table: members.Communications, profiles: Sequence[NcclProfile]
-) -> tuple[int | None, ...]:
+def _sizes(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
     """Return the ranks of each communicator: as recorded, else as seen; None for a single one."""
     recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
     seen = np.zeros(len(table.communicators), np.int64)
@@ -373,13 +377,11 @@ def _limitations(
     alignments = [clock.aligned_by for clock in clocks]
     of_files = clocks[len(profiles) :] if profiles else ()
     loose = [clock.label for clock in of_files if not clock.aligned]
-    rows = np.flatnonzero(
-        (instance != NONE) & (table.split == members.Split.MEMBERS) & (table.peer < 0)
-    )
+    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)
     operation = groups_of(instance[rows]).of_row
     few = np.bincount(operation)[operation] < sizes[table.communicator[rows]]
-    unsplit = (table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)
+    unsplit = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
     for what, count, reason in (
         (
             "operations of unknown duration",
@@ -394,17 +396,17 @@ def _limitations(
         ),
         (
             "clocks that could not be aligned",
-            alignments.count(members.Alignment.UNALIGNED) if len(clocks) > 1 else 0,
+            alignments.count(Alignment.UNALIGNED) if len(clocks) > 1 else 0,
             "they share no kernel or operation with another clock; add profiles of their ranks",
         ),
         (
             "hosts aligned by UTC alone",
-            alignments.count(members.Alignment.UTC),
+            alignments.count(Alignment.UTC),
             "waiting between them is known to milliseconds at best",
         ),
         (
             "clocks aligned by the ends of operations",
-            alignments.count(members.Alignment.OPERATIONS),
+            alignments.count(Alignment.OPERATIONS),
             "all members of an operation are assumed to end together",
         ),
         (
@@ -432,7 +434,7 @@ def _limitations(
         ),
         (
             "operations paired by their order alone",
-            (table.split == members.Split.ORDER).sum(),
+            (table.split == Split.ORDER).sum(),
             "the profiles hold no communicators; all GPUs ran as many kernels one by one, and the "
             "n-th of each are counted as one operation",
         ),

@@ -17,7 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.members import EACH, Communications, Communicator
+from bubbleviz.analyses.nccl.communications import EACH, Communications, Communicator
 from bubbleviz.analyses.nccl.summary import LateRank
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import grouping, intervals

@@ -7,7 +7,7 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.analyses.nccl import hangs
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.analyses.nccl.members import Communicator, Split, Timing, communicator_text
+from bubbleviz.analyses.nccl.communications import Communicator, Split, Timing, communicator_text
 from bubbleviz.analyses.nccl.summary import (
     NCCL_SCHEMA,
     CommunicatorEntry,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
-from bubbleviz.analyses.nccl.members import RecordingClock
+from bubbleviz.analyses.nccl.communications import RecordingClock
 from bubbleviz.report.memory import Count, Finite
 from bubbleviz.report.summary import LimitationEntry, RestrictionEntry
 

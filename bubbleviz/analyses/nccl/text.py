@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.analyses.nccl import hangs, members
+from bubbleviz.analyses.nccl import hangs
 from bubbleviz.analyses.nccl.analysis import Communication
+from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, communicator_text
 from bubbleviz.analyses.nccl.outputs import DEFINITIONS
 from bubbleviz.analyses.nccl.totals import Total, find_totals, sum_operations
 from bubbleviz.model import collectives
@@ -26,11 +27,11 @@ _GIVING_WAY = (
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
 _ALIGNMENTS = {
-    members.Alignment.REFERENCE: "the report's clock",
-    members.Alignment.KERNELS: "matched with kernels",
-    members.Alignment.UTC: "UTC of its host",
-    members.Alignment.OPERATIONS: "ends of common operations",
-    members.Alignment.UNALIGNED: "not aligned",
+    Alignment.REFERENCE: "the report's clock",
+    Alignment.KERNELS: "matched with kernels",
+    Alignment.UTC: "UTC of its host",
+    Alignment.OPERATIONS: "ends of common operations",
+    Alignment.UNALIGNED: "not aligned",
 }
 
 
@@ -87,7 +88,7 @@ def _hang_lines(
     """Yield what holds up the run, operations that are not finished, and calls that differ."""
 
     def operation(fault: hangs.Fault) -> str:
-        communicator = blocks.short_name(members.communicator_text(fault.communicator))
+        communicator = blocks.short_name(communicator_text(fault.communicator))
         return f"{blocks.short_name(fault.name)} {fault.sequence} of {communicator}"
 
     waits = [fault for fault in faults if not fault.calls]
@@ -143,8 +144,7 @@ def _table(communication: Communication, most: int) -> blocks.Table:
         algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
         rows.append(
             {
-                "communicator": blocks.short_name(members.communicator_text(total.communicator))
-                or "-",
+                "communicator": blocks.short_name(communicator_text(total.communicator)) or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
                 "operation": blocks.short_name(total.name),
                 "peers": blocks.shortened(collectives.stretches(total.peers), _NAME // 2) or "-",
@@ -187,8 +187,8 @@ def _sum_cells(sums: Total) -> dict[str, str]:
     }
 
 
-def _clock_table(clocks: Sequence[members.RecordingClock]) -> Iterator[blocks.Table]:
-    if len(clocks) < 2 and all(clock.aligned_by is members.Alignment.REFERENCE for clock in clocks):
+def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
+    if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
     rows = [
         {

@@ -8,8 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.analysis import Communication
+from bubbleviz.analyses.nccl.communications import (
+    EACH,
+    Communications,
+    Communicator,
+    bus_factor,
+    communicator_text,
+)
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.sources.nccl.events import UNKNOWN
@@ -58,7 +64,7 @@ class Total:
     moving_ns: int | None
     moving_operations: int
     rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    communicator: members.Communicator | None = None
+    communicator: Communicator | None = None
     ranks: int | None = None
     name: str = ""
     peers: tuple[int, ...] = ()
@@ -69,7 +75,7 @@ class Total:
     moving_gbps: float | None = None
 
 
-def sum_operations(table: members.Communications) -> Total:
+def sum_operations(table: Communications) -> Total:
     """Return the sums over operations."""
     size, n_sized = _sum_known(table.bytes)
     duration_ns, n_timed = _sum_known(table.duration_ns)
@@ -98,7 +104,7 @@ def _sum_known(values: Ints) -> tuple[int | None, int]:
     return int(known.sum(dtype=object)) if len(known) else None, len(known)
 
 
-def _measure_busy(table: members.Communications) -> int:
+def _measure_busy(table: Communications) -> int:
     """Return the time in which any operation runs; each instant of a GPU counts once."""
     is_timed = table.duration_ns >= 0
     has_start = is_timed & (table.start_ns != UNKNOWN)
@@ -122,7 +128,7 @@ def find_totals(communication: Communication) -> tuple[Total, ...]:
 
 def _longest_first(total: Total) -> tuple[object, ...]:
     """Return the sort key that puts the longest total first, and breaks ties by name."""
-    communicator = members.communicator_text(total.communicator)
+    communicator = communicator_text(total.communicator)
     return -(total.duration_ns or 0), communicator, total.name, total.algorithm, total.protocol
 
 
@@ -171,10 +177,9 @@ def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
     kind_ranks = [rank_counts[row] for row in table.communicator[kinds.first].tolist()]
     # None becomes NaN.
     parts = [
-        ranks if name in members.EACH else 1
-        for name, ranks in zip(kind_names, kind_ranks, strict=True)
+        ranks if name in EACH else 1 for name, ranks in zip(kind_names, kind_ranks, strict=True)
     ]
-    factors = [*map(members.bus_factor, kind_names, kind_ranks)]
+    factors = [*map(bus_factor, kind_names, kind_ranks)]
     part_bytes = np.where(table.bytes >= 0, table.bytes, np.nan)
     size = part_bytes * np.array(parts, float)[kinds.of_row]
     return size, np.array(factors, float)[kinds.of_row]

@@ -5,218 +5,25 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 
+from bubbleviz.analyses.pgle.range_names import RangeKind, parse_range_names
+from bubbleviz.analyses.pgle.thunks import Thunks, thunks_of
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations, linking, record
 from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.model import intervals, texts
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, scattered
-from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, places_in
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.profile import Profile, Ranges
-
-# Range names: the instruction, the module or the compilation that a range of XLA names.
-#
-# They are those of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all forms seen::
-#
-#     Thunk:#hlo_op=fusion.3#
-#     Thunk:#hlo_op=fusion.3,hlo_module=jit_step,program_id=7#
-#     Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3#
-#     Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3,unique_hlo_op_id=41#
-#     XlaModule:#prefix=jit(step)/jit(main),hlo_module=jit_step,program_id=7#
-#     XlaCompile:#module=jit_step#
-#
-# Exports hold their NVTX domain in a column; some tools write it in front, as ``TSL:Thunk``.
-
-
-#: SQLite GLOBs that let all of them through.
-GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
-_DOMAIN = "TSL:"
-
-# A name path may hold anything, "#" and ",hlo_op=" included: the last one counts.
-_THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,(?!hlo_op=)[^,#]*)*)#\Z", re.DOTALL)
-_MODULE = re.compile(
-    r"^XlaModule:#(?:prefix=.*,)?hlo_module=([^,#]+)(?:,program_id=([0-9]+))?#\Z", re.DOTALL
-)
-_OF_MODULE = re.compile(r",hlo_module=([^,]+)(?:,program_id=([0-9]+))?")
-
-_HALF = re.compile(
-    r"^(async|(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
-    r"|collective-broadcast)-(start|done)\b"
-)
-
-
-class RangeKind(IntEnum):
-    """What a range stands for."""
-
-    OTHER = 0
-    INSTRUCTION = 1
-    MODULE = 2
-    COMPILATION = 3
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class XlaNames(Table):
-    """The parsed names of XLA's ranges, one row per name; -1 is none.
-
-    Attributes:
-        kind: code of :class:`RangeKind`.
-        instruction: row of ``instructions``.
-        module: row of ``modules``.
-        instructions: distinct names of instructions.
-        modules: distinct modules, as XLA writes them: ``jit_step(7)``, with the number if recorded.
-    """
-
-    kind: Ints
-    instruction: Ints
-    module: Ints
-    instructions: tuple[str, ...] = field(metadata={"shared": True})
-    modules: tuple[str, ...] = field(metadata={"shared": True})
-
-
-def parse_range_names(names: Sequence[str]) -> XlaNames:
-    """Return the instruction, the module or the compilation that each name stands for."""
-    rows = scattered((3, len(names)), 0, RangeKind.OTHER)
-    instructions, modules = Numbering[str](), Numbering[str]()
-    for row, name in enumerate(names):
-        plain, module = name.removeprefix(_DOMAIN), None
-        if thunk := _THUNK.match(plain):
-            rows[0, row] = RangeKind.INSTRUCTION
-            rows[1, row] = instructions.number(thunk[1])
-            module = _OF_MODULE.match(thunk[2])
-        elif module := _MODULE.match(plain):
-            rows[0, row] = RangeKind.MODULE
-        elif plain.startswith("XlaCompile"):
-            rows[0, row] = RangeKind.COMPILATION
-        if module:
-            label = module[1] if module[2] is None else f"{module[1]}({module[2]})"
-            rows[2, row] = modules.number(label)
-    kind, instruction, module_id = (column.copy() for column in rows)
-    return XlaNames(kind, instruction, module_id, instructions.values, modules.values)
-
-
-# Executions: which ranges of an XLA instruction are one execution of it, and of which module.
-#
-# Consecutive ranges of an instruction are one execution of it, since an instruction may be several
-# thunks; every trip of a loop is one, too::
-#
-#     XlaModule   ├─jit_step──────────────────────────────────────────────┤
-#     Thunk         ├─fusion.1─┤ ├─fusion.1─┤ ├─while.2──────────────────┤
-#                                               ├─dot.3─┤├─add.4─┤├─dot.3─┤
-#     executions    fusion.1 once                dot.3 twice, add.4 once
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Thunks(Table):
-    """Ranges of instructions; rows count those of all ranges, -1 is none.
-
-    Attributes:
-        instruction: row of the names.
-        module: row of the modules' names.
-        within: range of the module's execution.
-        execution: number of the instruction's execution.
-        compiling: whether XLA compiled.
-        cut: whether the capture ended before it, or its module.
-    """
-
-    instruction: Ints
-    module: Ints
-    within: Ints
-    execution: Ints
-    compiling: Bools
-    cut: Bools
-
-
-def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
-    """Return the executions that the ranges of instructions belong to.
-
-    Also how many ends of asynchronous pairs something else came before.
-
-    Args:
-        ranges: of instructions, modules and compilation.
-        rows: those of instructions.
-        names: of ranges, parsed.
-    """
-    kind = names.kind[ranges.name_id]
-    within, compiling = (
-        _innermost(ranges, np.flatnonzero(kind == own), rows)
-        for own in (RangeKind.MODULE, RangeKind.COMPILATION)
-    )
-    named = np.where(within == NONE, rows, within)
-    instruction, module = names.instruction[ranges.name_id[rows]], names.module[ranges.name_id]
-    parent = found_in(rows, _innermost(ranges, rows, rows))
-    order = np.lexsort((ranges.start_ns[rows], parent, within, ranges.thread[rows]))
-    follows = np.ones(len(rows), bool)
-    follows[:1] = False
-    for column in (ranges.thread[rows], within, parent):
-        follows[1:] &= column[order[1:]] == column[order[:-1]]
-    # Trips of a loop of a single instruction are executions of their own.
-    inside = np.flatnonzero(parent != NONE)
-    low, high = intervals.group_extents(
-        parent[inside], len(parent), instruction[inside], instruction[inside]
-    )
-    loops = np.array([re.match(r"while\b", name) is not None for name in names.instructions], bool)
-    sole = np.append((low == high) & loops[instruction], False)[parent]
-    same = follows & (within[order] != NONE) & ~sole[order]
-    same[1:] &= instruction[order[1:]] == instruction[order[:-1]]
-    execution, outer = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    outer[order] = np.cumsum(~same) - 1
-    # A range inside one of its own instruction belongs to that one's execution.
-    inner = (parent != NONE) & (instruction == instruction[parent])
-    while not np.array_equal(outer, execution):
-        execution, outer = outer, np.where(inner, outer[parent], outer)
-    # What ends a pair does not directly follow a beginning of its kind: other work came between.
-    # The numbers in the names do not pair a start with its done.
-    pairs, kinds = np.full((2, len(names.instructions)), NONE, np.int64), Numbering[str]()
-    for row, name in enumerate(names.instructions):
-        if half := _HALF.match(name):
-            pairs[int(half[2] == "done"), row] = kinds.number(half[1])
-    starts, ends = pairs[:, instruction[order]]
-    apart = (ends != NONE) & np.isin(ends, starts)
-    apart[1:] &= ~(follows[1:] & (starts[:-1] == ends[1:]))
-    return Thunks(
-        instruction=instruction,
-        module=module[named],
-        within=within,
-        execution=execution,
-        compiling=compiling != NONE,
-        cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
-    ), int(apart.sum())
-
-
-def _innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
-    """Return the innermost other holder around each of some ranges on its thread; -1 none."""
-    around = np.full(len(rows), NONE, np.int64)
-    for thread in distinct(ranges.thread[holders]).tolist():
-        outer = holders[ranges.thread[holders] == thread]
-        place = np.flatnonzero(ranges.thread[rows] == thread)
-        start_ns, end_ns = ranges.start_ns[rows[place]], ranges.end_ns[rows[place]]
-        innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
-        if holders is rows:
-            holder, deepest = (np.full(len(place), NONE, np.int64) for _ in range(2))
-            depth_of = innermost.depth[places_in(innermost.row)]
-            for query, row in innermost.all_around(start_ns, end_ns):
-                depth = depth_of[row]
-                better = (depth < depth_of[query]) & (depth > deepest[query])
-                deepest[query[better]], holder[query[better]] = depth[better], row[better]
-        else:
-            holder = innermost.around(start_ns, end_ns)
-        around[place[holder >= 0]] = outer[holder[holder >= 0]]
-    return around
-
 
 #: Collectives may overlap compute for so much of their time (clock grain) without a word.
 _OVERLAPPED = 0.01
-
 OVERLAP = "collectives overlap compute"
 PAIRS = "asynchronous collectives"
 GRAPHS = "instructions inside CUDA graphs"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bubbleviz.analyses.pgle.costs import CostComparison, Costs
+from bubbleviz.analyses.pgle.comparison import CostComparison
+from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line

@@ -9,196 +9,38 @@ A rank that has written nothing for a while is silent, and iterations are whole 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import quantiles
 
-import numpy as np
-
+from bubbleviz.analyses.watch.recorded_rank import RecordedRank
+from bubbleviz.analyses.watch.watched_iterations import RankPace, WatchedIteration, measure_paces
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.errors import BubblevizError, UsageError
-from bubbleviz.explain.slowness import excess_over_peers, peer_groups
+from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret import recording, tables
-from bubbleviz.model.columns import NONE, Bools
-from bubbleviz.model.texts import counted, one_line, percent, suggestion
-from bubbleviz.report import gate
-from bubbleviz.report.bubble_parts import BubblePart, parts_of
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.report.bubble_parts import parts_of
 from bubbleviz.report.report import Report, report_on
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
 from bubbleviz.sources.operations.jsonl.recording import table_of
-from bubbleviz.sources.operations.jsonl.sessions import RecordedSession
 
-# Recorded rank: the newest iterations of one process, as they are written.
-
-
-class RecordedRank:
-    """The newest iterations of one process.
-
-    Args:
-        part: of its recording.
-        header: of its recording.
-
-    Attributes:
-        header: of its recording.
-        host: hostname; "" unknown.
-        stretch: what is kept of its iterations, ascending numbers.
-        read_s: when it was last seen to have written, on any clock.
-    """
-
-    def __init__(self, part: recorded.PartReader, header: Header) -> None:
-        self.header, self.host, self._path = header, header.host, part.path
-        self.read_s, self._last = 0.0, NONE
-        self.stretch: recorded.Stretch | None = None
-
-    def add(self, stretch: recorded.Stretch) -> None:
-        """Keep some iterations more; those without a number of their own are counted."""
-        own = []
-        for number in stretch.iterations.number.tolist():
-            # Evaluation may count from 0 again, and numbers are to go up.
-            self._last = number if number > self._last else self._last + 1
-            own.append(self._last)
-        iterations = replace(stretch.iterations, number=np.array(own, np.int64))
-        new = replace(stretch, iterations=iterations)
-        self.stretch = recorded.joined_stretches([self.stretch, new] if self.stretch else [new])
-
-    @property
-    def iterations(self) -> recorded.RecordedIterations:
-        """The iterations that are kept."""
-        return self.stretch.iterations if self.stretch else recorded.RecordedIterations.none()
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of the iterations, ascending."""
-        return [int(number) for number in self.iterations.number]
-
-    def keep_from(self, number: int) -> None:
-        """Forget iterations before one."""
-        self.stretch = self._taken(self.iterations.number >= number)
-
-    def _taken(self, chosen: Bools) -> recorded.Stretch:
-        assert self.stretch is not None
-        place, operations = np.cumsum(chosen) - 1, self.stretch.operations
-        operations = operations.take(chosen[operations.iteration])
-        return recorded.Stretch(
-            self.stretch.iterations.take(chosen),
-            replace(operations, iteration=place[operations.iteration]),
-        )
-
-    def session(self, chosen: Sequence[int], names: tuple[str, ...]) -> RecordedSession | None:
-        """Return a recording of the chosen iterations alone; None where it has none of them.
-
-        Args:
-            chosen: their numbers.
-            names: of ranges, by number.
-        """
-        inside = np.isin(self.iterations.number, chosen)
-        if not inside.any():
-            return None
-        return RecordedSession(
-            path=self._path,
-            header=self.header,
-            names=names,
-            stretch=self._taken(inside),
-        )
-
-
-#: Whole iterations that are kept in front of new ones, for clocks and advice.
+#: Number of complete iterations that are kept before the new ones, for clocks and advice.
 CONTEXT = 2
-#: A rank is silent after so many seconds, and after so many iterations of the others.
+#: Seconds without new lines, and iterations of other ranks, after which a rank is silent.
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
-#: What a rank may write before the others do, until it is measured without them.
+#: Maximum number of iterations that are kept for a rank while other ranks have not written them.
 _MOST_KEPT = 256
-#: UTC of a host may move by that against its monotonic clock.
+#: Maximum change of UTC against the monotonic clock of a host that is not reported.
 _CLOCK_STEP_NS = 50_000_000
-
-
-# Measurement: what whole iterations show.
-
 
 #: The newest iterations that advice rests on: what began two iterations ago shows in them.
 _ADVISED = 3
 #: The ratio that is known when the next iteration has begun.
 _PERIOD = "period"
-
-
-@dataclass(frozen=True)
-class RankPace:
-    """How long a rank computed in one iteration.
-
-    Attributes:
-        rank: its number in the run.
-        host: hostname; "" unknown.
-        stage: None unknown.
-        compute_ns: of its forwards and backwards.
-        excess: how much longer that is than the median of the ranks of its stage, or of all ranks
-            where its stage has no other, as a fraction.
-        since: of a slow rank, number of the iteration from which on it has been slow; else -1.
-        since_utc_ns: when that was written.
-    """
-
-    rank: int
-    host: str
-    stage: int | None
-    compute_ns: int
-    excess: float
-    since: int = NONE
-    since_utc_ns: int = NONE
-
-
-@dataclass(frozen=True)
-class WatchedIteration:
-    """One iteration of a running job.
-
-    Attributes:
-        number: of the iteration.
-        utc_ns: when the last rank had written it.
-        length_ns: from its first start to its last end on any rank.
-        pause_ns: from the last end of the iteration before to its first start; -1 unknown.
-        ranks: how many have it.
-        world_size: how many there are to be; -1 unknown.
-        headline: name of the primary ratio.
-        ratios: by name, None unknown; ``period`` is that of the iteration before, which this one
-            ends.
-        parts: of its bubble, the largest first; their shares add up to the headline.
-        paces: of its ranks, the slowest first.
-        slow: those that are slow, the slowest first.
-        usual_pause_ns: how long a pause before an iteration usually is, where this one's is long;
-            -1 where it is not.
-    """
-
-    number: int
-    utc_ns: int
-    length_ns: int
-    pause_ns: int
-    ranks: int
-    world_size: int
-    headline: str
-    ratios: Mapping[str, float | None]
-    parts: tuple[BubblePart, ...]
-    paces: tuple[RankPace, ...]
-    slow: tuple[RankPace, ...] = ()
-    usual_pause_ns: int = NONE
-
-
-def _paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
-    """Return the pace of each rank that computed in an iteration, the slowest first."""
-    rows = [row for row in iteration.ranks if row.compute_ns]
-    ranks = [report.ranks[row.rank] for row in rows]
-    compute_ns = np.array([row.compute_ns for row in rows], np.float64)
-    excesses = excess_over_peers(peer_groups([rank.stage for rank in ranks]), compute_ns)
-    paces = []
-    for row, rank, excess in zip(rows, ranks, excesses.tolist(), strict=True):
-        number = row.rank if rank.global_rank is None else rank.global_rank
-        paces.append(RankPace(number, rank.host, rank.stage, row.compute_ns, excess))
-    return tuple(sorted(paces, key=lambda pace: (-pace.excess, pace.rank)))
-
-
-# Watcher: what a running job shows each time it is looked at, and since when it has done so.
-
 
 #: Iterations whose ratios make the trend.
 TREND = 120
@@ -452,7 +294,7 @@ class Watcher:
             headline=report.headline,
             ratios=ratios,
             parts=() if shown is None else parts_of(report, [shown]),
-            paces=_paces(report, iteration),
+            paces=measure_paces(report, iteration),
         )
 
     def _taken(self, iteration: WatchedIteration) -> WatchedIteration:
@@ -488,46 +330,3 @@ class Watcher:
         long = iteration.pause_ns > _PAUSE_TIMES * usual_ns
         long = long and iteration.pause_ns - usual_ns > _PAUSE_SHARE * iteration.length_ns
         return max(0, round(usual_ns)) if long else NONE
-
-
-def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration], str]:
-    """Return what says in a sentence that an iteration is one too many above a limit; else "".
-
-    An iteration whose ratio is unknown neither counts nor ends the count.
-
-    Args:
-        texts: limits, as ``schedule=20%``.
-        most: how many iterations in a row may be above one.
-
-    Raises:
-        UsageError: a limit is none, or of no ratio, or the number is below 1.
-    """
-    if most < 1:
-        raise UsageError(f"--for {most}: must be 1 or more iterations")
-    limits = gate.parse_limits(texts) if texts else ()
-    if any(limit.unit == "ms" for limit in limits):
-        raise UsageError("--max-bubble: watch takes a share, such as 20% or schedule=0.2")
-    known = [definition.name for definition in ratio_definitions()]
-    for limit in limits:
-        if limit.ratio and limit.ratio not in known:
-            raise UsageError(
-                f"--max-bubble {limit.ratio[:60]}: no ratio; the ratios are {', '.join(known)}"
-                f"{suggestion(limit.ratio, known)}"
-            )
-    above = [0] * len(limits)
-
-    def exceeded(iteration: WatchedIteration) -> str:
-        for place, limit in enumerate(limits):
-            name = limit.ratio or iteration.headline
-            value = iteration.ratios.get(name)
-            if value is None:
-                continue
-            above[place] = above[place] + 1 if value > limit.most else 0
-            if above[place] == most:
-                return (
-                    f"{name} is {percent(value)} in iteration {iteration.number}, and above "
-                    f"{percent(limit.most)} for {counted(most, 'iteration')}"
-                )
-        return ""
-
-    return exceeded

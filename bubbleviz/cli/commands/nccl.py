@@ -26,7 +26,7 @@ def nccl(
     Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
     from bubbleviz.analyses.nccl import measure_communication
-    from bubbleviz.analyses.nccl.profiles import find_inputs
+    from bubbleviz.analyses.nccl.inputs import find_inputs
 
     everything = bool(tables_of(details))
     settings = reading.settings()

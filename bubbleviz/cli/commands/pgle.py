@@ -14,7 +14,8 @@ from bubbleviz.sources.paths import find_profiles
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.analyses.pgle.costs import CostComparison, Costs
+    from bubbleviz.analyses.pgle.comparison import CostComparison
+    from bubbleviz.analyses.pgle.costs import Costs
 
 
 #: The statistics that become a cost.
@@ -56,7 +57,7 @@ def pgle(
     files = (file.path for file in find_profiles(profiles))
     outputs.check([*files, against, *(convention or ())])
     from bubbleviz.analyses.pgle import measure_costs, text
-    from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
+    from bubbleviz.analyses.pgle.comparison import compare_costs, csv_of_comparison
     from bubbleviz.analyses.pgle.files import read_costs, written_costs
 
     estimates = None if against is None else read_costs(against)

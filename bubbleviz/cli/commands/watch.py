@@ -66,8 +66,10 @@ def watch(
     0 ended, 3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets
     the reason in the environment variable BUBBLEVIZ_LIMIT.
     """
-    from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
-    from bubbleviz.analyses.watch.outputs import READ, opened
+    from bubbleviz.analyses.watch.measurement import Watcher
+    from bubbleviz.analyses.watch.outputs import opened
+    from bubbleviz.analyses.watch.text import READ
+    from bubbleviz.analyses.watch.watched_iterations import limit_watch
     from bubbleviz.sources.paths import profiles_among
 
     if Path(folder).exists() and not Path(folder).is_dir():
@@ -140,7 +142,7 @@ def _shown(
     stack: ExitStack, folder: str, names: PrivateNames, *, plain: bool
 ) -> Callable[[Sight], None]:
     """Return what shows a sight: a page on a terminal, else lines."""
-    from bubbleviz.analyses.watch.outputs import line_of, page_of, waiting
+    from bubbleviz.analyses.watch.text import line_of, page_of, waiting
 
     waited: list[str] = []
 

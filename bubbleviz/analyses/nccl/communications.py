@@ -1,0 +1,229 @@
+"""Communications: the tables of operations, and of the clocks that recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+import numpy as np
+
+from bubbleviz.model import collectives
+from bubbleviz.model.columns import NONE, Ints, Table, constant
+from bubbleviz.sources.nccl.events import STATES
+
+#: NCCL's hash of it, or the PyTorch process group that owns it.
+Communicator = int | collectives.Group
+#: How many bytes an element has (``ncclDataType_t`` of nccl.h, ``ScalarType`` of
+#: c10/core/ScalarType.h).
+SIZES = {
+    **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
+    **dict.fromkeys(("ncclFloat8e4m3", "ncclFloat8e5m2"), 1),
+    **dict.fromkeys(("ncclFloat16", "ncclHalf", "ncclBfloat16"), 2),
+    **dict.fromkeys(("ncclInt32", "ncclInt", "ncclUint32", "ncclFloat32", "ncclFloat"), 4),
+    **dict.fromkeys(("ncclInt64", "ncclUint64", "ncclFloat64", "ncclDouble"), 8),
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "Bits8"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("Float8_e8m0fnu", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16", "Bits16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "QInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+#: Operations that move n times the counted bytes: each of n ranks hands in, or takes, as many.
+EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
+
+
+def communicator_text(value: Communicator | None) -> str:
+    """Return a communicator's hash as NCCL's log has it, or a group's label; "" unknown."""
+    if isinstance(value, collectives.Group):
+        return value.label
+    return "" if value is None else f"0x{value:016x}"
+
+
+def bus_factor(name: str, ranks: int | None) -> float | None:
+    """Return the factor that makes bandwidth comparable with that of the hardware.
+
+    From nccl-tests, ``doc/PERFORMANCE.md``: 2(n-1)/n of an all-reduce, (n-1)/n of what each of n
+    ranks has a part in (about that where parts differ, in an AlltoAllv), else 1. None where the
+    number of ranks is unknown and counts.
+    """
+    if name == "AllReduce":
+        return None if not ranks else 2 * (ranks - 1) / ranks
+    if name in EACH or name == "AlltoAllv":
+        return None if not ranks else (ranks - 1) / ranks
+    return 1.0
+
+
+class Timing(IntEnum):
+    """The source of an operation's times."""
+
+    #: The host, which enqueued it.
+    LAUNCH = 0
+    #: The proxy thread, which serves the network.
+    PROXY = 1
+    #: The host, which saw the kernel begin and end.
+    HOST = 2
+    #: The GPU's clock.
+    GPU = 3
+    #: A kernel of a profile.
+    KERNEL = 4
+
+
+class Split(IntEnum):
+    """How waiting and moving were separated."""
+
+    UNKNOWN = 0
+    #: Until the last member of the operation began, it waited.
+    MEMBERS = 1
+    #: By the steps of its proxy thread.
+    PROXY = 2
+    #: As ``MEMBERS``, with members paired by their order alone.
+    ORDER = 3
+
+
+class Alignment(Enum):
+    """What aligned a clock to the report's; the values stand in JSON."""
+
+    #: It is the report's own clock, or ticks with it.
+    REFERENCE = "reference"
+    #: Its operations were matched with a profile's kernels.
+    KERNELS = "kernels"
+    #: UTC, as the profile's host recorded it.
+    UTC = "utc"
+    #: The ends of operations in common with aligned clocks.
+    OPERATIONS = "operations"
+    #: Nothing: its times stand alone.
+    UNALIGNED = "unaligned"
+
+
+@dataclass(frozen=True)
+class RecordingClock:
+    """A clock that recorded operations, and how it was aligned to the report's clock.
+
+    Attributes:
+        label: Display name.
+        aligned_by: How it was aligned.
+        matched: Number of operations or kernels by which it is aligned.
+        of: Number of operations or kernels that could be matched.
+        median_ns: Median distance between matched pairs after the alignment, or None without pairs.
+        largest_ns: The largest distance, or None without pairs.
+        drift_ppm: Its drift in parts per million, or None if no drift was fitted.
+    """
+
+    label: str
+    aligned_by: Alignment
+    matched: int = 0
+    of: int = 0
+    median_ns: int | None = None
+    largest_ns: int | None = None
+    drift_ppm: float | None = None
+
+    @staticmethod
+    def measured(
+        label: str, aligned_by: Alignment, of: int, far_ns: Ints, drift: float = 0.0
+    ) -> RecordingClock:
+        """Return a clock aligned by pairs, of which these are the distances that remain."""
+        return RecordingClock(
+            label,
+            aligned_by,
+            matched=len(far_ns),
+            of=of,
+            median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
+            largest_ns=int(far_ns.max(initial=0)),
+            drift_ppm=1e6 * drift if drift else None,
+        )
+
+    @property
+    def aligned(self) -> bool:
+        """Whether its times are on the report's clock."""
+        return self.aligned_by is not Alignment.UNALIGNED
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Communications(Table):
+    """One row an operation of a rank; -1 is "none" in identifiers, ``UNKNOWN`` in times.
+
+    Attributes:
+        source: row of the files read.
+        kind: code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
+        pid: the process.
+        gpu: number of the GPU, as far as files tell them apart; -1 unknown.
+        name: row of ``names``.
+        communicator: row of ``communicators``.
+        rank: in the communicator.
+        run_rank: the same rank in the run; -1 unknown.
+        peer: rank that it sends to or receives from.
+        root: rank that it starts from or ends at.
+        sequence: number among the communicator's operations of this name.
+        count: elements.
+        datatype: row of ``names``.
+        bytes: that the rank hands in, or takes.
+        progress: place in :data:`~bubbleviz.sources.nccl.events.PROGRESS`.
+        algorithm: row of ``names``.
+        protocol: row of ``names``.
+        channels: over which it runs.
+        clock: row of the clocks; start and end are comparable where it is aligned.
+        start_ns: start.
+        end_ns: end.
+        duration_ns: from start to end, which can be known where these are not; -1 unknown.
+        timing: code of :class:`Timing`.
+        kernel: row of the profiles' kernels; operations of one kernel share its times.
+        shared: how many operations share these times.
+        state_ns: shape (rows, states), as of :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
+        waiting_ns: the part of the duration that it waited for others; -1 unknown.
+        moving_ns: the rest of it; -1 unknown.
+        awaited_ns: how long other members waited for this one to enter; -1 unknown.
+        split: code of :class:`Split`.
+        names: names of operations, datatypes, algorithms and protocols.
+        communicators: NCCL's hashes of them, or PyTorch's groups.
+    """
+
+    source: Ints
+    kind: Ints
+    pid: Ints
+    gpu: Ints
+    name: Ints
+    communicator: Ints
+    rank: Ints
+    run_rank: Ints
+    peer: Ints
+    root: Ints
+    sequence: Ints
+    count: Ints
+    datatype: Ints
+    bytes: Ints
+    progress: Ints
+    algorithm: Ints
+    protocol: Ints
+    channels: Ints
+    clock: Ints
+    start_ns: Ints
+    end_ns: Ints
+    duration_ns: Ints
+    timing: Ints
+    kernel: Ints
+    shared: Ints
+    state_ns: Ints
+    waiting_ns: Ints
+    moving_ns: Ints
+    awaited_ns: Ints
+    split: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
+
+
+def communications(
+    rows: int,
+    columns: Mapping[str, Ints | int],
+    names: tuple[str, ...],
+    communicators: tuple[Communicator, ...],
+) -> Communications:
+    """Return operations with some columns, or values of whole columns; the others hold none."""
+    values: dict[str, Ints | int] = dict.fromkeys(Communications.column_names(), NONE)
+    values |= {"split": 0, "shared": 1, "state_ns": np.zeros((rows, len(STATES)), np.int64)}
+    every = {
+        name: constant(value, rows) if isinstance(value, int) else value
+        for name, value in {**values, **columns}.items()
+    }
+    return Communications(**every, names=names, communicators=communicators)

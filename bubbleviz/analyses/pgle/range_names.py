@@ -1,0 +1,86 @@
+"""Range names: the instruction, the module or the compilation that a range of XLA names.
+
+They are the names of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all forms seen so far::
+
+    Thunk:#hlo_op=fusion.3#
+    Thunk:#hlo_op=fusion.3,hlo_module=jit_step,program_id=7#
+    Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3#
+    Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3,unique_hlo_op_id=41#
+    XlaModule:#prefix=jit(step)/jit(main),hlo_module=jit_step,program_id=7#
+    XlaCompile:#module=jit_step#
+
+Exports store the NVTX domain in a column; some tools write it before the name, as ``TSL:Thunk``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from bubbleviz.model.columns import Ints, Table, scattered
+from bubbleviz.model.grouping import Numbering
+
+#: SQLite GLOBs that let all of them through.
+GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
+_DOMAIN = "TSL:"
+# A name path may hold anything, "#" and ",hlo_op=" included: the last one counts.
+_THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,(?!hlo_op=)[^,#]*)*)#\Z", re.DOTALL)
+_MODULE = re.compile(
+    r"^XlaModule:#(?:prefix=.*,)?hlo_module=([^,#]+)(?:,program_id=([0-9]+))?#\Z", re.DOTALL
+)
+_OF_MODULE = re.compile(r",hlo_module=([^,]+)(?:,program_id=([0-9]+))?")
+_HALF = re.compile(
+    r"^(async|(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
+    r"|collective-broadcast)-(start|done)\b"
+)
+
+
+class RangeKind(IntEnum):
+    """What a range stands for."""
+
+    OTHER = 0
+    INSTRUCTION = 1
+    MODULE = 2
+    COMPILATION = 3
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class XlaNames(Table):
+    """The parsed names of XLA's ranges, one row per name; -1 is none.
+
+    Attributes:
+        kind: code of :class:`RangeKind`.
+        instruction: row of ``instructions``.
+        module: row of ``modules``.
+        instructions: distinct names of instructions.
+        modules: distinct modules, as XLA writes them: ``jit_step(7)``, with the number if recorded.
+    """
+
+    kind: Ints
+    instruction: Ints
+    module: Ints
+    instructions: tuple[str, ...] = field(metadata={"shared": True})
+    modules: tuple[str, ...] = field(metadata={"shared": True})
+
+
+def parse_range_names(names: Sequence[str]) -> XlaNames:
+    """Return the instruction, the module or the compilation that each name stands for."""
+    rows = scattered((3, len(names)), 0, RangeKind.OTHER)
+    instructions, modules = Numbering[str](), Numbering[str]()
+    for row, name in enumerate(names):
+        plain, module = name.removeprefix(_DOMAIN), None
+        if thunk := _THUNK.match(plain):
+            rows[0, row] = RangeKind.INSTRUCTION
+            rows[1, row] = instructions.number(thunk[1])
+            module = _OF_MODULE.match(thunk[2])
+        elif module := _MODULE.match(plain):
+            rows[0, row] = RangeKind.MODULE
+        elif plain.startswith("XlaCompile"):
+            rows[0, row] = RangeKind.COMPILATION
+        if module:
+            label = module[1] if module[2] is None else f"{module[1]}({module[2]})"
+            rows[2, row] = modules.number(label)
+    kind, instruction, module_id = (column.copy() for column in rows)
+    return XlaNames(kind, instruction, module_id, instructions.values, modules.values)

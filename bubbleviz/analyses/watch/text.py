@@ -1,0 +1,156 @@
+"""Text on a running job: one line per iteration, and a page of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+from bubbleviz.analyses.watch.measurement import Sight
+from bubbleviz.analyses.watch.watched_iterations import RankPace, WatchedIteration
+from bubbleviz.errors import BubblevizError
+from bubbleviz.model import texts
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.texts import shell_word
+from bubbleviz.recording_layout import SUFFIX
+from bubbleviz.render.document import Line, Span
+from bubbleviz.sources.paths import find_profiles
+
+_BARS = "▁▂▃▄▅▆▇█"
+#: Causes and slow ranks that are shown.
+_CAUSES, _SHOWN_RANKS = 4, 5
+#: A pause is shown for so many iterations.
+_PAUSES = 8
+#: Widest trend and bars of causes; columns of a cause before its bar.
+_WIDTH, _BAR, _CAUSE = 60, 30, 29
+#: Maximum number of characters of a host name and of advice.
+_MAX_HOST, _MAX_ADVICE = 60, 400
+#: The trend rises from its least to its largest value, which are so far apart at least: what is
+#: less is noise.
+_LEAST_RISE = 0.02
+
+
+def line_of(iteration: WatchedIteration) -> str:
+    """Return an iteration on one line."""
+    value = iteration.ratios.get(iteration.headline)
+    parts = [
+        f"iteration {iteration.number}",
+        f"{iteration.headline} {'unknown' if value is None else texts.percent(value)}",
+        f"{iteration.length_ns / 1e6:,.3f} ms",
+        _ranks(iteration),
+    ]
+    causes = " ".join(f"{own.name} {texts.percent(own.share)}" for own in iteration.parts[:_CAUSES])
+    if causes:
+        parts.append(causes)
+    if iteration.usual_pause_ns != NONE:
+        parts.append(_pause(iteration))
+    if iteration.slow:
+        parts.append(f"slow: {_slow(iteration.slow[0])}")
+    return "; ".join(parts)
+
+
+def _ranks(iteration: WatchedIteration) -> str:
+    if 0 < iteration.world_size != iteration.ranks:
+        return f"{iteration.ranks} of {iteration.world_size} ranks"
+    return texts.counted(iteration.ranks, "rank")
+
+
+def _slow(slow: RankPace) -> str:
+    stage = "" if slow.stage is None else f"stage {slow.stage}"
+    place = ", ".join(filter(None, (stage, texts.one_line(slow.host, _MAX_HOST))))
+    clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
+    return (
+        f"rank {slow.rank}{f' ({place})' if place else ''} computes {texts.percent(slow.excess)} "
+        f"longer, since iteration {slow.since} ({clock:%H:%M:%S} UTC)"
+    )
+
+
+def _pause(iteration: WatchedIteration) -> str:
+    return (
+        f"paused {iteration.pause_ns / 1e6:,.3f} ms before it (usually "
+        f"{iteration.usual_pause_ns / 1e6:,.3f}): data loading, checkpoint or logging"
+    )
+
+
+#: What is read.
+READ = "watch reads what ranks record by bubbleviz.annotate (bubbleviz guide record)"
+
+
+def waiting(folder: str) -> str:
+    """Return what is said as long as no iteration is whole."""
+    if not Path(folder).exists():
+        return f"{folder}: does not exist yet; waiting for it"
+    with suppress(BubblevizError):
+        if not any(file.path.endswith(SUFFIX) for file in find_profiles([folder])):
+            analyze = f"bubbleviz analyze {shell_word(folder)}"
+            return f"{folder}: no recording yet; {READ}; give profiles to {analyze}"
+    return f"{folder}: no whole iteration yet; it is written when the next one begins"
+
+
+def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Iterator[Line]:
+    """Yield the lines of a page of the terminal.
+
+    Args:
+        folder: The watched folder.
+        sight: The newest measurements.
+        told: The newest events, one line each.
+        width: Number of columns of the terminal.
+    """
+    if sight.trend:
+        yield from _lines(folder, sight, width)
+    elif not sight.unreadable:
+        yield (Span(waiting(folder)),)
+    for event in told:
+        yield (Span(f"  {event}", "yellow"),)
+
+
+def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
+    newest = sight.trend[-1]
+    value = newest.ratios.get(newest.headline)
+    shown = "unknown" if value is None else texts.percent(value)
+    yield (
+        Span(f"{newest.headline} {shown}", "bold"),
+        Span(f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, {_ranks(newest)}, "),
+        Span(f"{sight.total:,} measured in {folder}"),
+    )
+    values = [own.ratios.get(newest.headline) for own in sight.trend]
+    bars, scale = _trend(values[-min(_WIDTH, width) :])
+    if len(bars) + 2 + len(scale) <= width:
+        yield (Span(f"{bars}  {scale}", "cyan"),)
+    else:
+        yield from ((Span(bars, "cyan"),), (Span(scale, "cyan"),))
+    yield ()
+    yield (Span("What the bubble is made of, % of the window", "bold"),)
+    largest = max((own.share for own in newest.parts), default=0.0)
+    for own in newest.parts[:_CAUSES]:
+        bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * own.share / largest))
+        yield (Span(f"  {own.name:<16}{texts.percent(own.share):>9}  {bar}"),)
+    if not newest.parts:
+        yield (Span("  nothing"),)
+    paused = [own for own in sight.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
+    if paused:
+        yield (Span(f"Iteration {paused[-1].number} {_pause(paused[-1])}", "red"),)
+    for slow in newest.slow[:_SHOWN_RANKS]:
+        yield (Span(f"Slow: {_slow(slow)}", "red"),)
+    if sight.silent:
+        ranks = texts.listed(map(str, sight.silent), 8)
+        named = "rank" if len(sight.silent) == 1 else "ranks"
+        yield (Span(f"Silent: {named} {ranks}", "red"),)
+    if sight.advice:
+        advice = texts.one_line(sight.advice, _MAX_ADVICE)
+        yield from ((), (Span(f"What to do first: {advice}"),))
+
+
+def _trend(values: list[float | None]) -> tuple[str, str]:
+    """Return a bar for each value, blank where it is unknown, and the scale in words."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return " " * len(values), ""
+    least, steps = min(known), len(_BARS) - 1
+    rise = max(max(known) - least, _LEAST_RISE)
+    bars = (
+        " " if value is None else _BARS[round(steps * (value - least) / rise)] for value in values
+    )
+    ends = f"{_BARS[0]} {texts.percent(least)} to {_BARS[-1]} {texts.percent(least + rise)}"
+    return "".join(bars), f"{ends}, {texts.counted(len(known), 'iteration')}"

@@ -1,0 +1,133 @@
+"""Iterations of a running job: what each one shows, and limits on their ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.errors import UsageError
+from bubbleviz.explain.slowness import excess_over_peers, peer_groups
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.texts import counted, percent, suggestion
+from bubbleviz.report import gate
+from bubbleviz.report.bubble_parts import BubblePart
+from bubbleviz.report.report import Report
+
+
+@dataclass(frozen=True)
+class RankPace:
+    """How long a rank computed in one iteration.
+
+    Attributes:
+        rank: its number in the run.
+        host: hostname; "" unknown.
+        stage: None unknown.
+        compute_ns: of its forwards and backwards.
+        excess: how much longer that is than the median of the ranks of its stage, or of all ranks
+            where its stage has no other, as a fraction.
+        since: of a slow rank, number of the iteration from which on it has been slow; else -1.
+        since_utc_ns: when that was written.
+    """
+
+    rank: int
+    host: str
+    stage: int | None
+    compute_ns: int
+    excess: float
+    since: int = NONE
+    since_utc_ns: int = NONE
+
+
+@dataclass(frozen=True)
+class WatchedIteration:
+    """One iteration of a running job.
+
+    Attributes:
+        number: of the iteration.
+        utc_ns: when the last rank had written it.
+        length_ns: from its first start to its last end on any rank.
+        pause_ns: from the last end of the iteration before to its first start; -1 unknown.
+        ranks: how many have it.
+        world_size: how many there are to be; -1 unknown.
+        headline: name of the primary ratio.
+        ratios: by name, None unknown; ``period`` is that of the iteration before, which this one
+            ends.
+        parts: of its bubble, the largest first; their shares add up to the headline.
+        paces: of its ranks, the slowest first.
+        slow: those that are slow, the slowest first.
+        usual_pause_ns: how long a pause before an iteration usually is, where this one's is long;
+            -1 where it is not.
+    """
+
+    number: int
+    utc_ns: int
+    length_ns: int
+    pause_ns: int
+    ranks: int
+    world_size: int
+    headline: str
+    ratios: Mapping[str, float | None]
+    parts: tuple[BubblePart, ...]
+    paces: tuple[RankPace, ...]
+    slow: tuple[RankPace, ...] = ()
+    usual_pause_ns: int = NONE
+
+
+def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
+    """Return the pace of each rank that computed in an iteration, the slowest first."""
+    rows = [row for row in iteration.ranks if row.compute_ns]
+    ranks = [report.ranks[row.rank] for row in rows]
+    compute_ns = np.array([row.compute_ns for row in rows], np.float64)
+    excesses = excess_over_peers(peer_groups([rank.stage for rank in ranks]), compute_ns)
+    paces = []
+    for row, rank, excess in zip(rows, ranks, excesses.tolist(), strict=True):
+        number = row.rank if rank.global_rank is None else rank.global_rank
+        paces.append(RankPace(number, rank.host, rank.stage, row.compute_ns, excess))
+    return tuple(sorted(paces, key=lambda pace: (-pace.excess, pace.rank)))
+
+
+def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration], str]:
+    """Return what says in a sentence that an iteration is one too many above a limit; else "".
+
+    An iteration whose ratio is unknown neither counts nor ends the count.
+
+    Args:
+        texts: limits, as ``schedule=20%``.
+        most: how many iterations in a row may be above one.
+
+    Raises:
+        UsageError: a limit is none, or of no ratio, or the number is below 1.
+    """
+    if most < 1:
+        raise UsageError(f"--for {most}: must be 1 or more iterations")
+    limits = gate.parse_limits(texts) if texts else ()
+    if any(limit.unit == "ms" for limit in limits):
+        raise UsageError("--max-bubble: watch takes a share, such as 20% or schedule=0.2")
+    known = [definition.name for definition in ratio_definitions()]
+    for limit in limits:
+        if limit.ratio and limit.ratio not in known:
+            raise UsageError(
+                f"--max-bubble {limit.ratio[:60]}: no ratio; the ratios are {', '.join(known)}"
+                f"{suggestion(limit.ratio, known)}"
+            )
+    above = [0] * len(limits)
+
+    def exceeded(iteration: WatchedIteration) -> str:
+        for place, limit in enumerate(limits):
+            name = limit.ratio or iteration.headline
+            value = iteration.ratios.get(name)
+            if value is None:
+                continue
+            above[place] = above[place] + 1 if value > limit.most else 0
+            if above[place] == most:
+                return (
+                    f"{name} is {percent(value)} in iteration {iteration.number}, and above "
+                    f"{percent(limit.most)} for {counted(most, 'iteration')}"
+                )
+        return ""
+
+    return exceeded
