@@ -15,7 +15,7 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.count.count import count
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial
-from bubbleviz.interpret.interpretation import interpret, linked_profile
+from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
@@ -59,7 +59,7 @@ def best_draft(
             continue
         try:
             kinds = extended_kinds((*last, *additions))
-            read = interpret(linked_profile(profile, names, kinds), last, names, kinds)
+            read = interpret(profile, last, names, kinds)
             trial = _trial(read, parts=bool(names.part.any()))
         except BubblevizError:
             continue

@@ -11,22 +11,17 @@ run after it::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bubbleviz.conventions.kinds import WORK_CALLS
-from bubbleviz.interpret.linking import NEVER, CompactTimes, Links
+from bubbleviz.interpret.linking import NEVER, CompactTimes, LinkedWork
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, groups_of, rows_by_value, without
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import CallLog, process_of
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
 OPEN, UNRECORDED = 1, 2
@@ -104,7 +99,7 @@ def _cut_short(operations: Operations, rows: Ints, last: Ints, calls: Ints) -> B
 
 
 def locate_launches(
-    operations: Operations, links: Links, calls: CallLog, process: Ints
+    operations: Operations, work: LinkedWork, calls: CallLog, process: Ints
 ) -> Operations:
     """Return the operations, those without GPU work with the time of a launch that they made.
 
@@ -113,14 +108,14 @@ def locate_launches(
 
     Args:
         operations: Operations of one profile.
-        links: Links of the kernels and copies to their calls.
+        work: The linked work of the profile.
         calls: Calls of the profile.
         process: Process of each rank.
     """
     lacking = np.flatnonzero((operations.has_span == 0) & among(operations.phase, COUNTED))
     if len(lacking) == 0:
         return operations
-    linked = distinct(links.call[links.call != NONE].astype(np.int64))
+    linked = distinct(work.call[work.call != NONE].astype(np.int64))
     lost = calls.at(without(calls.named(WORK_CALLS), linked))
     process_of_lost = process_of(lost.thread)
     launched_ns = operations.launched_ns.copy()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation_of_range
-from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRanges
-from bubbleviz.interpret.spans import DeviceWork, is_owned_by
+from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkedWork, ThreadRanges
+from bubbleviz.interpret.spans import is_owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group, Payloads
 from bubbleviz.model.columns import (
@@ -82,9 +82,9 @@ def told_operations(
         # The innermost range around each launch that names one.
         of_name = np.array([number[name] for name in of_range], np.int64)
         named = np.flatnonzero(of_name[ranges.name_id] != NONE) if len(of_name) else rows[:0]
-        launched = rows[linked.links.call[rows] >= 0]
+        launched = rows[linked.work.call[rows] >= 0]
         if len(named) and len(launched):
-            launches = linked.links.calls_of(launched, profile.calls)
+            launches = linked.work.calls_of(launched, profile.calls)
             around = ThreadRanges(ranges, named).around(launches)
             inside = around != NONE
             told = of_name[ranges.name_id[around[inside]]]
@@ -199,26 +199,26 @@ def recorded_collectives(
     if len(rows) == 0:
         return nothing
     payloads, _ = profile.payloads()
-    return _of_nccl(payloads, rows, linked.links)
+    return _of_nccl(payloads, rows, linked.work)
 
 
-def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollectives:
+def _of_nccl(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollectives:
     """Return the communicators of kernels.
 
     Args:
-        payloads: of NCCL's ranges.
-        rows: kernels of collectives.
-        links: of all work.
+        payloads: Payloads of NCCL's ranges.
+        rows: Rows of the kernels of collectives.
+        work: All work of the profile.
     """
     sizes = np.zeros(len(payloads.communicators), np.int64)
     some = payloads.communicator >= 0
     np.maximum.at(sizes, payloads.communicator[some], payloads.ranks[some])
     # Ranges that begin or end a communicator move nothing.
     payloads = payloads.take((payloads.communicator >= 0) & (payloads.bytes >= 0))
-    rows = rows[links.call[rows] != NONE]
-    thread = links.threads[links.thread[rows]]
+    rows = rows[work.call[rows] != NONE]
+    thread = work.threads[work.thread[rows]]
     opened = last_before(
-        payloads.thread, payloads.start_ns, thread, links.launched_ns[rows], or_at=True
+        payloads.thread, payloads.start_ns, thread, work.launched_ns[rows], or_at=True
     )
     own = opened != NONE
     rows, opened = rows[own], opened[own]
@@ -232,7 +232,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
 
 def collective_intervals(
     keys: Operations,
-    work: DeviceWork,
+    work: LinkedWork,
     rows: Ints,
     launched_ns: Ints,
     exposed: intervals.Intervals,

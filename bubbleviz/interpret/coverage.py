@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.interpret.linking import LinkedProfile, LinkRule
-from bubbleviz.interpret.spans import DeviceWork
+from bubbleviz.interpret.linking import LinkedProfile, LinkedWork, LinkRule
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import rows_by_value
 from bubbleviz.model.intervals import group_sum
@@ -48,7 +47,7 @@ def rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
 
 
 def unattributed_kernels(
-    work: DeviceWork, unattributed: Bools
+    work: LinkedWork, unattributed: Bools
 ) -> Iterator[tuple[UnattributedKernels, int]]:
     """Yield the unattributed kernels of each rank by name, those with the most time first.
 
@@ -85,8 +84,8 @@ def measure_coverage(
         ranks: the coverage of each rank.
         unattributed: unattributed kernels with the most time, and the longest of each.
     """
-    links, n_kernels = linked.links, linked.profile.activities.kernels
-    rule = links.rule[:n_kernels]
+    work, n_kernels = linked.work, linked.profile.activities.kernels
+    rule = work.rule[:n_kernels]
 
     def count(code: LinkRule) -> int:
         return int(np.count_nonzero(rule == np.int8(code)))
@@ -99,7 +98,7 @@ def measure_coverage(
     return Coverage(
         kernels=n_kernels,
         linked_kernels=n_kernels - count(LinkRule.UNLINKED),
-        attributed_kernels=int(np.count_nonzero(links.range[:n_kernels] >= 0)),
+        attributed_kernels=int(np.count_nonzero(work.range[:n_kernels] >= 0)),
         cross_thread_kernels=count(LinkRule.CROSS_THREAD),
         ambiguous_kernels=count(LinkRule.AMBIGUOUS),
         ranks=tuple(ranks),
@@ -109,22 +108,22 @@ def measure_coverage(
 
 def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
     """Yield where the host launched each of a handful of activities, in words."""
-    links = linked.links
+    work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
     # Of all ranges hardly any is around one of so few launches.
-    times_ns, named = np.sort(links.launched_ns[[*activities]]), linked.named
+    times_ns, named = np.sort(work.launched_ns[[*activities]]), linked.named
     begun = np.searchsorted(times_ns, named.start_ns)
     ended = np.searchsorted(times_ns, named.end_ns, side="right")
     tree_of = cache(partial(_tree_of, named.take(begun < ended)))
     for activity in activities:
-        if links.rule[activity] == LinkRule.UNLINKED:
+        if work.rule[activity] == LinkRule.UNLINKED:
             yield "launching call not in the profile"
             continue
-        thread = int(links.threads[links.thread[activity]])
+        thread = int(work.threads[work.thread[activity]])
         name = names.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
-        around = tree_of(thread)[int(links.launched_ns[activity])]
-        if links.rule[activity] == LinkRule.AMBIGUOUS:
+        around = tree_of(thread)[int(work.launched_ns[activity])]
+        if work.rule[activity] == LinkRule.AMBIGUOUS:
             yield f"{place}, while several threads ran backward"
         elif around:
             innermost = max(around, key=lambda own: (own.begin - own.end, own.begin, own.data))

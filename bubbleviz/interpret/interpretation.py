@@ -28,7 +28,7 @@ from bubbleviz.interpret.linking import LinkedProfile, find_enclosing_ranges, li
 from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_use
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_limitations import limitations_of
-from bubbleviz.interpret.operation_ranges import keys_of, operation_ranges_of
+from bubbleviz.interpret.operation_ranges import find_operations
 from bubbleviz.interpret.per_rank import record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import classify_work
@@ -44,67 +44,40 @@ from bubbleviz.model.profile import Profile, pid_of, process_of
 from bubbleviz.timing import step
 
 
-def linked_profile(
-    profile: Profile, names: NameMeanings, kinds: Kinds, *, cross_thread: bool = True
-) -> LinkedProfile:
-    """Return a profile with its work linked.
-
-    Of its work that keeps what can be, without correlation ids.
-
-    Args:
-        profile: as read, with at least the ranges that the convention may name.
-        names: what its conventions make of ``profile.ranges.names``.
-        kinds: lists of what kernels and threads are, the conventions' own among them.
-        cross_thread: whether backward kernels may be launched from another thread.
-
-    Raises:
-        NothingToAnalyseError: no kernel has times that can be.
-    """
-    profile = with_added_communication(profile, kinds)
-    named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
-    with step("link kernels to calls and ranges") as rows:
-        phase = names.phase[named.name_id] if cross_thread else None
-        linked = link(profile, named, phase, kinds.helper_threads)
-        rows.count = len(profile.activities)
-    if linked.profile.activities.kernels == 0:
-        raise NothingToAnalyseError(
-            f"{profile.source.path}: all kernels contradict their launching calls, or lie outside "
-            "the capture; export or record again"
-        )
-    return linked
-
-
 def interpret(
-    linked: LinkedProfile,
+    profile: Profile,
     conventions: Sequence[Convention],
     names: NameMeanings,
     kinds: Kinds,
     *,
+    cross_thread: bool = True,
     layers: bool = False,
     memory: bool = False,
 ) -> Recordings:
-    """Return the operations of one profile.
+    """Turn the kernels of a profile into operations of its ranks.
 
     Args:
-        linked: the profile.
-        conventions: how its ranges are named.
-        names: what they make of these names.
-        kinds: lists of what kernels and threads are, the conventions' own among them.
-        layers: whether ranges of layers are looked at, too.
-        memory: whether memory events are.
+        profile: The profile, with at least the ranges that the conventions may name.
+        conventions: Conventions that name its ranges.
+        names: Meanings of ``profile.ranges.names`` in these conventions.
+        kinds: Kinds of kernels and threads, including those of the conventions.
+        cross_thread: Whether backward kernels may be launched from another thread.
+        layers: Whether the kernels of layers are measured.
+        memory: Whether memory events are read.
 
     Raises:
-        ProfileError: The profile holds two runs of the same ranks and iterations.
+        NothingToAnalyseError: No kernel has possible times.
+        ProfileError: The profile contains two runs of the same ranks and iterations.
     """
+    linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
+    profile, named = linked.profile, linked.named
     with step("attribute kernels") as rows:
-        rows.count = len(linked.profile.activities)
-        profile, named, links = linked.profile, linked.named, linked.links
+        rows.count = len(profile.activities)
         activities = named_as_told(linked)
-        work, receives = classify_work(activities, links, named, names, kinds)
-        placed, homeless = operation_ranges_of(profile, named, names, work)
-        keys, hints = keys_of(named, names, placed)
+        work, receives = classify_work(linked.work, activities, named, names, kinds)
+        keys, hints, placed, homeless = find_operations(profile, named, names, work)
         phase = names.phase[named.name_id]
-        around = find_enclosing_ranges(receives, links, profile.calls, named, phase)
+        around = find_enclosing_ranges(receives, work, profile.calls, named, phase)
         collectives = recorded_collectives(linked, activities, work.communication, kinds)
         tables, coverage, unattributed = record_ranks(
             linked, work, placed, around, collectives, keys, kinds
@@ -117,14 +90,14 @@ def interpret(
         used = _measure_memory(linked, operations) if memory else None
         spent = None
         if layers:
-            spent = layer_times(LayerRanges(profile.ranges, named), work, links, placed, keys)
+            spent = layer_times(LayerRanges(profile.ranges, named), work, placed, keys)
         start_ns, end_ns = _measure_extent(linked)
         notes = (
             *_limitations_of_work(linked, operations),
             *profile.limitations,
             *candidates_of(profile, kinds),
             *homeless,
-            *limitations_of(profile, links, operations, placed),
+            *limitations_of(profile, work, operations, placed),
             *(() if used is None else limitations_of_memory(profile.source.path, used)),
         )
         recording = Recording(
@@ -152,6 +125,34 @@ def interpret(
         )
 
 
+def _link_work(
+    profile: Profile, names: NameMeanings, kinds: Kinds, *, cross_thread: bool
+) -> LinkedProfile:
+    """Link the work of a profile to the calls and ranges that launched it.
+
+    Args:
+        profile: The profile.
+        names: Meanings of ``profile.ranges.names``.
+        kinds: Kinds of kernels and threads.
+        cross_thread: Whether backward kernels may be launched from another thread.
+
+    Raises:
+        NothingToAnalyseError: No kernel has possible times.
+    """
+    profile = with_added_communication(profile, kinds)
+    named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
+    with step("link kernels to calls and ranges") as rows:
+        phase = names.phase[named.name_id] if cross_thread else None
+        linked = link(profile, named, phase, kinds.helper_threads)
+        rows.count = len(profile.activities)
+    if linked.profile.activities.kernels == 0:
+        raise NothingToAnalyseError(
+            f"{profile.source.path}: all kernels contradict their launching calls, or lie outside "
+            "the capture; export or record again"
+        )
+    return linked
+
+
 def _find_lost_ends(linked: LinkedProfile, operations: Operations) -> Operations:
     """Return the operations, marked if the capture ended before their work did.
 
@@ -165,7 +166,7 @@ def _find_lost_ends(linked: LinkedProfile, operations: Operations) -> Operations
     process = profile.activities.ranks[:, 0]
     operations = mark_unrecorded(operations, linked.workless, process)
     if profile.launches_known:
-        return locate_launches(operations, linked.links, profile.calls, process)
+        return locate_launches(operations, linked.work, profile.calls, process)
     launched_ns = np.where(
         operations.has_span == 0, operations.host_start_ns, operations.launched_ns
     )

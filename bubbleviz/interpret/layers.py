@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.conventions.range_names import LayerName, layer_of
-from bubbleviz.interpret.linking import LinkRule, Links
+from bubbleviz.interpret.linking import LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
-from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, groups_of, looked_up, rows_by_value
 from bubbleviz.model.intervals import group_extents, group_sum, last_before
@@ -85,24 +84,22 @@ class LayerRanges:
 
 def layer_times(
     ranges: LayerRanges,
-    work: DeviceWork,
-    links: Links,
+    work: LinkedWork,
     placed: OperationRanges,
     keys: Operations,
 ) -> LayerTimes:
     """Return how long kernels of layers ran in the operations of a profile.
 
     Args:
-        ranges: of layers.
-        work: what ran, with the range of its operation.
-        links: of that work.
-        placed: the ranges of operations on ranks.
-        keys: of the operations.
+        ranges: Ranges of layers.
+        work: All work of the profile.
+        placed: Ranges of operations, by rank.
+        keys: Operations of the profile.
     """
     rows, operation = _in_operations(work, placed, keys)
-    launched_ns, thread = links.launched_ns[rows], links.threads[links.thread[rows]]
+    launched_ns, thread = work.launched_ns[rows], work.threads[work.thread[rows]]
     layer = ranges.around(thread, launched_ns)
-    layer[links.rule[rows] == LinkRule.UNLINKED] = NONE
+    layer[work.rule[rows] == LinkRule.UNLINKED] = NONE
     columns = keys.rank[operation], keys.chunk[operation], keys.phase[operation], layer
     groups = groups_of(*columns)
     kernel_ns = group_sum(groups.of_row, len(groups), work.end_ns[rows] - work.start_ns[rows])
@@ -112,7 +109,7 @@ def layer_times(
 
 
 def _in_operations(
-    work: DeviceWork, placed: OperationRanges, keys: Operations
+    work: LinkedWork, placed: OperationRanges, keys: Operations
 ) -> tuple[Ints, Ints]:
     """Return the compute kernels of operations that are work, and the operation of each."""
     rows = np.flatnonzero(work.compute & (work.range != NONE))

@@ -72,40 +72,111 @@ class LinkRule(IntEnum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Links(Table):
-    """The launching call and the range of each activity (kernel or copy).
+class LinkedWork(Table):
+    """Kernels, then copies: when and where they ran, what launched them, and their operation.
+
+    :func:`link` sets the columns up to ``range``. The others are unknown until
+    :mod:`bubbleviz.interpret.spans` finds the kinds of kernels and
+    :mod:`bubbleviz.interpret.per_rank` takes the work of each rank from the table and finds its
+    operations. -1 means none or unknown.
 
     Attributes:
-        call: Row of the launching call, or -1 if unknown. The rule is then ``UNLINKED``.
-        launched_ns: Start of the launching call, undefined if the call is unknown.
-        thread: Thread of the launching call as an index into ``threads``, undefined if the call is
-            unknown.
-        range: Row of the range of its operation, or -1 if there is none.
+        activity: Row of the activities of the profile.
+        start_ns: Start on the device.
+        end_ns: End on the device.
+        rank: Rank that it ran on.
+        name_id: Row of ``names``, or -1 for a copy without a name.
+        call: Row of the launching call, or -1 if the rule is ``UNLINKED``.
+        launched_ns: Start of that call; meaningless without a call.
+        thread: Row of ``threads``, the thread of that call; meaningless without a call.
         rule: Code of :class:`LinkRule`.
-        threads: Threads that made calls, or may have made calls.
+        range: Range whose operation it belongs to.
+        operation: Operation that owns it.
+        compute: Whether it is a compute kernel.
+        communication: Whether it is a communication kernel.
+        names: Names of kernels.
+        threads: Threads that made calls, or may have.
     """
 
+    activity: Codes
+    start_ns: Ints
+    end_ns: Ints
+    rank: Codes
+    name_id: Codes
     call: Codes
     launched_ns: Ints
     thread: Codes
-    range: Codes
     rule: npt.NDArray[np.int8]
+    range: Codes
+    operation: Codes
+    compute: Bools
+    communication: Bools
+    names: tuple[str, ...] = field(metadata={"shared": True})
     threads: Ints = field(metadata={"shared": True})
 
+    @classmethod
+    def without_launches(
+        cls,
+        *,
+        start_ns: Ints,
+        end_ns: Ints,
+        rank: Codes,
+        operation: Codes,
+        compute: Bools,
+        communication: Bools,
+    ) -> LinkedWork:
+        """Return work of operations whose launches and names are not recorded."""
+        none = constant(NONE, len(rank))
+        return cls(
+            activity=np.arange(len(rank)),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            rank=rank,
+            name_id=none,
+            call=none,
+            launched_ns=none,
+            thread=none,
+            rule=np.broadcast_to(np.int8(LinkRule.UNLINKED), len(rank)),
+            range=operation,
+            operation=operation,
+            compute=compute,
+            communication=communication,
+            names=(),
+            threads=none[:0],
+        )
+
     def calls_of(self, rows: Codes, calls: model.CallLog) -> model.Calls:
-        """Return the launching call of each activity.
+        """Return the launching call of each of the rows.
 
         Args:
-            rows: Rows of activities with a known call.
+            rows: Rows with a known call.
             calls: All calls of the profile.
         """
         called, of_row = np.unique(self.call[rows], return_inverse=True)
         return calls.at(called.astype(np.int64)).take(of_row)
 
     def launch_times_ns(self, rows: Codes) -> Ints:
-        """Return the launch time of activities, or ``NEVER`` if their call is unknown."""
-        has_call = self.rule[rows] != LinkRule.UNLINKED
-        return np.where(has_call, self.launched_ns[rows], NEVER)
+        """Return when the host launched each of the rows, or ``NEVER`` if unknown."""
+        is_known = self.rule[rows] != LinkRule.UNLINKED
+        return np.where(is_known, self.launched_ns[rows], NEVER)
+
+    def find_launches(self, rows: Codes) -> tuple[Ints, Ints]:
+        """Return when the host launched each of the rows, and by which thread.
+
+        Args:
+            rows: Rows of this table, or -1 for none.
+
+        Returns:
+            launched_ns: Start of each launching call, or -1 if unknown.
+            thread: Thread that made it, or -1 if unknown.
+        """
+        launched_ns = np.full(len(rows), NONE, np.int64)
+        thread = launched_ns.copy()
+        known = np.flatnonzero(rows != NONE)
+        known = known[self.rule[rows[known]] != LinkRule.UNLINKED]
+        launched_ns[known] = self.launched_ns[rows[known]]
+        thread[known] = self.threads[self.thread[rows[known]]]
+        return launched_ns, thread
 
 
 @dataclass(frozen=True)
@@ -115,7 +186,7 @@ class LinkedProfile:
     Attributes:
         profile: The profile with the activities (kernels, then copies) that were kept.
         named: Ranges that the activities are linked to.
-        links: Calls and ranges of these activities.
+        work: These activities with their calls and ranges.
         sound: Mask of the activities that were kept, or None if all were kept.
         workless: Starts of calls without work, on threads that launched work, keyed by process.
         start_ns: Start of the first call.
@@ -127,7 +198,7 @@ class LinkedProfile:
 
     profile: model.Profile
     named: model.Ranges
-    links: Links
+    work: LinkedWork
     sound: Bools | None
     workless: Mapping[int, Sequence[CompactTimes]]
     start_ns: int
@@ -214,25 +285,25 @@ def _find_innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> I
 
 
 def find_enclosing_ranges(
-    rows: Ints, links: Links, calls: model.CallLog, ranges: model.Ranges, phase: Ints
+    rows: Ints, work: LinkedWork, calls: model.CallLog, ranges: model.Ranges, phase: Ints
 ) -> tuple[Ints, Ints]:
-    """Find all compute ranges around the launches of activities, not only the innermost ones.
+    """Find all compute ranges around the launches of work, not only the innermost ones.
 
     Args:
-        rows: Rows of the activities.
-        links: Links of all activities.
+        rows: Rows of the work whose launches are looked up.
+        work: All work of the profile.
         calls: All calls of the profile.
         ranges: Ranges of operations.
         phase: Phase of each range.
 
     Returns:
-        activity: Row of the activity of each pair.
+        activity: Row of the work of each pair.
         of_range: Row of a range around its launch.
     """
-    rows = rows[links.call[rows] >= 0]
-    launches = links.calls_of(rows, calls)
-    crossed = rows[links.rule[rows] == LinkRule.CROSS_THREAD]
-    pairs = [(crossed, links.range[crossed].astype(np.int64))]
+    rows = rows[work.call[rows] >= 0]
+    launches = work.calls_of(rows, calls)
+    crossed = rows[work.rule[rows] == LinkRule.CROSS_THREAD]
+    pairs = [(crossed, work.range[crossed].astype(np.int64))]
     compute = ThreadRanges(ranges, np.flatnonzero(among(phase, COMPUTE)))
     for thread, of_thread in rows_by_value(launches.thread):
         start_ns, end_ns = launches.start_ns[of_thread], launches.end_ns[of_thread]
@@ -272,7 +343,7 @@ class Linker:
         helpers: Threads that never run backward.
 
     Attributes:
-        thread: As in :class:`Links`, like ``range`` and ``rule``.
+        thread: As in :class:`LinkedWork`, like ``range`` and ``rule``.
         workless_rows: Sample of the rows of calls without work.
         long_calls: Calls in which a thread spent real time.
         start_ns: Start of the first call.
@@ -455,10 +526,28 @@ class Linker:
         number = distinct(distinct(self.thread).astype(np.int64), workless)
         return distinct(model.process_of(self.threads.values[number[number >= 0]]))
 
-    def make_links(self) -> Links:
-        """Return the links of all activities."""
-        launches, threads = self.launches, self.threads.values
-        return Links(launches.call, launches.start_ns, self.thread, self.range, self.rule, threads)
+    def link_work(self) -> LinkedWork:
+        """Return the activities with their calls and ranges."""
+        activities, count = self.activities, len(self.activities)
+        none, is_unknown = constant(NONE, count), np.broadcast_to(np.False_, count)
+        return LinkedWork(
+            # Rows are counted once it is known which work is kept.
+            activity=none,
+            start_ns=activities.start_ns,
+            end_ns=activities.end_ns,
+            rank=activities.rank,
+            name_id=activities.name_id,
+            call=self.launches.call,
+            launched_ns=self.launches.start_ns,
+            thread=self.thread,
+            rule=self.rule,
+            range=self.range,
+            operation=none,
+            compute=is_unknown,
+            communication=is_unknown,
+            names=activities.names,
+            threads=self.threads.values,
+        )
 
     def _find_ranges(self, calls: model.Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
         """Return the range of each call, or -1 if it has none, and the rule that applied."""
@@ -558,10 +647,10 @@ def link(
     for block in profile.calls.blocks():
         linker.add(block)
     linker.decide_by_device()
-    activities, links = profile.activities, linker.make_links()
+    activities, work = profile.activities, linker.link_work()
     sound, left_out, unrecorded, located, notes = _check_work(linker, profile)
     if sound is not None:
-        activities, links = activities.chosen(sound), links.take(sound)
+        activities, work = activities.chosen(sound), work.take(sound)
     if left_out.any():
         number = (np.cumsum(~left_out) - 1).astype(activities.rank.dtype)
         ranks = activities.ranks[~left_out]
@@ -575,13 +664,19 @@ def link(
     profile = replace(profile, activities=activities, limitations=located)
     if streams is not None:
         profile = replace(profile, streams=lambda: streams)
-        profile, early, stream_notes = _check_streams(profile, streams, links, linker.start_ns)
+        profile, early, stream_notes = _check_streams(profile, streams, work, linker.start_ns)
         notes = (*notes, *unread, *stream_notes)
         unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
+    activities = profile.activities
+    work = work.changed(
+        activity=np.arange(len(activities), dtype=np.int32),
+        end_ns=activities.end_ns,
+        rank=activities.rank,
+    )
     return LinkedProfile(
         profile=profile,
         named=named,
-        links=links,
+        work=work,
         sound=sound,
         workless=linker.collect_workless(),
         start_ns=linker.start_ns,
@@ -623,14 +718,14 @@ def _read_streams(
 
 
 def _check_streams(
-    profile: model.Profile, streams: Codes, links: Links, start_ns: int
+    profile: model.Profile, streams: Codes, work: LinkedWork, start_ns: int
 ) -> tuple[model.Profile, RankIntervals, tuple[Limitation, ...]]:
     """Correct ends of work that contradict its stream, and find delays by unrecorded work.
 
     Args:
         profile: The profile with the activities that are kept.
         streams: Stream of each activity, or -1 if unknown.
-        links: Calls and ranges of the activities.
+        work: The activities with their calls and ranges.
         start_ns: Start of the first call.
 
     Returns:
@@ -644,10 +739,10 @@ def _check_streams(
     if not profile.launches_known:
         corrected = replace(profile, activities=clipped.activities)
         return corrected, RankIntervals.none(), clipped.limitations
-    clipped = clip_late_ends(path, clipped, links.call, links.launched_ns, profile.calls)
+    clipped = clip_late_ends(path, clipped, work.call, work.launched_ns, profile.calls)
     activities = clipped.activities
     early = find_times_before_first_work(
-        activities, clipped.first, links.call, links.launched_ns, profile.calls, start_ns
+        activities, clipped.first, work.call, work.launched_ns, profile.calls, start_ns
     )
     notes = (*clipped.limitations, *describe_work_before_capture(path, early))
     return replace(profile, activities=activities), early, notes

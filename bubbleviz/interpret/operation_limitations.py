@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.interpret.capture_end import OPEN, UNRECORDED
-from bubbleviz.interpret.linking import LinkRule, Links
+from bubbleviz.interpret.linking import LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model.columns import Bools, Ints, marked
 from bubbleviz.model.grouping import distinct_rows, groups_of, without
@@ -57,17 +57,17 @@ _KINDS = {
 
 
 def limitations_of(
-    profile: Profile, links: Links, operations: Operations, ranges: OperationRanges
+    profile: Profile, work: LinkedWork, operations: Operations, ranges: OperationRanges
 ) -> tuple[Limitation, ...]:
     """Return the limitations of one profile.
 
     Args:
-        profile: the profile.
-        links: of its kernels, then copies.
-        operations: its operations.
-        ranges: their ranges.
+        profile: The profile.
+        work: Its linked work.
+        operations: Its operations.
+        ranges: Ranges of these operations, by rank.
     """
-    rules = links.rule[: profile.activities.kernels]
+    rules = work.rule[: profile.activities.kernels]
     unnumbered = marked(len(operations), ranges.operation[ranges.unnumbered])
     in_parts = np.bincount(ranges.operation, minlength=len(operations)) > 1
     named = ranges.rank[ranges.mark >= 0]

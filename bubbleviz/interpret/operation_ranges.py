@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret import iterations
-from bubbleviz.interpret.spans import DeviceWork
+from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
 from bubbleviz.model.grouping import (
@@ -52,44 +52,106 @@ class OperationRanges(Table):
     operation: Ints
 
 
-def operation_ranges_of(
-    profile: Profile, named: Ranges, names: NameMeanings, work: DeviceWork
-) -> tuple[OperationRanges, tuple[Limitation, ...]]:
-    """Place the ranges on the ranks they launched on, and group them into operations."""
-    ranks = profile.activities.ranks
-    count = len(ranks)
-    kernels = profile.activities.kernels
-    ran = _ran_on(work.take(slice(kernels)), count)
-    copied = _ran_on(work.take(slice(kernels, None)), count)
-    # A copy to another device makes no operation there.
-    copied = copied[~np.isin(copied // count, ran // count)]
-    placed = np.concatenate((ran, copied))
-    idle = without(np.arange(len(named)), placed // count)
-    home = _home_ranks(named, idle, placed, ranks)
-    placed = np.concatenate((placed, (idle * count + home)[home >= 0]))
-    of_range, rank = placed // count, placed % count
-    order = np.lexsort((of_range, named.start_ns[of_range], rank))
-    of_range, rank = of_range[order], rank[order]
+@dataclass(frozen=True, eq=False, repr=False)
+class NameHints(Table):
+    """What the names of operations show beyond their keys, one row per operation.
+
+    Attributes:
+        stage: Virtual stage, or -1 if the name gives none.
+        iteration: Number of the iteration that a range around the operation names, or -1 if there
+            is none.
+    """
+
+    stage: Ints
+    iteration: Ints
+
+
+def find_operations(
+    profile: Profile, named: Ranges, names: NameMeanings, work: LinkedWork
+) -> tuple[Operations, NameHints, OperationRanges, tuple[Limitation, ...]]:
+    """Find the operations that ranges name, by the ranks that the ranges launched work on.
+
+    Args:
+        profile: The profile.
+        named: Its ranges that name operations.
+        names: Meanings of the names of ranges.
+        work: All work of the profile, with these ranges.
+
+    Returns:
+        operations: The operations, in order of (rank, host start). Their GPU work is not known yet.
+        hints: What their names show beyond that.
+        placed: The ranges of these operations, by rank.
+        notes: Limitations for ranges without GPU work whose rank is unknown.
+    """
+    of_range, rank, unplaced = _place_on_ranks(profile, named, work)
     name = names.take(named.name_id[of_range])
-    mark = _marks(profile.ranges, names, named, of_range, rank)
-    key = name.chunk, name.stage, name.sequence, name.microbatch
-    second = name.second_microbatch, name.second_chunk
-    times_ns = _measure_step_times(named, work, of_range, rank, name.phase)
-    validates = name.post_validation
-    timing = iterations.host_order(rank, name.phase, key, second, mark, times_ns, validates)
-    constant = iterations.constant_names(timing)
-    iteration = iterations.number_iterations(timing, constant)
-    counted = among(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
-    # A W without a microbatch settles what is owed; of others the number is their order.
-    clears = (name.phase == Phase.W) & (name.microbatch < 0)
-    unnumbered = (constant & among(name.phase, WORK) & ~clears) | (counted & (name.microbatch < 0))
-    operation = _grouped(timing, iteration, unnumbered & ~name.part, name.part)
-    placed_ranges = OperationRanges(of_range, rank, mark, iteration, unnumbered, operation)
-    return placed_ranges, _without_rank(profile, named, names, idle[home < 0])
+    hint = _find_iteration_hints(profile.ranges, names, named, of_range, rank)
+    order = iterations.host_order(
+        rank,
+        name.phase,
+        key=(name.chunk, name.stage, name.sequence, name.microbatch),
+        second=(name.second_microbatch, name.second_chunk),
+        mark=hint,
+        times_ns=_measure_step_times(named, work, of_range, rank, name.phase),
+        post_validation=name.post_validation,
+    )
+    is_constant = iterations.constant_names(order)
+    iteration = iterations.number_iterations(order, is_constant)
+    is_unnumbered = _lacks_microbatch(name, is_constant)
+    operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
+    placed = OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
+    operations, hints = _merge_ranges(named, names, placed)
+    return operations, hints, placed, _without_rank(profile, named, names, unplaced)
+
+
+def _place_on_ranks(profile: Profile, named: Ranges, work: LinkedWork) -> tuple[Ints, Ints, Ints]:
+    """Find the ranks that ranges launched work on.
+
+    Args:
+        profile: The profile.
+        named: Its ranges that name operations.
+        work: All work of the profile, with these ranges.
+
+    Returns:
+        of_range: Row of the range, one per range and rank, in order of (rank, host start).
+        rank: Its rank.
+        unplaced: Rows of the ranges whose rank is unknown.
+    """
+    ranks, kernels = profile.activities.ranks, profile.activities.kernels
+    n_ranks = len(ranks)
+    kernel_codes = _list_range_rank_codes(work.take(slice(kernels)), n_ranks)
+    copy_codes = _list_range_rank_codes(work.take(slice(kernels, None)), n_ranks)
+    # A copy to another device makes no operation there.
+    copy_codes = copy_codes[~np.isin(copy_codes // n_ranks, kernel_codes // n_ranks)]
+    codes = np.concatenate((kernel_codes, copy_codes))
+    idle = without(np.arange(len(named)), codes // n_ranks)
+    inferred_rank = _infer_ranks(named, idle, codes, ranks)
+    is_placed = inferred_rank >= 0
+    codes = np.concatenate((codes, (idle * n_ranks + inferred_rank)[is_placed]))
+    of_range, rank = codes // n_ranks, codes % n_ranks
+    order = np.lexsort((of_range, named.start_ns[of_range], rank))
+    return of_range[order], rank[order], idle[~is_placed]
+
+
+def _lacks_microbatch(name: NameMeanings, is_constant: Bools) -> Bools:
+    """Return a mask of the ranges whose names give no microbatch, so that their order gives it.
+
+    A W without a microbatch flushes all pending W, and needs no number.
+
+    Args:
+        name: Meaning of the name of each range.
+        is_constant: Mask of the ranges of ranks that give every microbatch the same number.
+    """
+    has_none = name.microbatch < 0
+    flushes_weights = (name.phase == Phase.W) & has_none
+    is_counted = among(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    is_ambiguous = is_constant & among(name.phase, WORK) & ~flushes_weights
+    lacks_microbatch: Bools = is_ambiguous | (is_counted & has_none)
+    return lacks_microbatch
 
 
 def _measure_step_times(
-    named: Ranges, work: DeviceWork, of_range: Ints, rank: Ints, phase: Ints
+    named: Ranges, work: LinkedWork, of_range: Ints, rank: Ints, phase: Ints
 ) -> tuple[Ints, Ints]:
     """Return the start and end of each range, measured by compute kernels if these are needed.
 
@@ -133,21 +195,26 @@ def _measure_step_times(
     return np.where(has_kernels, first_ns, start_ns), np.where(has_kernels, last_ns, end_ns)
 
 
-def _ran_on(work: DeviceWork, ranks: int) -> Ints:
-    """Return which ranges work ran in on which ranks, as range x ranks + rank, ascending."""
-    # Most work is of the range of the work before.
+def _list_range_rank_codes(work: LinkedWork, n_ranks: int) -> Ints:
+    """Return the distinct pairs of a range and a rank that its work ran on.
+
+    Each pair is coded as ``range * n_ranks + rank``, in ascending order.
+    """
+    # Most work belongs to the same range as the previous work.
     rows = heads(work.range, work.rank)
-    ran = distinct(work.range[rows].astype(np.int64) * ranks + work.rank[rows])
-    return ran[ran >= 0]
+    codes = distinct(work.range[rows].astype(np.int64) * n_ranks + work.rank[rows])
+    return codes[codes >= 0]
 
 
-def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints) -> Ints:
-    """Return for each placed range the number of the iteration that a range names; -1 none.
+def _find_iteration_hints(
+    ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints
+) -> Ints:
+    """Return the iteration number of each placed range, taken from the range around it, or -1.
 
-    An iteration's range may end before its Optimizer, so it holds on until a forward begins that
-    no iteration's range holds (an evaluation between two iterations). One that holds no forward
-    only marks where an iteration begins. Marks of a rank are those of the threads that open its
-    ranges; the number in an operation's name takes precedence over a range around it.
+    The range of an iteration may end before its Optimizer, so its number applies until the next
+    forward outside every such range (an evaluation between two iterations). A range of an iteration
+    that contains no forward only marks where the iteration begins. Only the threads that open
+    ranges of a rank mark its iterations. The number in the name of an operation takes precedence.
     """
     name_id = named.name_id[of_range]
     forward = among(names.phase[name_id], (Phase.F, Phase.FB))
@@ -200,13 +267,20 @@ def _by_order(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
     return np.where(both, np.cumsum(both) - 1, NONE)
 
 
-def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
-    """Return the rank of ranges that launched nothing: the only one of their process.
+def _infer_ranks(named: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> Ints:
+    """Return the rank of each range that launched nothing, or -1 if unknown.
 
-    Else the only one that their thread's other ranges ran on; else -1.
+    It is the only rank of the process, or else the only rank that other ranges of the thread
+    launched work on.
+
+    Args:
+        named: Ranges that name operations.
+        idle: Rows of the ranges that launched nothing.
+        codes: Pairs of the other ranges and their ranks; see :func:`_list_range_rank_codes`.
+        ranks: Process and device of each rank.
     """
     count = len(ranks)
-    used = distinct_rows(named.thread[placed // count], placed % count)
+    used = distinct_rows(named.thread[codes // count], codes % count)
     result = np.full(len(idle), NONE, np.int64)
     for thread in distinct(named.thread[idle]).tolist():
         of_process = np.flatnonzero(ranks[:, 0] == thread >> 24)
@@ -218,7 +292,7 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     return result
 
 
-def _grouped(timing: iterations.HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
+def _group_ranges(timing: iterations.HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
     """Return the operation of each range: equal keys with no other F/B/W between them.
 
     Ranges that stand ``alone`` are an operation each.
@@ -289,23 +363,10 @@ def _without_rank(
     return tuple(notes)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class NameHints(Table):
-    """What the names of operations give beyond their keys; -1 nothing.
-
-    Attributes:
-        stage: virtual stage.
-        iteration: number of the iteration that a range around it names.
-    """
-
-    stage: Ints
-    iteration: Ints
-
-
-def keys_of(
+def _merge_ranges(
     named: Ranges, names: NameMeanings, placed: OperationRanges
 ) -> tuple[Operations, NameHints]:
-    """Return the keys of operations, in order of (rank, host start), and what else names give."""
+    """Return one operation for the ranges with the same ``placed.operation``, and its hints."""
     count = int(placed.operation.max(initial=-1)) + 1
     first = groups_of(placed.operation).first
     of_range, rank = placed.range[first], placed.rank[first]

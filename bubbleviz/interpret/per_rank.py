@@ -17,16 +17,13 @@ from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
 from bubbleviz.interpret.collectives import RecordedCollectives, collective_intervals
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
-from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkRule, Links
+from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import (
-    DeviceWork,
     active_time,
     busy_times,
-    find_spans,
     is_owned_by,
-    measure_times,
-    with_communication_spans,
+    measure_operations,
 )
 from bubbleviz.model import intervals
 from bubbleviz.model import operations as model
@@ -151,21 +148,21 @@ class _Receives(Table):
     """Receives that were launched inside operations, one row per pair.
 
     Attributes:
-        activity: Row of the receive among the activities of the profile.
-        operation: Operation that it was launched inside of.
+        operation: Operation that the receive was launched inside of.
         start_ns: Start of the receive.
         end_ns: End of the receive.
+        launched_ns: Time when the host launched it, or -1 if unknown.
     """
 
-    activity: Ints
     operation: Ints
     start_ns: Ints
     end_ns: Ints
+    launched_ns: Ints
 
 
 def record_ranks(
     linked: LinkedProfile,
-    work: DeviceWork,
+    work: LinkedWork,
     placed: OperationRanges,
     receives: tuple[Ints, Ints],
     collectives: RecordedCollectives,
@@ -176,10 +173,10 @@ def record_ranks(
 
     Args:
         linked: The profile, linked to its calls.
-        work: All work of the profile.
+        work: All work of the profile, with the kinds of kernels.
         placed: Ranges that name operations, by rank.
-        receives: Activity of each receive, and a compute range around its launch, one pair for each
-            such range.
+        receives: Row of each receive, and a compute range around its launch, one pair for each such
+            range.
         collectives: What is recorded of communication kernels.
         keys: Operations of the profile, in order of rank.
         kinds: Kinds of kernels, by name.
@@ -187,11 +184,11 @@ def record_ranks(
     Returns:
         What the ranks did, in their order. Tables refer to operations of the whole profile.
     """
-    activities, links = linked.profile.activities, linked.links
+    activities = linked.profile.activities
     if not linked.profile.launches_known:
         # These calls stand for the work itself, and do not show when the host launched it.
-        links = links.changed(rule=np.full(len(links), LinkRule.UNLINKED, np.int8))
-    received = _find_operations(work, placed, receives)
+        work = work.changed(rule=np.full(len(work), LinkRule.UNLINKED, np.int8))
+    received = _find_receives(work, placed, receives)
     kernel_kinds = _kernel_kinds(work.names, kinds)
     every_rank = np.arange(len(activities.ranks) + 1)
     first_operation = np.searchsorted(keys.rank, every_rank).tolist()
@@ -209,7 +206,6 @@ def record_ranks(
             _take_work(ranks, work, rows, of_ranks, len(linked.named)),
             keys.take(slice(first, stop)),
             inside.changed(operation=inside.operation - first),
-            links,
             collectives,
             kernel_kinds,
         )
@@ -227,14 +223,15 @@ def record_ranks(
     )
 
 
-def _find_operations(
-    work: DeviceWork, placed: OperationRanges, receives: tuple[Ints, Ints]
+def _find_receives(
+    work: LinkedWork, placed: OperationRanges, receives: tuple[Ints, Ints]
 ) -> _Receives:
     """Return the receives that were launched inside a range that is an operation of their rank."""
-    activity, of_range = receives
-    rank = work.rank[activity].astype(np.int64)
+    rows, of_range = receives
+    rank = work.rank[rows].astype(np.int64)
     operation = looked_up((placed.range, placed.rank), placed.operation, (of_range, rank))
-    received = _Receives(activity, operation, work.start_ns[activity], work.end_ns[activity])
+    launched_ns, _ = work.find_launches(rows)
+    received = _Receives(operation, work.start_ns[rows], work.end_ns[rows], launched_ns)
     return received.take(operation != NONE)
 
 
@@ -250,8 +247,8 @@ def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
 
 
 def _take_work(
-    ranks: range, work: DeviceWork, rows: Codes, placed: OperationRanges, n_ranges: int
-) -> DeviceWork:
+    ranks: range, work: LinkedWork, rows: Codes, placed: OperationRanges, n_ranges: int
+) -> LinkedWork:
     """Take the work of ranks, with the operations that own it.
 
     Args:
@@ -274,60 +271,50 @@ def _take_work(
 
 def _record_together(
     ranks: range,
-    work: DeviceWork,
+    work: LinkedWork,
     keys: model.Operations,
     receives: _Receives,
-    links: Links,
     recorded: RecordedCollectives,
     kernel_kinds: _KernelKinds,
 ) -> RanksWork:
     """Return what some ranks did. Tables refer to operations of these ranks only."""
     point_to_point, kinds = kernel_kinds
-    line = _line_of(ranks, work, links, keys)
+    line = _line_of(ranks, work, keys)
     work = line.placed(work, work.rank, *_TIMES)
     placed = line.placed(keys, keys.rank, *_HOST_TIMES)
     waits = line.placed(receives, keys.rank[receives.operation], *_TIMES)
-    times = measure_times(placed, work, ranks)
-    times, only_communicates = with_communication_spans(placed, work, times)
-    spans, busy = find_spans(
-        work,
-        model.BusyIntervals(waits.operation, waits.start_ns, waits.end_ns),
-        times,
-        only_communicates,
+    waiting = model.BusyIntervals(waits.operation, waits.start_ns, waits.end_ns)
+    operations, busy, times = measure_operations(placed, work, waiting, ranks)
+    launched_ns, thread = work.find_launches(times.first)
+    last = _find_last_receive(operations.received_ns, waits)
+    operations = operations.changed(
+        launched_ns=launched_ns,
+        receive_start_ns=np.append(receives.start_ns, NONE)[last],
+        receive_launched_ns=np.append(receives.launched_ns, NONE)[last],
     )
+    operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
+    rows = np.flatnonzero(work.communication)
+    transfer = point_to_point[work.name_id[rows]]
+    rows = rows[~(transfer | is_owned_by(keys, work.operation[rows], TRANSFERS))]
+    collecting = intervals.union(work.start_ns[rows], work.end_ns[rows])
     operating = busy_times(keys, busy, COMPUTE)
+    active, running = active_time(operations, times, busy, operating, collecting)
+    running = replace(running, rank=line.owners(running.start_ns))
     both = zip(operating, times.unattributed, strict=True)
     start_ns, end_ns = map(np.concatenate, both)
     computed = intervals.union(start_ns, end_ns)
-    rows = np.flatnonzero(work.communication)
-    transfer = point_to_point[work.name_id[rows]]
-    collectives = rows[~(transfer | is_owned_by(keys, work.operation[rows], TRANSFERS))]
-    first_activity = np.append(work.activity, NONE).take(times.first)
-    launched, thread = _find_launches(first_activity, links)
-    last = _find_last_receive(spans["received_ns"], waits)
-    operations = placed.changed(
-        **spans,
-        launched_ns=launched,
-        receive_launched_ns=_find_launches(np.append(receives.activity, NONE)[last], links)[0],
-        receive_start_ns=np.append(receives.start_ns, NONE)[last],
-    )
-    operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
-    collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
-    active, running = active_time(operations, times, busy, operating, collecting)
     exposed = intervals.difference(collecting, computed)
-    launched = links.launch_times_ns(work.activity[collectives])
-    launched = line.place(work.rank[collectives], launched, NEVER)
-    kept, first_kernel = collective_intervals(
-        placed, work, collectives, launched, exposed, kinds, recorded
+    launched_ns = line.place(work.rank[rows], work.launch_times_ns(rows), NEVER)
+    collectives, first_kernel = collective_intervals(
+        placed, work, rows, launched_ns, exposed, kinds, recorded
     )
-    launched, by_thread = _find_launches(work.activity[first_kernel], links)
-    launched = line.place(kept.rank, launched, NONE)
-    kept, late_collectives = late_launched(
-        kept, launched, by_thread, (computed, exposed), line.begins(kept.rank)
+    launched_ns, by_thread = work.find_launches(first_kernel)
+    launched_ns = line.place(collectives.rank, launched_ns, NONE)
+    collectives, late_collectives = late_launched(
+        collectives, launched_ns, by_thread, (computed, exposed), line.begins(collectives.rank)
     )
     of_operations = late_launches(operations, thread, computed, line.begins(keys.rank))
     late = joined([of_operations, late_collectives, stalls(operations, thread)])
-    running = replace(running, rank=line.owners(running.start_ns))
     tables = {
         "operations": line.in_time(
             operations, keys.rank, *_TIMES, *_HOST_TIMES, *_LAUNCH_TIMES, "received_ns"
@@ -337,7 +324,7 @@ def _record_together(
         "running": line.in_time(running, running.rank, *_TIMES),
         "unattributed": line.of_ranks(times.unattributed),
         "exposed": line.of_ranks(exposed),
-        "collectives": line.in_time(kept, kept.rank, *_TIMES),
+        "collectives": line.in_time(collectives, collectives.rank, *_TIMES),
         "late": line.in_time(late, late.rank, "since_ns", "until_ns"),
     }
     return (
@@ -347,38 +334,18 @@ def _record_together(
     )
 
 
-def _line_of(ranks: range, work: DeviceWork, links: Links, keys: model.Operations) -> Line:
+def _line_of(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
     """Return the line of ranks, with room for all that they and their hosts did."""
     if len(ranks) == 1:
         return Line.of(ranks)
-    launched = np.flatnonzero(links.rule[work.activity] != LinkRule.UNLINKED)
-    launched_ns = links.launched_ns[work.activity[launched]]
+    launched = np.flatnonzero(work.rule != LinkRule.UNLINKED)
+    launched_ns = work.launched_ns[launched]
     return Line.of(
         ranks,
         (work.rank, work.start_ns, work.end_ns),
         (work.rank[launched], launched_ns, launched_ns),
         (keys.rank, keys.host_start_ns, keys.host_end_ns),
     )
-
-
-def _find_launches(activity: Codes, links: Links) -> tuple[Ints, Ints]:
-    """Return when the host launched activities, and by which thread.
-
-    Args:
-        activity: Rows of the activities, or -1 for none.
-        links: Links of all activities.
-
-    Returns:
-        launched_ns: Start of each launching call, or -1 if unknown.
-        thread: Thread that made it, or -1 if unknown.
-    """
-    launched_ns = np.full(len(activity), NONE, np.int64)
-    thread = launched_ns.copy()
-    known = np.flatnonzero(activity != NONE)
-    known = known[links.rule[activity[known]] != LinkRule.UNLINKED]
-    launched_ns[known] = links.launched_ns[activity[known]]
-    thread[known] = links.threads[links.thread[activity[known]]]
-    return launched_ns, thread
 
 
 def _find_last_receive(received_ns: Ints, receives: _Receives) -> Ints:

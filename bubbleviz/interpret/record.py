@@ -13,7 +13,7 @@ from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
 from bubbleviz.conventions.range_names import folded, layer_globs, names_layers, understand
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
-from bubbleviz.interpret.interpretation import interpret, linked_profile
+from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.interpret.tables import by_clock, recording_of
 from bubbleviz.model.grouping import distinct
@@ -235,8 +235,15 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
             break
         if len(lacking) < 2:
             kinds = convention_file.extended_kinds((*options.conventions, *last))
-            linked = linked_profile(profile, names, kinds, cross_thread=options.cross_thread)
-            return interpret(linked, last, names, kinds, layers=layers, memory=options.memory)
+            return interpret(
+                profile,
+                last,
+                names,
+                kinds,
+                cross_thread=options.cross_thread,
+                layers=layers,
+                memory=options.memory,
+            )
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]

@@ -6,15 +6,15 @@ line of time: it fits into the cache, and little memory is used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.interpret.linking import Links
+from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, flags_of, marked
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, flags_of, marked
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import BusyIntervals, Operations, RunningTimes
 from bubbleviz.model.phase_masks import among
@@ -23,81 +23,50 @@ from bubbleviz.model.profile import Activities, Ranges
 from bubbleviz.native import functions as native
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class DeviceWork(Table):
-    """Kernels, then copies: when and where they ran, and the operation that owns them.
-
-    The table first contains all work of a profile. The work of a rank, or of several ranks that are
-    handled together, is taken from it, and only then are its operations known.
-
-    Attributes:
-        activity: Row of the activities of the profile.
-        start_ns: Start on the device.
-        end_ns: End on the device.
-        rank: Rank that it ran on.
-        name_id: Row of ``names``, or -1 for a copy without a name.
-        range: Range whose operation it belongs to, or -1 if none.
-        operation: Operation that owns it, or -1 if none.
-        compute: Whether it is a compute kernel.
-        communication: Whether it is a communication kernel.
-        names: Names of kernels.
-    """
-
-    activity: Codes
-    start_ns: Ints
-    end_ns: Ints
-    rank: Codes
-    name_id: Codes
-    range: Codes
-    operation: Codes
-    compute: Bools
-    communication: Bools
-    names: tuple[str, ...] = field(metadata={"shared": True})
-
-
 def classify_work(
-    activities: Activities, links: Links, named: Ranges, names: NameMeanings, kinds: Kinds
-) -> tuple[DeviceWork, Ints]:
+    work: LinkedWork, activities: Activities, named: Ranges, names: NameMeanings, kinds: Kinds
+) -> tuple[LinkedWork, Ints]:
     """Find out which kernels compute, communicate and receive.
 
     Args:
-        activities: Kernels, then copies. Kernels have the names of the operations that they carry
-            out.
-        links: Calls and ranges of the activities.
-        named: Ranges that the activities are linked to.
+        work: The linked work of a profile.
+        activities: The same work. Kernels have the names of the operations that they carry out.
+        named: Ranges that the work is linked to.
         names: Meanings of the names of ranges.
         kinds: Kinds of kernels, by name.
 
     Returns:
-        work: The work, whose operations are not known yet.
+        work: The work with these names and the kinds of kernels.
         receives: Rows of the kernels that receive from another rank.
     """
     by_name, kernels = matching(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
     communication[kernels] = flags_of(activities.name_id[kernels], by_name)
     np.logical_not(communication[kernels], out=compute[kernels])
-    # A communication range names its direction; elsewhere the kernel's name has to.
-    rows = np.flatnonzero(communication)
-    receiving = matching(activities.names, kinds.receives)
-    receives = receiving[activities.name_id[rows]]
-    of_range = links.range[rows]
+    work = replace(
+        work,
+        name_id=activities.name_id,
+        names=activities.names,
+        compute=compute,
+        communication=communication,
+    )
+    return work, _find_receives(work, named, names, kinds)
+
+
+def _find_receives(work: LinkedWork, named: Ranges, names: NameMeanings, kinds: Kinds) -> Ints:
+    """Return the rows of the kernels that receive from another rank.
+
+    A communication range names its direction. Outside these ranges, the name of the kernel must
+    give it.
+    """
+    rows = np.flatnonzero(work.communication)
+    receives = matching(work.names, kinds.receives)[work.name_id[rows]]
+    of_range = work.range[rows]
     inside = np.flatnonzero(of_range != NONE)
     name_id = named.name_id[of_range[inside]]
     communicates = among(names.phase[name_id], COMMUNICATION)
     receives[inside[communicates]] = names.receives[name_id[communicates]]
-    work = DeviceWork(
-        activity=np.arange(len(activities), dtype=np.int32),
-        start_ns=activities.start_ns,
-        end_ns=activities.end_ns,
-        rank=activities.rank,
-        name_id=activities.name_id,
-        range=links.range,
-        operation=constant(NONE, len(activities)),
-        compute=compute,
-        communication=communication,
-        names=activities.names,
-    )
-    return work, rows[receives]
+    return rows[receives]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,7 +138,7 @@ class WorkTimes:
     unattributed: intervals.Intervals
 
 
-def measure_times(keys: Operations, work: DeviceWork, ranks: range) -> WorkTimes:
+def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes:
     """Measure when and how long the work of ranks ran.
 
     Only work of the first kind that an operation has makes its span::
@@ -217,7 +186,7 @@ def measure_times(keys: Operations, work: DeviceWork, ranks: range) -> WorkTimes
 
 
 def _measure_without_library(
-    work: DeviceWork, ranks: range, communicates: Bools, group: Codes, groups: int
+    work: LinkedWork, ranks: range, communicates: Bools, group: Codes, groups: int
 ) -> WorkTimes:
     """Measure the times of work without the compiled part.
 
@@ -258,8 +227,8 @@ def _measure_without_library(
     return WorkTimes(*columns, length_ns.reshape(-1, 5), *sets)
 
 
-def with_communication_spans(
-    keys: Operations, work: DeviceWork, times: WorkTimes
+def _measure_communication(
+    keys: Operations, work: LinkedWork, times: WorkTimes
 ) -> tuple[WorkTimes, Bools]:
     """Give compute operations whose kernels all communicate the span of these kernels.
 
@@ -297,48 +266,50 @@ def with_communication_spans(
     return spans, only_communicates
 
 
-def find_spans(
-    work: DeviceWork, receives: BusyIntervals, times: WorkTimes, only_communicates: Bools
-) -> tuple[dict[str, Ints], BusyIntervals]:
-    """Return the spans of operations, and when they kept their GPU busy.
+def measure_operations(
+    keys: Operations, work: LinkedWork, receives: BusyIntervals, ranks: range
+) -> tuple[Operations, BusyIntervals, WorkTimes]:
+    """Measure the spans of operations, and when they kept their GPU busy.
 
     Compute kernels make the span, or the communication kernels of a communication operation. If an
     operation has none, communication makes its span, and without any kernel copies do. An operation
     without GPU work has no span.
 
     Args:
-        work: All work of the ranks.
+        keys: Operations of the ranks.
+        work: All work of the ranks, with the operations that own it.
         receives: Times of the receives that were launched inside operations.
-        times: Times of the work.
-        only_communicates: Mask of compute operations whose kernels all communicate. They are never
-            busy.
+        ranks: The ranks.
 
     Returns:
-        spans: Columns of :class:`~bubbleviz.model.operations.Operations`, by name.
+        operations: The operations with their spans.
         busy: When each operation kept its GPU busy.
+        times: Times of the work.
     """
+    times = measure_times(keys, work, ranks)
+    times, only_communicates = _measure_communication(keys, work, times)
     count, has_span = len(times.first), times.first != NONE
-    owner = work.operation
     active = receives
     if len(receives):
         # Few operations wait. Work of other operations fills no hole.
+        owner = work.operation
         filling = work.compute & marked(count + 1, receives.operation).take(owner)
         of_waiting = intervals.group_union(owner, count, work.start_ns, work.end_ns, filling)
         active = BusyIntervals(*of_waiting)
     computes = has_span & ~only_communicates
     busy = busy_intervals(times.start_ns, times.end_ns, computes, receives, active)
-    spans = {
-        "start_ns": np.where(has_span, times.start_ns, NONE),
-        "end_ns": np.where(has_span, times.end_ns, NONE),
-        "has_span": has_span.astype(np.int64),
-        "kernels": times.kernels,
-        "active_ns": times.active_ns,
-        "busy_ns": intervals.group_sum(busy.operation, count, busy.end_ns - busy.start_ns),
-        "received_ns": intervals.group_extents(
+    operations = keys.changed(
+        start_ns=np.where(has_span, times.start_ns, NONE),
+        end_ns=np.where(has_span, times.end_ns, NONE),
+        has_span=has_span.astype(np.int64),
+        kernels=times.kernels,
+        active_ns=times.active_ns,
+        busy_ns=intervals.group_sum(busy.operation, count, busy.end_ns - busy.start_ns),
+        received_ns=intervals.group_extents(
             receives.operation, count, receives.start_ns, receives.end_ns
         )[1],
-    }
-    return spans, busy
+    )
+    return operations, busy, times
 
 
 def busy_intervals(

@@ -224,7 +224,7 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
     """
     main = [(process << 24) + model.pid_of(process) for process in processes]
     named = [thread.thread for thread in linked.profile.threads]
-    threads = distinct(np.array([*main, *named], np.int64), linked.links.threads)
+    threads = distinct(np.array([*main, *named], np.int64), linked.work.threads)
     since = np.array([-model.IMPOSSIBLE_NS], np.int64)
     until = np.array([until_ns], np.int64)
     return linked.profile.every_range.lasting(0, threads, since, until, None)

@@ -13,13 +13,13 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations
 from bubbleviz.interpret.collectives import places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
+from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_limitations import candidates_of_operations, noted, unmarked
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
 from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
 from bubbleviz.interpret.spans import (
-    DeviceWork,
     active_time,
     busy_intervals,
     busy_times,
@@ -27,7 +27,7 @@ from bubbleviz.interpret.spans import (
 )
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Bools, Ints, constant, joined, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
@@ -289,17 +289,13 @@ def _times(
     phase = np.append(operations.phase, NONE)[owner]
     communication, collective = among(phase, COMMUNICATION), phase == Phase.COLLECTIVE
     communication[told] = collective[told] = True
-    work = DeviceWork(
-        activity=np.arange(len(rank)),
+    work = LinkedWork.without_launches(
         start_ns=start_ns,
         end_ns=end_ns,
         rank=rank,
-        name_id=constant(NONE, len(rank)),
-        range=owner,
         operation=owner,
         compute=~communication,
         communication=communication,
-        names=(),
     )
     on_line = operations.changed(
         start_ns=np.where(spanned, line.place(operations.rank, operations.start_ns), NONE),

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.interpret.linking import Linker
-from bubbleviz.interpret.spans import DeviceWork, measure_times
+from bubbleviz.interpret.linking import LinkedWork, Linker
+from bubbleviz.interpret.spans import measure_times
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import (
@@ -138,7 +138,7 @@ def linked(
     for block in blocks:
         linker.add(calls(block, first).take(np.arange(len(block))[:: step or 1]))
         first += 2 * len(block)
-    links = linker.make_links()
+    links = linker.link_work()
     workless = {
         process: sorted(int(base + at) for base, after in times for at in after)
         for process, times in linker.collect_workless().items()
@@ -188,17 +188,13 @@ OWNED = st.lists(
 def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     owner, kind, start, length = np.array(rows, np.int64).reshape(-1, 4).T
     count = len(rows)
-    work = DeviceWork(
-        activity=np.arange(count),
+    work = LinkedWork.without_launches(
         start_ns=start,
         end_ns=start + length,
         rank=owner // 2 + 3,
-        name_id=np.zeros(count, np.int32),
-        range=owner,
         operation=owner.astype(np.int32),
         compute=kind == 0,
         communication=kind == 1,
-        names=("k",),
     )
     iterations = {"iteration": [0, 0, 0, -1], "rank": [3, 3, 4, 4]}
     phase = np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B])

@@ -135,8 +135,8 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
     linked = linking.link(
         communication.with_added_communication(profile, options.kinds), no_ranges()
     )
-    # No ranges are linked, so most columns of the links have a single value.
-    linked = replace(linked, links=linked.links.compacted())
+    # No ranges are linked, so most columns of the work have a single value.
+    linked = replace(linked, work=linked.work.compacted())
     devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
@@ -182,7 +182,7 @@ def _find_evidence(
     Raises:
         UsageError: no range has the name of a step that the user gave.
     """
-    profile, call = linked.profile, linked.links.call
+    profile, call = linked.profile, linked.work.call
     idle = {}
     for process in {device.process for device in devices}:
         gaps = joined([device.long_gaps for device in devices if device.process == process])
@@ -206,7 +206,7 @@ def _find_evidence(
             profile.activities,
             _read_streams(profile),
             call,
-            linked.links.launched_ns,
+            linked.work.launched_ns,
             returned_ns,
             options.kinds,
         )
@@ -236,7 +236,7 @@ def _find_evidence(
         "part of what surrounds them",
     )
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
-    launched_ns = linked.links.launched_ns
+    launched_ns = linked.work.launched_ns
     # Sends and receives are named after the operations in records and ranges.
     named = named_as_told(linked)
     return Evidence(

@@ -133,7 +133,7 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
             "batches other than of sends"
         )
     else:
-        range_of_kernel = linked.links.range[rows].astype(np.int64)
+        range_of_kernel = linked.work.range[rows].astype(np.int64)
         operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
         if payloads is not None:
             sized = payloads.take((payloads.communicator >= 0) & (payloads.ranks > 0))

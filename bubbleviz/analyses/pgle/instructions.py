@@ -80,7 +80,7 @@ def measure(
     if len(rows) == 0:
         raise without_instructions(profile)
     linked = linking.link(with_added_communication(profile, kinds), profile.ranges.take(rows))
-    links, activities = linked.links, linked.profile.activities
+    links, activities = linked.work, linked.profile.activities
     thunks, apart = thunks_of(profile.ranges, rows, names)
     work = np.flatnonzero(links.range != NONE)
     if len(work) == 0:
