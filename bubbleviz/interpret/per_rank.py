@@ -31,10 +31,10 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joi
 from bubbleviz.model.grouping import looked_up
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 
-#: Kernels and copies of ranks that are worked out together, and room for their ranges, rank by
-#: rank: as much as stays in the cache.
+#: Maximum number of kernels and copies of ranks that are handled together, and of cells in their
+#: table of operations by rank and range. Both then fit into the cache.
 _TOGETHER, _ROOM = 1 << 15, 1 << 18
-#: Before and behind everything that a single rank did.
+#: Times before and after all work of a single rank.
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -45,17 +45,17 @@ _LAUNCH_TIMES = "launched_ns", "receive_start_ns", "receive_launched_ns"
 
 @dataclass(frozen=True)
 class Line:
-    """Where the times of some ranks of a profile lie on a line, several worked out like one.
+    """One line of time on which several ranks are placed next to each other.
 
-    What a rank takes beyond its kernels is a few hundred calls of numpy, whatever it ran: of ranks
-    that ran little, many take them together::
+    Apart from its kernels, each rank costs a few hundred calls of numpy. Ranks with little work
+    share these calls::
 
         rank 0   5 ├─ what it did ─┤ 95        line   0 ├─────┤ 90
         rank 1   7 ├─ what it did ───┤ 99                      91 ├──────┤ 183
 
     Attributes:
-        ranks: which, all that follow each other.
-        packing: of them.
+        ranks: Consecutive ranks.
+        packing: Their places on the line.
     """
 
     ranks: range
@@ -63,11 +63,11 @@ class Line:
 
     @staticmethod
     def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
-        """Return the line of ranks that did something at some times.
+        """Return a line with room for the given times of ranks.
 
         Args:
-            ranks: of a profile.
-            times: their ranks, starts and ends.
+            ranks: Consecutive ranks of a profile.
+            times: Columns (rank, start, end) of events on these ranks.
         """
         if len(ranks) == 1:
             # The line of a single rank is time itself.
@@ -77,11 +77,11 @@ class Line:
         low_ns, high_ns = intervals.group_extents(
             rank[order] - ranks.start, len(ranks), low_ns[order], high_ns[order]
         )
-        # What is behind everything that a rank did is on its stretch, too.
+        # The time after the last event of a rank is part of its stretch, too.
         return Line(ranks, intervals.Packing.of(low_ns, np.maximum(low_ns, high_ns) + 1))
 
     def place(self, rank: Codes, time_ns: Ints, unknown: int | None = None) -> Ints:
-        """Return the places of times of ranks; what stands for an unknown one stays."""
+        """Return the places of times of ranks. A time equal to ``unknown`` stays as it is."""
         if len(self.ranks) == 1:
             return time_ns
         place = self.packing.place(rank - self.ranks.start, time_ns)
@@ -95,7 +95,7 @@ class Line:
         return np.where(place == NONE, NONE, time_ns)
 
     def begins(self, rank: Codes) -> Ints:
-        """Return where the stretches of ranks begin: what is before is not theirs."""
+        """Return where the stretch of each rank begins."""
         return self.packing.offset_ns[rank - self.ranks.start]
 
     def owners(self, place: Ints) -> Ints:
@@ -117,11 +117,11 @@ class Line:
 
 
 def together(kernels: Ints, ranges: int) -> Iterator[range]:
-    """Yield ranks that are worked out together, all of them in order.
+    """Yield ranges of consecutive ranks that are handled together, in ascending order.
 
     Args:
-        kernels: how many kernels and copies each rank ran.
-        ranges: how many ranges the profile has, each of which may have run on any rank.
+        kernels: Number of kernels and copies of each rank.
+        ranges: Number of ranges of the profile. Each of them may have run on any rank.
     """
     first, most = 0, max(1, _ROOM // (ranges + 1))
     while first < len(kernels):

@@ -1,4 +1,4 @@
-"""Record: one profile from its file to its operations. What one process, or one machine, does."""
+"""Record: turns the file of one profile into operations, in one process of one machine."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from bubbleviz.sources.nsys.files import exported
 from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of
 from bubbleviz.timing import Step, noting, step
 
-#: So many rows are looked at to recognise names, if so many of them name a whole forward or
-#: backward; else as many as for a draft.
+#: Number of rows that are sampled to recognise names, and the number of them that must name a
+#: forward or backward. Otherwise the larger sample of a draft is used.
 _FEW_ROWS, _ENOUGH = 1 << 12, 1 << 6
-#: Characters of a range's name in a refusal, which has room for a few.
+#: Maximum number of characters of a range name in an error message.
 _LONGEST_NAME = 40
-#: What names of instructions hold, as XLA writes them.
+#: Part of the range names that XLA gives to instructions.
 _INSTRUCTION = "hlo_op="
-#: Files by path that a look left open for whoever reads them next: a trace that is decoded as a
-#: whole is then decoded once.
+#: Files that sampling left open for the next reader, keyed by path. A trace that must be decoded as
+#: a whole is then decoded only once.
 _KEPT: dict[str, tuple[ExitStack, OpenFile]] = {}
 
-#: How the command ends that a refusal leads to where a draft works; it then needs no other.
+#: End of the command that an error message suggests if a draft works.
 _WITH_DRAFT = "--convention mine.toml"
 _MOST_GIVEN = 400
 
@@ -49,18 +49,18 @@ def nothing_drafted(_: OpenFile, __: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How profiles are read.
+    """Options for reading profiles.
 
     Attributes:
-        conventions: conventions of range names; empty to recognise them.
-        cross_thread: whether a backward may be launched by another thread.
-        keep_export: whether exports made of reports stay.
-        jobs: how many threads read one file.
-        drafted: tells whether a drafted convention works on an open profile whose names, and how
-            often they occur in a sample of it, none understands; a function of a module, since it
-            travels with the options.
-        memory: whether memory events are.
-        given: the paths of the run as a shell reads them; empty for that of each profile.
+        conventions: Conventions of range names; empty to recognise them.
+        cross_thread: Whether a backward may be launched by another thread.
+        keep_export: Whether exports made from reports are kept.
+        jobs: Number of threads that read one file.
+        drafted: Function that returns whether a drafted convention works on an open profile, given
+            its sampled names and how often they occur. It must belong to a module, because the
+            options are pickled.
+        memory: Whether memory events are read.
+        given: Paths of the run, quoted for a shell; empty to use the path of each profile.
     """
 
     conventions: tuple[Convention, ...] = ()
@@ -75,20 +75,20 @@ class ReadOptions:
 def record(
     path: str, options: ReadOptions, watch: Watch = unwatched
 ) -> tuple[Recordings, tuple[Step, ...]]:
-    """Read and interpret one profile; its kernels are dropped when this returns.
+    """Read and interpret one profile. Its kernels are not kept.
 
-    A table of operations of several clocks becomes a recording of each.
+    A table of operations on several clocks becomes one recording per clock.
 
     Args:
-        path: the profile.
-        options: how to read it.
-        watch: called with the share of it that has been read.
+        path: Path of the profile.
+        options: Options for reading it.
+        watch: Called with the fraction of the profile that has been read.
 
     Returns:
-        Its recording, and the time that its steps took.
+        The recording of the profile, and the time that each step took.
 
     Raises:
-        ProfileError: it cannot be read, or holds nothing that can be analysed.
+        ProfileError: The profile cannot be read, or contains nothing that can be analysed.
     """
     watch(0.0)
     with noting() as steps, export_of(path, keep=options.keep_export) as file:
@@ -98,7 +98,7 @@ def record(
 
 
 def renamed(read: Recordings, path: str, shown: str) -> Recordings:
-    """Return recordings in which a file goes by another path."""
+    """Return recordings that name a file by another path."""
     if path == shown:
         return read
     recordings = (
@@ -115,7 +115,7 @@ def renamed(read: Recordings, path: str, shown: str) -> Recordings:
 def renamed_limitations(
     notes: Iterable[Limitation], path: str, shown: str
 ) -> tuple[Limitation, ...]:
-    """Return limitations of a file that goes by another path."""
+    """Return limitations that name a file by another path."""
     return tuple(replace(note, reason=note.reason.replace(path, shown)) for note in notes)
 
 
@@ -124,8 +124,8 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
     """Yield the export of a profile; errors of a temporary export name its report.
 
     Raises:
-        ProfileError: there is no nsys to export with, or it fails.
-        OutputError: the export is to be kept, and a file of that name exists.
+        ProfileError: nsys is not installed, or the export fails.
+        OutputError: The export is to be kept, but a file of that name exists.
     """
     with exported(path, keep=keep) as file:
         try:
@@ -143,11 +143,11 @@ def opened_profile(
     """Open a profile, exported first if it is a report of nsys.
 
     Yields:
-        The open file, and the path that it is read from, which its limitations name.
+        The open file, and the path that it is read from. Limitations contain this path.
 
     Raises:
-        ProfileError: it cannot be read.
-        OutputError: the export is to be kept, and a file of that name exists.
+        ProfileError: The profile cannot be read.
+        OutputError: The export is to be kept, but a file of that name exists.
     """
     with export_of(path, keep=keep_export) as export, opened_file(export, jobs, watch) as file:
         yield file, export
@@ -155,10 +155,10 @@ def opened_profile(
 
 @contextmanager
 def opened_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[OpenFile]:
-    """Open a file, or take over the one that a look at it left open.
+    """Open a file, or return the one that :func:`sampled_names` left open.
 
     Raises:
-        ProfileError: no reader knows it, or it cannot be read.
+        ProfileError: No reader knows the file, or it cannot be read.
     """
     kept = _KEPT.pop(path, None)
     if kept is not None:
@@ -170,10 +170,10 @@ def opened_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
 
 
 def sampled_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> Mapping[str, int]:
-    """Return how often names occur in a sample of a file's ranges; see :class:`OpenFile`.
+    """Count the names in a sample of a file's ranges; see :class:`OpenFile`.
 
     Raises:
-        ProfileError: no reader knows the file, or it cannot be read.
+        ProfileError: No reader knows the file, or it cannot be read.
     """
     reader = reader_of(path)
     with ExitStack() as stack:
@@ -186,7 +186,7 @@ def sampled_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> 
 
 
 def forget() -> None:
-    """Close what nobody has opened since."""
+    """Close files that were left open and not used since."""
     while _KEPT:
         _KEPT.popitem()[1][0].close()
 
@@ -199,7 +199,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     """Read and interpret one export.
 
     Raises:
-        NothingToAnalyseError: no range follows a convention that names forward or backward.
+        NothingToAnalyseError: No range name follows a convention for forward and backward.
     """
     with opened_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
@@ -256,12 +256,14 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
 def _recognised(
     file: OpenFile, known: Sequence[Convention], names: Mapping[str, int]
 ) -> tuple[Convention, ...]:
-    """Return the conventions that names follow: a few rows tell, where most are operations.
+    """Return the conventions that range names follow.
+
+    A small sample is enough if most of its ranges are operations.
 
     Args:
-        file: open.
-        known: conventions.
-        names: of these rows.
+        file: The open file.
+        known: Conventions to choose from.
+        names: Number of occurrences of each name in the small sample.
     """
     scores = convention_file.scores_of(names, known)
     if max(score.whole for score in scores) < _ENOUGH:
@@ -270,20 +272,20 @@ def _recognised(
 
 
 def _other_commands(file: OpenFile, path: str) -> str:
-    """Return a clause on the commands that tell something of a profile without operations.
+    """Return a clause that suggests commands for a profile without operations.
 
-    A refusal must lead somewhere, and never to a command that refuses the same profile. Where it
-    has no work, what it holds may still say what went wrong.
+    An error message must suggest a command, but none that refuses the same profile. If the profile
+    has no work, ``inspect`` may show what went wrong.
     """
     work = work_in(file)
-    # Nothing is known of names without work, so these need not be looked for.
+    # Without work, no command needs the names.
     names = () if work is None else file.sample((f"*{_INSTRUCTION}*",))
     others = other_commands(work, path, names)
     return others or f"bubbleviz inspect {shell_word(path)} shows what it holds"
 
 
 def work_in(file: OpenFile) -> Profile | None:
-    """Return the profile of an open file without its ranges; None where it has no work."""
+    """Return the profile of an open file without its ranges, or None if it has no work."""
     try:
         return file.read((), partial=True)
     except ProfileError:
@@ -291,12 +293,12 @@ def work_in(file: OpenFile) -> Profile | None:
 
 
 def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
-    """Return a clause on the commands that need no operations; "" where none has enough.
+    """Return a clause that suggests commands that need no operations, or "" if none works.
 
     Args:
-        profile: with its work; None without any.
-        path: that it goes by.
-        names: of its ranges.
+        profile: The profile with its work, or None without any.
+        path: Path to use in the commands.
+        names: Names of its ranges.
     """
     if profile is None:
         return ""
@@ -322,12 +324,12 @@ def _nothing_named(
     """Return the reason why nothing can be analysed, and a remedy.
 
     Args:
-        file: the open profile.
-        known: names of the conventions that were tried.
-        path: of the profile.
-        why: why the profile can name none; empty where that is unknown.
-        options: how the profile is read.
-        lacking: which of forward and backward they name nowhere; one alone where a draft does.
+        file: The open profile.
+        known: Names of the conventions that were tried.
+        path: Path of the profile.
+        why: Reason why the profile contains no such names, or "" if unknown.
+        options: Options for reading the profile.
+        lacking: Those of forward and backward that no range names.
     """
     sample = file.sample(("*",))
     shapes = folded(sample, 5)
@@ -337,7 +339,7 @@ def _nothing_named(
     elif any(convention.patterns for convention in options.conventions):
         remedy = "change the patterns of the convention, or leave it out"
     elif len(lacking) == 1 or options.drafted(file, sample):
-        # In a sentence that is cut, a command of many paths would be cut as well.
+        # A long message is cut, and a command with many paths would be cut with it.
         given = options.given if 0 < len(options.given) <= _MOST_GIVEN else shell_word(path)
         remedy = (
             f"draft a convention with bubbleviz inspect {given} -o mine.toml, then run "

@@ -1,9 +1,9 @@
-"""Recordings: what interpretation makes of profiles, as tables of any number of them.
+"""Recordings: the interpreted tables of one or more profiles.
 
-No kernel is kept: what remains of a profile is small, its operations, their busy intervals, the
-compute that no operation explains, and counts. What is gathered can be gathered again, so that
-readers gather what they have read, and whoever merges gathers what they hand on: a tree, whose
-result does not depend on its shape.
+Kernels are not kept, only the operations, their busy intervals, compute outside operations, and
+counts. Groups of recordings can be gathered again in any grouping, with the same result. So each
+reader gathers the files that it has read, and the merging process gathers the groups of all
+readers.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from bubbleviz.model.profile import Device, Source
 
 @dataclass(frozen=True)
 class LocalRank:
-    """A (process, device) of one profile.
+    """A (process, device) pair of one profile.
 
     Attributes:
-        process: of the rank.
-        device_id: device as the process numbers it.
-        device: what the profile says of it.
-        global_rank: number in the run; None unknown.
-        place: the device in words, ``GPU 0``.
-        world_size: how many ranks the run has; None unknown.
-        told: what a table of operations tells of it; None of a profile's.
-        named: stage and replica by the name of its file, -1 where that tells none.
+        process: Process of the rank.
+        device_id: Number of the device within the process.
+        device: Description of the device in the profile, or None if there is none.
+        global_rank: Number in the run, or None if unknown.
+        place: The device in words, such as ``GPU 0``.
+        world_size: Number of ranks of the run, or None if unknown.
+        told: What a table of operations states about the rank, or None for a rank of a profile.
+        named: Stage and replica in the file name, -1 if it contains none.
     """
 
     process: int
@@ -80,20 +80,20 @@ class UnknownKernels:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is not columns of one interpreted profile; times are the profile's own.
+    """One interpreted profile apart from its tables, with times on the clock of the profile.
 
     Attributes:
-        source: the profile.
-        convention: the convention that leads.
-        conventions: those that name forward or backward.
-        ranks: the profile's ranks.
-        coverage: how many kernels, and how much GPU time, operations explain.
-        start_ns: when the first kernel or call began.
-        end_ns: when the last one ended.
-        limitations: what could not be determined.
-        layers: how long kernels of layers ran; None where that was not asked for.
-        memory: what operations hold; None where that was not asked for, or not recorded.
-        unknown_kernels: kernels of unknown names that take much of a rank's time.
+        source: Where the profile comes from.
+        convention: The convention that takes precedence.
+        conventions: Conventions that name a forward or backward.
+        ranks: Ranks of the profile.
+        coverage: Number of kernels, and the GPU time, that operations explain.
+        start_ns: Start of the first kernel or call.
+        end_ns: End of the last kernel or call.
+        limitations: Properties that could not be determined.
+        layers: Time of the kernels of layers, or None if it was not requested.
+        memory: Memory of operations, or None if it was not requested or not recorded.
+        unknown_kernels: Kernels of unknown names that take much of a rank's time.
         recorded: When the recording of each device began, and what it waited in; empty if unknown.
     """
 
@@ -113,21 +113,21 @@ class Recording:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedTables:
-    """What was recorded of ranks, as tables.
+    """The tables of recorded ranks.
 
     Attributes:
-        operations: in order of (rank, host start); ``iteration`` counts each rank's own.
-        busy: when operations kept their GPU busy.
-        active: how long each rank computed and ran kernels, by iteration.
-        running: how long kernels and copies ran in and between iterations.
-        unattributed: when compute kernels ran outside operations.
-        exposed: when only communication ran that is not between two ranks.
-        overheads: when the profiler held a rank's process up.
+        operations: Operations in order of (rank, host start); ``iteration`` counts the iterations
+            of each rank.
+        busy: When operations kept their GPU busy.
+        active: Time for which each rank computed and ran kernels in each iteration.
+        running: Running times of kernels and copies in and between iterations.
+        unattributed: When compute kernels ran outside operations.
+        exposed: When only communication between more than two ranks ran.
+        overheads: When the profiler delayed the process of a rank.
         unrecorded: When a rank may have run work that was launched and not recorded.
-        pauses: when nothing of a rank was recorded, though it ran on.
-        hosts: what launching threads did before late launches.
-        collectives: all that are kept, between more than two ranks, with the kinds and groups of
-            all.
+        pauses: When nothing was recorded on a rank although it was running.
+        hosts: Activities of launching threads before late launches.
+        collectives: Collectives between more than two ranks, with the kinds and groups of all.
     """
 
     operations: model.Operations
@@ -149,16 +149,16 @@ TABLES = ("hints", *(part.name for part in fields(RecordedTables)))
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recordings(RecordedTables):
-    """The tables of recordings, one after the other; rows count as in each recording.
+    """The tables of recordings, one recording after the other.
 
-    ``operations.rank`` counts a profile's ranks, ``operations.name_id`` each recording's own names;
-    they get their final numbers when profiles are merged.
+    Ranks, operations and names are numbered within each recording. They are numbered over all
+    recordings when these are joined.
 
     Attributes:
-        recordings: one a clock of a profile, in the order given.
-        rows: how many rows of each of ``TABLES`` each recording has, shape (recordings, tables).
-        names: how many names of operations each has.
-        hints: what the operations' names give beyond their keys.
+        recordings: One recording per clock of a profile, in the given order.
+        rows: Number of rows of each of ``TABLES`` in each recording, shape (recordings, tables).
+        names: Number of operation names in each recording.
+        hints: What the names of operations show beyond their keys.
     """
 
     recordings: tuple[Recording, ...]
@@ -175,12 +175,12 @@ class Recordings(RecordedTables):
         return Recordings(recordings=(recording,), rows=rows, names=names, **tables)
 
     def lengths(self, table: str) -> Ints:
-        """Return how many rows of a table each recording has."""
+        """Return the number of rows of a table in each recording."""
         return self.rows[:, TABLES.index(table)]
 
 
 def gathered(parts: Sequence[Recordings]) -> Recordings:
-    """Return several groups of recordings as one group.
+    """Join several groups of recordings into one group.
 
     Args:
         parts: At least one group, in the order of the result.

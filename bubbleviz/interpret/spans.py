@@ -71,16 +71,19 @@ def _find_receives(work: LinkedWork, named: Ranges, names: NameMeanings, kinds: 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ActiveTime(Table):
-    """How long a rank computed and ran kernels in an iteration, by lengths of unions of kernels.
+    """Time for which a rank computed and ran kernels in an iteration.
+
+    Kernels that overlap count once.
 
     Attributes:
-        rank: the rank.
-        iteration: the rank's iteration.
-        active_ns: how long compute kernels of its work ran.
-        kernel_ns: how long any kernel or copy ran between its first start and last end.
-        gap_ns: how long none ran while its work kept the GPU busy: launch gaps.
-        collective_gap_ns: how long a collective ran, and no compute kernel, while an operation kept
-            the GPU busy.
+        rank: Index of the rank.
+        iteration: Iteration of the rank.
+        active_ns: Time in which compute kernels of its work ran.
+        kernel_ns: Time in which any kernel or copy ran, from the first start to the last end of its
+            work.
+        gap_ns: Time in which none ran while its work kept the GPU busy (launch gaps).
+        collective_gap_ns: Time in which a collective and no compute kernel ran while an operation
+            kept the GPU busy.
     """
 
     rank: Ints
@@ -92,7 +95,7 @@ class ActiveTime(Table):
 
 
 def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
-    """Return a mask of the work that an operation of one of some phases owns.
+    """Return a mask of the work that operations of the given phases own.
 
     Args:
         operations: The operations.
@@ -106,22 +109,23 @@ def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...])
 
 @dataclass(frozen=True)
 class WorkTimes:
-    """When and how long work ran: that of operations, that of ranks, and all of it.
+    """When and how long the work of operations and of ranks ran.
 
     Attributes:
-        start_ns: start of the span of each operation; 0 without work.
-        end_ns: its end; -1 without work.
-        kernels: how many compute kernels each has.
-        first: the first row that each begins with; -1 without work.
-        active_ns: how long compute kernels of each ran.
-        worked_ns: the same of all work of its iteration, where it is work itself.
-        loose: which rows are compute kernels outside every compute operation.
-        spent_ns: lengths of copies, of communication inside ranges and outside, of compute kernels
-            inside compute operations and outside, added up, shape (ranks, 5).
-        running: when anything ran.
-        communicating: when communication did.
-        computing: when compute kernels did.
-        unattributed: when those outside compute operations did.
+        start_ns: Start of the span of each operation, or 0 without work.
+        end_ns: End of the span, or -1 without work.
+        kernels: Number of compute kernels of each operation.
+        first: Row of the work that each operation begins with, or -1 without work.
+        active_ns: Time in which compute kernels of each operation ran.
+        worked_ns: The same for all work in the iteration of each operation, or 0 if the operation
+            is no work.
+        loose: Mask of the compute kernels outside all compute operations.
+        spent_ns: Total lengths of copies, communication inside ranges, communication outside,
+            compute kernels inside compute operations, and outside, shape (ranks, 5).
+        running: Intervals in which anything ran.
+        communicating: Intervals in which communication kernels ran.
+        computing: Intervals in which compute kernels ran.
+        unattributed: Intervals in which compute kernels outside all compute operations ran.
     """
 
     start_ns: Ints
@@ -315,14 +319,14 @@ def measure_operations(
 def busy_intervals(
     start_ns: Ints, end_ns: Ints, has_span: Bools, waits: BusyIntervals, active: BusyIntervals
 ) -> BusyIntervals:
-    """Return when operations kept their GPU busy: spans less the holes in which they waited.
+    """Return when operations kept their GPU busy: their spans without the gaps of waiting receives.
 
     Args:
-        start_ns: of their spans.
-        end_ns: likewise.
-        has_span: which have one.
-        waits: when receives of theirs ran.
-        active: when those that waited computed, whatever ran beside it.
+        start_ns: Start of the span of each operation.
+        end_ns: End of the span.
+        has_span: Mask of the operations with a span.
+        waits: Times of the receives of operations.
+        active: Times at which operations with receives computed. A receive does not wait then.
     """
     at = np.flatnonzero(has_span & (end_ns > start_ns))
     if not len(waits):
@@ -358,16 +362,19 @@ def active_time(
     operating: intervals.Intervals,
     collecting: intervals.Intervals,
 ) -> tuple[ActiveTime, RunningTimes]:
-    """Return how long kernels ran in each iteration of a rank, and in and between all of them.
-
-    What ran in and between iterations is given to rank 0: its times tell whose it is.
+    """Measure how long kernels ran in each iteration of a rank, and in and between iterations.
 
     Args:
-        operations: of ranks.
-        times: of all that ran on them.
-        busy: when each operation kept the GPU busy.
-        operating: when any compute operation did, those beyond an iteration's work too.
-        collecting: when communication ran that is not between two ranks.
+        operations: Operations of the ranks, on one line of time.
+        times: Times of the work of these ranks.
+        busy: When each operation kept the GPU busy.
+        operating: When any compute operation kept the GPU busy, including operations that are no
+            work of an iteration.
+        collecting: When communication between more than two ranks ran.
+
+    Returns:
+        active: Times of each rank in each iteration.
+        running: Times in and between iterations. All have rank 0; the line of time gives the rank.
     """
     of = np.flatnonzero(among(operations.phase, WORK) & (operations.kernels > 0))
     groups = groups_of(operations.rank[of], operations.iteration[of])
@@ -375,14 +382,14 @@ def active_time(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
     running, communicating = times.running, times.communicating
-    # What no compute kernel covers.
+    # Communication without a compute kernel at the same time.
     uncovered, alone = (
         intervals.difference(those, times.computing) for those in (collecting, communicating)
     )
     of = of[groups.first]
     occupied = busy_times(operations, busy, WORK)
     in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
-    # Work is one stretch, and between two iterations' work those in which the same things run.
+    # The work of an iteration is one section. The time between is cut where kernels start or end.
     worked = intervals.union(low_ns, high_ns)
     between = [intervals.difference(those, worked) for those in (running, communicating, alone)]
     ends = distinct(low_ns, high_ns, *(end for pair in between for end in pair))

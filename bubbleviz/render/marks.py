@@ -1,13 +1,13 @@
 """Marks: busy intervals of operations on the rows of a picture or of a terminal.
 
-Times become places block by block, for a report can hold millions of operations. What is too narrow
-to be seen alone is merged: of it, each row has columns, in which a colour is as high as its phase's
-share of the time. What no colour covers stays bubble::
+A report can contain millions of operations, so times are converted to coordinates in blocks. Marks
+that are too narrow to be seen are merged into columns. In a column, the height of each phase is its
+share of the time, and the rest is bubble::
 
-    operations  FFFFFFFFFFFF FBFBFB BB    F    F = drawn one by one where it is wide enough
+    operations  FFFFFFFFFFFF FBFBFB BB    F    wide marks are drawn one by one
                 |          | |    | |     |
-    drawn       ████████████ ▒▄▒▄▒▄ ▄     .    stacks of F and B elsewhere
-                             ······ ·     .    dotted below: merged
+    drawn       ████████████ ▒▄▒▄▒▄ ▄     .    narrow ones are stacks of F and B
+                             ······ ·     .    with a dotted line below
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from bubbleviz.report.report import Report
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
 #: Where a mark is on its row.
 WHOLE, UPPER, LOWER = range(3)
-#: Marks are made of so many busy intervals at a time: as columns they take some tens of MB.
+#: Number of busy intervals converted at a time. Their columns take some tens of MB.
 _BLOCK = 1 << 19
-#: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a
-#: screen of double density, and 0.07 mm where the picture is as wide as a page of text.
+#: Minimum width, in px, of a mark that is not merged with its neighbours. Half a px is one dot on a
+#: screen of double density, and 0.07 mm in a picture of the width of a text page.
 NARROWEST = 0.5
-#: So many marks fit on all rows of a picture (some 27 bytes each): where rows are very many, wider
-#: ones are merged, in wider columns.
+#: Maximum number of marks on all rows of a picture (about 27 bytes each). If there are very many
+#: rows, wider marks are merged, in wider columns.
 MARKS_IN_ALL = 100_000
-#: What is stacked on what where marks are merged, from the bottom up.
+#: Order in which merged marks are stacked, from the bottom up.
 _STACK = (
     *(Phase.F, Phase.R, Phase.FB, Phase.B, Phase.BW, Phase.W, Phase.OPTIMIZER, UNATTRIBUTED_KIND),
     *(OTHER_ITERATION, *COMMUNICATION),
 )
-# Less than this is left over from sums of floating-point numbers: a nanosecond is more in any
-# picture of less than ten minutes.
+# Maximum rounding error of sums of widths. A nanosecond is wider in any picture of less than ten
+# minutes.
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Marks(Table):
-    """Intervals on rows.
+    """Intervals on the rows of a picture.
 
     Attributes:
-        row: row of the picture.
-        kind: phase code, or one of those above.
-        operation: row of the operations table, ``-1`` for none.
-        left: px from the left edge of the plot.
-        right: likewise.
+        row: Row of the picture.
+        kind: Phase code, or one of ``UNATTRIBUTED_KIND`` and ``OTHER_ITERATION``.
+        operation: Row of the operations table, or -1 for unattributed compute.
+        left: Left end, in px from the left edge of the plot.
+        right: Right end, in px from the left edge of the plot.
     """
 
     row: Ints
@@ -100,13 +100,13 @@ def _of_operations(
     operations = report.operations
     for first in range(0, len(intervals), _BLOCK):
         own = intervals.take(slice(first, first + _BLOCK))
-        # Of many ranks few are drawn.
+        # Few of many ranks are drawn.
         own = own.take(selection.row_of(operations.rank[own.operation]) != NONE)
         near = among(operations.phase[own.operation], phases)
         near &= (own.end_ns > selection.start_ns) & (own.start_ns < selection.end_ns)
         own = own.take(near)
         drawn = selection.drawn(operations.iteration[own.operation])
-        # What the edge cuts to less than a pixel cannot be seen, and would stand in the legend.
+        # An interval that the edge cuts to less than a pixel is invisible and needs no legend.
         start_ns = np.maximum(own.start_ns, selection.start_ns)
         end_ns = np.minimum(own.end_ns, selection.end_ns)
         cut = (start_ns > own.start_ns) | (end_ns < own.end_ns)
@@ -128,7 +128,7 @@ def _placed(
     kind: Ints,
     operation: Ints,
 ) -> Marks:
-    """Return intervals of ranks, ns, as marks on rows, px."""
+    """Convert intervals of ranks, in ns, to marks on rows, in px."""
     row = selection.row_of(rank)
     scale = width / selection.span_ns
     left = np.maximum(start - selection.start_ns, 0) * scale
@@ -144,10 +144,10 @@ def marks_in(blocks: Iterable[Marks]) -> Marks:
 
 
 def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floats:
-    """Return by row and column the share of it that the marks cover, overlaps twice.
+    """Return the share of each column that marks cover; overlaps count twice.
 
-    A mark from x to y covers what is right of x less what is right of y, so both ends can be
-    summed by columns on their own: the part of its own column, and 1 in every later one::
+    A mark from x to y covers everything right of x minus everything right of y. So each end can be
+    summed separately: its share of its column, and 1 in every later column::
 
         columns       0     1     2     3
         mark        |   ├─────────┤     |
@@ -156,10 +156,13 @@ def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floa
         covered     | 0.3 | 1   | 0.5 | 0
 
     Args:
-        marks: on these rows.
-        rows: number of rows.
-        columns: number of columns.
-        column: width of a column, px.
+        marks: Marks on these rows.
+        rows: Number of rows.
+        columns: Number of columns.
+        column: Width of a column, in px.
+
+    Returns:
+        The shares, shape (rows, columns).
     """
     size = rows * (columns + 2)
     base = marks.row * (columns + 2)
@@ -174,9 +177,9 @@ def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floa
 
 
 def halves(marks: Marks) -> tuple[Ints, Bools]:
-    """Return where on its row each mark is, and which of them later ones cover in part.
+    """Return the half of the row that each mark is drawn in, and which marks are partly covered.
 
-    A mark that begins well inside an earlier one has the half of the row that is free first::
+    A mark that begins well inside an earlier one is drawn in the half that becomes free first::
 
         marks       AAAAAAAAAA          upper   AAAAAAAAAACCCCCC
                         BBBBBBBBBBBB    drawn   AAAABBBBBBBBBBBB    lower: B is over a part of A
@@ -185,16 +188,17 @@ def halves(marks: Marks) -> tuple[Ints, Bools]:
     Overlaps below a pixel, or a tenth of the later mark, do not count.
 
     Args:
-        marks: in order of (row, left).
+        marks: Marks in order of (row, left).
 
     Returns:
-        WHOLE, UPPER or LOWER by mark, and whether another mark is over a part of it.
+        half: ``WHOLE``, ``UPPER`` or ``LOWER`` for each mark.
+        covered: Mask of the marks that a later mark covers in part.
     """
     half = np.full(len(marks), WHOLE, np.int64)
     covered = np.zeros(len(marks), np.bool_)
     if not len(marks):
         return half, covered
-    # Rows are laid end to end, so that one running maximum serves all of them.
+    # Rows are placed end to end, so that one running maximum is enough.
     span = float(marks.right.max()) + 10.0
     left = marks.left + marks.row * span
     right = marks.right + marks.row * span
@@ -219,14 +223,15 @@ def halves(marks: Marks) -> tuple[Ints, Bools]:
 
 @dataclass(frozen=True)
 class MergedMarks:
-    """The marks that are too narrow to be drawn alone, as shares of time.
+    """Marks that are too narrow to be drawn separately, as shares of time.
 
     Attributes:
-        kinds: of the layers, from the bottom up.
-        share: by row, layer and column: the share of the time, summing to at most 1.
-        column: width of a column in px.
-        counts: operations, or intervals of unattributed compute, by kind.
-        narrower: all merged marks are narrower than this, px.
+        kinds: Kind of each layer, from the bottom up.
+        share: Share of the time, shape (rows, layers, columns). The layers of a column sum to at
+            most 1.
+        column: Width of a column, in px.
+        counts: Number of operations, or of intervals of unattributed compute, by kind.
+        narrower: Upper bound of the widths of merged marks, in px.
     """
 
     kinds: tuple[int, ...]
@@ -237,12 +242,15 @@ class MergedMarks:
 
 
 def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, MergedMarks]:
-    """Return the marks that are drawn one by one, in order of (row, left), and the others merged.
+    """Separate the marks that are drawn one by one from those that are merged.
 
     Args:
-        blocks: all marks, those of an operation one after the other.
-        rows: number of rows.
-        width: of the plot in px.
+        blocks: All marks. The marks of an operation follow each other.
+        rows: Number of rows.
+        width: Width of the plot, in px.
+
+    Returns:
+        The marks that are drawn one by one, in order of (row, left), and the merged marks.
     """
     narrowest = max(NARROWEST, rows * width / MARKS_IN_ALL)
     column = math.ceil(narrowest)
@@ -254,7 +262,7 @@ def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merg
         enough = marks.right - marks.left >= narrowest
         wide.append(marks.take(enough))
         narrow = marks.take(~enough)
-        # The parts of an operation are one.
+        # The parts of an operation count once.
         first = np.ones(len(narrow), np.bool_)
         first[1:] = np.diff(narrow.operation) != 0
         first |= narrow.operation == NONE
@@ -265,7 +273,7 @@ def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merg
             counts[kind] += int(np.count_nonzero(own & first))
     kinds = sorted(covered, key=_STACK.index)
     share = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
-    # Overlapping operations can add up to more than there is: then they share all of it.
+    # Overlapping operations can add up to more than the column. They then share it.
     share = share / np.maximum(share.sum(axis=0), 1.0)
     alone = marks_in(wide)
     alone = alone.take(np.lexsort((alone.operation, alone.right, alone.left, alone.row)))

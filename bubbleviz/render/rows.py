@@ -33,22 +33,22 @@ from bubbleviz.report.rank_means import many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: More ranks than this have a row per stage, unless the view says otherwise; and in a figure for
-#: a paper, where each row has a line of letters.
+#: Maximum number of ranks with separate rows, unless the view sets the rows; and the maximum in a
+#: figure for a paper, where each row needs the height of a line of text.
 MOST_RANKS, MOST_RANKS_ON_PAPER = 64, 16
-#: Of what stands out of very many ranks, so many have a row.
+#: Maximum number of rows for ranks that stand out.
 _MOST_STANDOUTS = 8
 
 
 @dataclass(frozen=True)
 class RankRow:
-    """One row.
+    """One row of a picture or table.
 
     Attributes:
-        rank: the rank that is drawn.
-        replicas: the indices of all ranks that it stands for, its own included.
-        spread: whether it is the median of its replicas, whose spread is shown.
-        why: by what it stands out; empty where it has a row anyway.
+        rank: The rank that is drawn.
+        replicas: Indices of all ranks that the row stands for, including the drawn one.
+        spread: Whether the rank is the median of its replicas, whose spread is shown.
+        why: Reason why the rank stands out, or "" for a row that is not added for that reason.
     """
 
     rank: Rank
@@ -58,10 +58,10 @@ class RankRow:
 
 
 def row_kind(report: Report, view: View) -> str:
-    """Return what a row is, one of ``ROWS``.
+    """Return what a row stands for, one of ``ROWS``.
 
     Raises:
-        UsageError: the view has rows of another kind.
+        UsageError: The view asks for rows of an unknown kind.
     """
     one_of(view.rows, ROWS, "--rows")
     if view.rows is not None:
@@ -75,18 +75,18 @@ def row_kind(report: Report, view: View) -> str:
 
 
 def chosen_ranks(report: Report, view: View) -> list[Rank]:
-    """Return the ranks of a view, whose numbers are those of the job, in pipeline order."""
+    """Return the ranks of a view in pipeline order. The view gives their numbers in the job."""
     wanted = set(view.ranks)
     return [rank for rank in report.ranks if not wanted or rank.number in wanted]
 
 
 def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
-    """Return the rows of the ranks of a view; a rank of unknown stage has a row of its own.
+    """Return the rows of the ranks of a view. A rank of unknown stage has a separate row.
 
     Args:
-        report: any report.
-        view: the ranks, and what a row is.
-        with_standouts: whether what stands out follows, where the spread is shown.
+        report: Any report.
+        view: The ranks, and what a row stands for.
+        with_standouts: Whether rows for ranks that stand out follow if the spread is shown.
     """
     ranks = chosen_ranks(report, view)
     kind = row_kind(report, view)
@@ -96,7 +96,7 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
     for rank in ranks:
         key = ("rank", rank.index) if rank.stage is None else ("stage", rank.stage)
         of_row.setdefault(key, []).append(rank)
-    # Of the first pipeline a stage may be missing.
+    # The first pipeline may lack a stage.
     stages = iter(sorted(key for key in of_row if key[0] == "stage"))
     replicas = [of_row[next(stages) if key[0] == "stage" else key] for key in of_row]
     if kind != "spread" and not many_ranks(len(ranks)):
@@ -138,7 +138,7 @@ def advised_pipeline(
 
 
 def _median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
-    """Return the row of a stage as the copy with the lower median ratio ran; NaN comes last."""
+    """Return a row that draws the replica with the lower median ratio; NaNs are sorted last."""
     ordered = sorted(replicas, key=lambda r: (ratio[r.index] != ratio[r.index], ratio[r.index]))
     known = sum(ratio[rank.index] == ratio[rank.index] for rank in replicas)
     middle = ordered[max(known - 1, 0) // 2]
@@ -148,7 +148,7 @@ def _median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
 def _standing_out(
     report: Report, found: tuple[Standout, ...], drawn: set[int]
 ) -> Iterator[RankRow]:
-    """Yield a row for what stands out, as the first of its ranks that has none."""
+    """Yield a row for each group of ranks that stands out: its first rank without a row."""
     shown = 0
     for standout in found:
         ranks = [rank for rank in standout.ranks if rank not in drawn]
@@ -161,19 +161,17 @@ def _standing_out(
         yield RankRow(report.ranks[ranks[0]], (ranks[0],), why=f"{name}: {standout.short}")
 
 
-# The part of a report that a picture shows: rows, iterations, and the time they span.
-
-
 @dataclass(frozen=True)
 class Selection:
     """The part of a report that is drawn: rows, iterations, and the time they span.
 
     Attributes:
-        rows: from top to bottom.
-        iterations: the iterations, ascending.
-        windows: of each of these, by index of rank, the (start, end) that its ratio counts.
-        start_ns: left edge.
-        end_ns: right edge, after ``start_ns``.
+        rows: Rows from top to bottom.
+        iterations: Iterations in ascending order.
+        windows: For each iteration, the (start, end) that the ratio of a rank counts, keyed by the
+            index of the rank.
+        start_ns: Left edge.
+        end_ns: Right edge, after ``start_ns``.
     """
 
     rows: tuple[RankRow, ...]
@@ -189,7 +187,7 @@ class Selection:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The ranks that are drawn, by row."""
+        """The rank that each row draws."""
         return tuple(row.rank for row in self.rows)
 
     @cached_property
@@ -206,17 +204,17 @@ class Selection:
         return self._row_of_rank[np.minimum(ranks, len(self._row_of_rank) - 1)]
 
     def drawn(self, iterations: Ints) -> Bools:
-        """Return which of these iteration indices are among the drawn ones."""
+        """Return a mask of the iteration indices that are drawn."""
         return np.isin(iterations, [iteration.index for iteration in self.iterations])
 
 
 def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
-    """Return the part of ``report`` that ``view`` names; None where there is nothing to draw.
+    """Return the part of ``report`` that ``view`` names, or None if there is nothing to draw.
 
     Args:
-        report: any report.
-        view: what is drawn of it.
-        with_standouts: see :func:`bubbleviz.render.rows.rows_of`.
+        report: Any report.
+        view: The ranks and iterations to draw.
+        with_standouts: See :func:`rows_of`.
     """
     rows = rows_of(report, view, with_standouts=with_standouts)
     if not any(row.spread for row in rows):
@@ -224,7 +222,7 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
     if not chosen:
-        # The critical path is that of the typical one.
+        # Without an explicit selection, the critical path is drawn for the typical iteration.
         shown = report.typical_iteration() if view.critical else shown_iteration(report)
         iterations = () if shown is None else (shown,)
     if not rows or not iterations:
@@ -280,10 +278,10 @@ def row_ratios(
 
 
 def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
-    """Return by rank the window in which its idle time counts as bubble.
+    """Return the window in which idle time counts as bubble, keyed by the index of the rank.
 
-    It is that of the primary ratio. Where the iteration has none (the last one has no
-    ``period``) it is that of ``schedule``, and failing that the extent of the rank's work.
+    It is the window of the headline ratio. If the iteration has no such ratio (the last one has no
+    ``period``), it is the window of ``schedule``, or else the extent of the rank's work.
     """
     ranks = iteration.ranks
     start_ns, end_ns = rank_column(ranks, "first_ns"), rank_column(ranks, "last_ns")

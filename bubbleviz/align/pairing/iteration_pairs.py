@@ -1,8 +1,8 @@
-"""Pairing: which of one rank's iterations is which of another's.
+"""Pairing: which iterations of the ranks are the same.
 
-Equal names pair. Without names, the iterations of two ranks pair by their order, moved against
-each other where a capture cut one of them earlier; data dependencies tell by how much, and where
-they do not, the pairing is unknown.
+Iterations with equal names are the same. Without names, the iterations of two ranks are paired by
+their order. If the capture of one rank began later, its iterations are shifted. Data dependencies
+show by how many; otherwise the pairing is unknown.
 """
 
 from __future__ import annotations
@@ -256,17 +256,19 @@ def _list_neighbours(joined: JoinedRecordings, working: Ints) -> _Neighbours:
 
 
 def _neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
-    """Return the ranks that are put beside each other: each, and the one before it in an order.
+    """Return the pairs of ranks that are compared: each rank with the previous one in an order.
 
-    Of the first rank of a pipeline that is the first of all of its stage. Whether they are
-    replicas comes third; ranks of one clock step together as these do where it is unknown which
-    waits for which.
+    The first rank of a pipeline is compared with the first of all ranks of its stage. Ranks of one
+    clock count as replicas if it is unknown which of them waits for which.
 
     Args:
-        order: of the ranks.
-        pipeline: of each rank; -1 unknown.
-        stage: likewise.
-        in_step: clock of each rank of which it is unknown for whom it waits; -1 of others.
+        order: Order of the ranks.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+        stage: Stage of each rank, or -1 if unknown.
+        in_step: Clock of each rank if it is unknown for which ranks it waits, else -1.
+
+    Returns:
+        The previous rank of each pair, the rank, and a mask of the pairs of replicas.
     """
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
@@ -364,9 +366,14 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 
 
 def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Return the named iteration that each one lies at, and how many after (or before) it.
+    """Return the nearest named iteration of each iteration, and the distance from it.
 
-    Of each rank in order; what lies before its first named iteration is counted back from that.
+    It is the last named iteration so far. Iterations before the first named one of their rank are
+    counted back from it.
+
+    Args:
+        rank: Rank of each iteration, in order of (rank, iteration).
+        number: Number of the iteration in names, or -1 if it has none.
     """
     row = np.arange(len(rank))
     start = np.searchsorted(rank, rank)
@@ -385,7 +392,7 @@ def _name(number: int, away: int) -> str:
     return where if abs(away) == 1 else f"{where} ({abs(away)})"
 
 
-#: What speaks by less, in nats, is no evidence worth a word.
+#: Minimum evidence of a fit, in nats, that a limitation mentions.
 _WORTH = 1.0
 _EVIDENCE = "data dependencies, when captures ran, counts and UTC"
 _TO_TELL = (

@@ -100,38 +100,38 @@ class _Inputs:
 
     @property
     def infers_stages(self) -> bool:
-        """Whether the stages are in none of range names, tables and file names."""
+        """Whether neither range names nor tables nor file names give the stages."""
         return self.named is None and virtual_stages.told_stages(self.joined) is None
 
     @property
     def counts_chunks(self) -> bool:
-        """Whether the chunks of a run that only goes forward are numbered by their order."""
+        """Whether the run only goes forward and its chunks are numbered by their order."""
         operations = self.joined.operations
         forward = run_kind(operations.phase) == INFERENCE
         return forward and self.joined.inferred and counted_by_order(operations)
 
     @cached_property
     def orders(self) -> rank_orders.Orders:
-        """In which orders the ranks run."""
+        """Orders in which the ranks run their operations."""
         return rank_orders.orders_of(self.joined.operations)
 
     @property
     def world_size(self) -> int:
-        """How many ranks the run has, as its profiles say; 0 unknown."""
+        """Number of ranks of the run according to its profiles, or 0 if unknown."""
         return max((rank.local.world_size or 0 for rank in self.joined.ranks), default=0)
 
     @property
     def world(self) -> int:
-        """The same, but at least up to the last that is named."""
+        """The same number, or a larger one if more ranks were recorded or named."""
         numbers = self.numbers
         named = int(numbers.number.max(initial=0)) + 1 if numbers.named else 0
         return max(self.world_size, named, len(numbers.number))
 
     @cached_property
     def comparable(self) -> Operations | None:
-        """The operations with iterations that are the same on all ranks; None unknown.
+        """The operations with iterations that are the same on all ranks, or None if unknown.
 
-        They are if they are named, or if all ranks ran as many.
+        Iterations are the same if names number them, or if all ranks ran equally many.
         """
         operations, named = self.joined.operations, self.joined.named_iteration
         work = self.joined.works
@@ -249,7 +249,7 @@ def _as_in_job(
 
 
 def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -> bool:
-    """Return whether anything shows that ranks which names give no stages are no mere replicas.
+    """Return whether anything shows that ranks without named stages are not only replicas.
 
     A single stage needs no evidence.
 
@@ -399,7 +399,12 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> J
 
 
 def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
-    """Return the virtual stages by waiting times, and whether unnamed numbers of ranks decided."""
+    """Infer virtual stages from waiting times.
+
+    Returns:
+        stages: The virtual stages, -1 if unknown.
+        by_number: Whether the order of hosts, devices and processes decided.
+    """
     operations = inputs.joined.operations
     if run_kind(operations.phase) == INFERENCE:
         comparable = inputs.comparable
@@ -432,10 +437,10 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
 
 
 def _stages_by_number(inputs: _Inputs) -> VirtualStages | None:
-    """Return the virtual stages by the ranks' numbers; None where they show no pipelines.
+    """Infer virtual stages from the numbers of ranks, or return None if these show no pipelines.
 
-    With some number of replicas the ranks that are so far apart nest as stages of pipelines do, and
-    those of one stage run alike. That holds where replicas are not equally fast, too.
+    The number of replicas is right if operations of the resulting pipelines nest like stages, and
+    all ranks of a stage run the same order. This holds even if replicas are not equally fast.
     """
     operations = inputs.joined.operations
     if len(grouping.distinct(operations.microbatch[inputs.joined.works])) < 2:

@@ -1,6 +1,7 @@
-"""Recordings of a run: the profiles that paths stand for, each found once, and all recorded.
+"""Recordings of a run: finds the profiles of all paths, and records each of them once.
 
-Only a profile's recording, its operations and small statistics, travels and is kept.
+Only the recording of a profile (operations and small statistics) is kept and sent to other
+processes.
 """
 
 from __future__ import annotations
@@ -29,18 +30,15 @@ R = TypeVar("R")
 
 #: Bytes at the beginning of a file that distinguish most files.
 _HEAD_BYTES = 1 << 16
-#: So many neighbouring files are gathered as soon as they are read.
+#: Number of consecutive files that are gathered as soon as all of them are read.
 _BLOCK = 64
 
-
-# What is done with a file, by whichever process, on whichever machine.
-
-#: The recording of a profile and the steps of reading it, or why there is none.
+#: The recording of a profile and the steps of reading it, or the error.
 Outcome: TypeAlias = "tuple[Recordings, tuple[Step, ...]] | ProfileError"
 
 
 def outcome_of(path: str, options: ReadOptions, watch: Watch = unwatched) -> Outcome:
-    """Return the recording of a profile, or why there is none; see :func:`record`."""
+    """Return the recording of a profile, or the error; see :func:`record`."""
     try:
         return record(path, options, watch)
     except ProfileError as error:
@@ -51,12 +49,13 @@ def outcome_of(path: str, options: ReadOptions, watch: Watch = unwatched) -> Out
 
 @dataclass(frozen=True, eq=False)
 class FilesRead:
-    """What reading some files gave.
+    """Result of reading files.
 
     Attributes:
-        numbers: of the files, one after the other.
-        outcomes: the steps of reading each, or why it cannot be read.
-        recordings: of those that can, in their order; None where none can.
+        numbers: Indices of the files.
+        outcomes: Steps of reading each file, or the error.
+        recordings: Recordings of the files that could be read, in this order, or None if there are
+            none.
     """
 
     numbers: tuple[int, ...]
@@ -65,7 +64,7 @@ class FilesRead:
 
 
 def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead:
-    """Return what reading some files gave, by the outcome of each."""
+    """Return the result of reading files, given the outcome of each."""
     read = [outcome[0] for outcome in outcomes if not isinstance(outcome, ProfileError)]
     return FilesRead(
         tuple(numbers),
@@ -74,7 +73,7 @@ def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead
     )
 
 
-#: A profile's size, and the CRC-32 of its beginning, which distinguish most files.
+#: Size of a profile and the CRC-32 of its first bytes, which distinguish most files.
 Glance: TypeAlias = tuple[int, int]
 
 
@@ -82,7 +81,7 @@ def glance(path: str) -> Glance:
     """Return the glance of a file.
 
     Raises:
-        ProfileError: the file cannot be opened.
+        ProfileError: The file cannot be opened.
     """
     return size_of(path), zlib.crc32(next(_blocks(path, _HEAD_BYTES), b""))
 
@@ -91,7 +90,7 @@ def digest(path: str) -> bytes:
     """Return the SHA-256 of a whole file.
 
     Raises:
-        ProfileError: the file cannot be opened.
+        ProfileError: The file cannot be opened.
     """
     content = hashlib.sha256()
     for block in _blocks(path, 1 << 20):
@@ -100,10 +99,10 @@ def digest(path: str) -> bytes:
 
 
 def size_of(path: str) -> int:
-    """Return the bytes of a file.
+    """Return the size of a file in bytes.
 
     Raises:
-        ProfileError: it cannot be looked at.
+        ProfileError: The size cannot be read.
     """
     try:
         return bytes_of(path)
@@ -112,7 +111,7 @@ def size_of(path: str) -> int:
 
 
 def _blocks(path: str, length: int) -> Iterator[bytes]:
-    """Yield a file in blocks of so many bytes."""
+    """Yield a file in blocks of at most ``length`` bytes."""
     try:
         for part in parts_of(path) if Path(path).is_dir() else [Path(path)]:
             with part.open("rb") as file:
@@ -124,7 +123,7 @@ def _blocks(path: str, length: int) -> Iterator[bytes]:
 
 
 def of_file(work: Callable[[str], T], path: str) -> T | ProfileError:
-    """Return what some work returns of a file, or why it cannot."""
+    """Return the result of a function for a file, or its error."""
     try:
         return work(path)
     except ProfileError as error:
@@ -132,10 +131,10 @@ def of_file(work: Callable[[str], T], path: str) -> T | ProfileError:
 
 
 class Fleet:
-    """Where profiles are found, looked at and recorded: this machine.
+    """Finds, checks and records profiles on this machine.
 
     Args:
-        jobs: how many processes, or threads, are at work at once.
+        jobs: Number of processes or threads that work at the same time.
     """
 
     #: Whether a file that cannot be read ends the run, if it was named.
@@ -145,23 +144,23 @@ class Fleet:
         self.jobs = jobs
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
-        """Return the files that paths stand for.
+        """Return the files that paths name or contain.
 
         Raises:
-            InputError: a path does not exist, cannot be read, or leads to no profile.
+            InputError: A path does not exist, cannot be read, or leads to no profile.
         """
         return find_profiles(paths)
 
     def of_files(self, work: Callable[[str], T], paths: Sequence[str]) -> list[T | ProfileError]:
-        """Return what some work, a function of a module, returns of each file, or why it cannot."""
+        """Return the result of a module-level function for each file, or its error."""
         return [of_file(work, path) for path in paths]
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[FilesRead]:
-        """Yield what was read, some files or one, in the order in which that is done.
+        """Yield files as soon as they are read, one or more at a time.
 
-        One file is read by threads, several by a process each, the largest first.
+        A single file is read by threads, several files by one process each, the largest first.
         """
         if len(paths) == 1 or self.jobs == 1:
             for number, path in enumerate(paths):
@@ -179,19 +178,19 @@ class Fleet:
             yield files_read([number], [outcome])
 
     def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
-        """Return what some work, a function of a module, returns of each argument, in order."""
+        """Return the result of a module-level function for each argument, in order."""
         return list(map(work, given))
 
 
 def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
-    """Return the bytes of each file that can be read; refuse files of the same content.
+    """Refuse files with the same content, and return the size of each readable file in bytes.
 
     Raises:
-        MismatchError: two files have the same content.
+        MismatchError: Two files have the same content.
     """
     alike: dict[Glance, list[str]] = {}
     for path, seen in zip(files, fleet.of_files(glance, files), strict=True):
-        # Empty files are alike, and each is refused by whoever reads it.
+        # Empty files have the same content, but each is refused when it is read.
         if isinstance(seen, tuple) and seen[0]:
             alike.setdefault(seen, []).append(path)
     candidates = [path for same in alike.values() if len(same) > 1 for path in same]
@@ -209,17 +208,17 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
 def record_all(
     fleet: Fleet, files: Sequence[InputFile], options: ReadOptions, progress: Progress
 ) -> tuple[Recordings, tuple[Limitation, ...]]:
-    """Return the recordings, one a clock, and limitations for files that cannot be read.
+    """Return one recording per clock, and limitations for files that cannot be read.
 
     Args:
-        fleet: where the files are read.
-        files: named, or found in directories.
-        options: how to read them.
-        progress: takes how much of each file has been read.
+        fleet: Machines or processes that read the files.
+        files: Files that were named, or found in directories.
+        options: Options for reading them.
+        progress: Receives the fraction of each file that has been read.
 
     Raises:
-        ProfileError: a file that was named cannot be read, or none of the others can; of several
-            such files it is the first.
+        ProfileError: A file that was named cannot be read, or no file can. The error is that of the
+            first such file.
     """
     done: set[int] = set()
     errors: dict[int, ProfileError] = {}
@@ -233,7 +232,7 @@ def record_all(
         if read.recordings is not None:
             parts[read.numbers[0]] = read.recordings
         done.update(read.numbers)
-        # Neighbouring files are gathered once all of them are read: many small ones take more.
+        # Many small groups need more memory, so consecutive files are gathered once all are read.
         block = read.numbers[0] // _BLOCK * _BLOCK
         numbers = range(block, block + _BLOCK)
         if done.issuperset(numbers):
