@@ -31,6 +31,7 @@ class Standout:
     """A rank, stage, pipeline or host that differs from the others.
 
     Attributes:
+        kind: ``rank``, ``stage``, ``pipeline`` or ``host``.
         name: Its name.
         ranks: Indices of its ranks that stand out, ascending.
         ratio: Mean of their bubble ratios, or None if it is unknown.
@@ -41,6 +42,7 @@ class Standout:
         times: The time of this phase as a multiple of the median, or 1 without such a phase.
     """
 
+    kind: str
     name: str
     ranks: tuple[int, ...]
     ratio: float | None
@@ -123,13 +125,13 @@ def find_standouts(
     for difference in phases.values():
         stands_out |= difference.exceeds(min_time_ns)
     standouts = []
-    for name, members in _name_together(ranks, stands_out):
+    for kind, name, members in _name_together(ranks, stands_out):
         phase, times = _find_phase(phases, members, min_time_ns)
         is_known = ~np.isnan(bubble_ratio[members])
         ratio = float(bubble_ratio[members][is_known].mean()) if is_known.any() else None
         mean_above = float(above[members][is_known].mean()) if is_known.any() else 0.0
         indices = tuple(members.tolist())
-        standouts.append(Standout(name, indices, ratio, mean_above, phase, times))
+        standouts.append(Standout(kind, name, indices, ratio, mean_above, phase, times))
     return tuple(sorted(standouts, key=_sort_key))
 
 
@@ -160,12 +162,17 @@ def _find_phase(
     return name, times
 
 
-def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, Ints]]:
+def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
     """Yield the ranks that stand out, each once: by stage, pipeline or host, or alone.
 
     Args:
         ranks: The ranks, by index.
         stands_out: Mask of the ranks that stand out.
+
+    Yields:
+        kind: Kind of the standout; see :class:`Standout`.
+        name: Its name.
+        ranks: Indices of its ranks.
     """
     is_unnamed = stands_out.copy()
     for kind, keys in (
@@ -177,13 +184,13 @@ def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[s
             unnamed = members[is_unnamed[members]]
             has_most = _MIN_FRACTION * len(members) <= len(unnamed) < len(ranks)
             if len(members) > 1 and has_most:
-                yield f"{kind} {one_line(str(key), 60)}", unnamed
+                yield kind, f"{kind} {one_line(str(key), 60)}", unnamed
                 is_unnamed[unnamed] = False
     for index in np.flatnonzero(is_unnamed).tolist():
         rank = ranks[index]
         stage = "" if rank.stage is None else f", stage {rank.stage}"
         name = rank_name(rank.global_rank, index, one_line(rank.label, 40))
-        yield f"{name}{stage}", np.array([index], np.int64)
+        yield "rank", f"{name}{stage}", np.array([index], np.int64)
 
 
 def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:

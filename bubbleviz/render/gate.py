@@ -8,7 +8,7 @@ from bubbleviz.model.texts import counted, document_text
 from bubbleviz.render import document as doc
 from bubbleviz.render.comparison import describe_cause
 from bubbleviz.render.markdown import markdown
-from bubbleviz.report.gate import Check
+from bubbleviz.report.gate import Check, describe_verdict
 from bubbleviz.report.ratio_summary import ReportSummary
 from bubbleviz.report.restrictions import list_entries
 
@@ -25,19 +25,19 @@ def gate_markdown(
     """
     failed = [check for check in checks if not check.passed]
     has_broken_promise = not all(is_kept for _, is_kept in promises)
-    verdict = f"✅ {counted(len(checks), 'value')} within the limit"
+    summary = f"✅ {counted(len(checks), 'value')} within the limit"
     if failed:
-        verdict = f"❌ {counted(len(failed), 'value')} above the limit, or not known to be below"
+        summary = f"❌ {counted(len(failed), 'value')} above the limit, or not known to be below"
     lines = [check.line for check in failed]
     lines += [line for line, _ in promises]
     lines += describe_cause(saved)
     blocks: list[doc.Block] = [
-        *([doc.Sentence(verdict, style="bold")] if checks else []),
+        *([doc.Sentence(summary, style="bold")] if checks else []),
         doc.Table("", [_make_row(check) for check in checks], left=("ratio", "verdict")),
         doc.bullets(lines),
     ]
-    has_failed = bool(failed) or has_broken_promise
-    return markdown(blocks, f"Pipeline bubbles: {'FAILED' if has_failed else 'ok'}")
+    verdict = describe_verdict(not failed and not has_broken_promise)
+    return markdown(blocks, f"Pipeline bubbles: {verdict}")
 
 
 def _make_row(check: Check) -> dict[str, str]:
@@ -49,7 +49,7 @@ def _make_row(check: Check) -> dict[str, str]:
         "SD": "" if in_ms else doc.in_percent(check.ratio.bubble.std),
         "limit": check.limit.written,
         "iterations": str(check.ratio.bubble.n),
-        "verdict": "ok" if check.passed else "FAILED",
+        "verdict": describe_verdict(check.passed),
     }
 
 

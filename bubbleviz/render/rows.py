@@ -153,7 +153,7 @@ def _standing_out(
     for standout in found:
         ranks = [rank for rank in standout.ranks if rank not in drawn]
         # A stage has a row already.
-        if not ranks or standout.name.startswith("stage ") or shown == _MOST_STANDOUTS:
+        if not ranks or standout.kind == "stage" or shown == _MOST_STANDOUTS:
             continue
         shown += 1
         number = report.ranks[ranks[0]].number

@@ -117,7 +117,7 @@ class Check:
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
         verdict = (
-            f"{'ok' if self.passed else 'FAILED'}: {self.name} "
+            f"{describe_verdict(self.passed)}: {self.name} "
             f"{_format_value(self.value, limit)} is {'at most' if self.within else 'above'} "
             f"{limit.written} (mean of {counted(self.ratio.bubble.n, averaged)})"
         )
@@ -138,6 +138,11 @@ class Check:
         if kernel_time is not None:
             parts.append(one_line(kernel_time, 200))
         return "; ".join(parts)
+
+
+def describe_verdict(has_passed: bool) -> str:
+    """Return the word with which the line of a check or a promise begins."""
+    return "ok" if has_passed else "FAILED"
 
 
 def _format_value(value: float, limit: Limit) -> str:
@@ -200,8 +205,7 @@ def check_promises(
             (f"{line}; but the report to check is {doubts_after[0]}", False) for line, _ in lines
         ]
     return tuple(
-        (f"{'ok' if is_kept else 'FAILED'}: {one_line(line, 600)}", is_kept)
-        for line, is_kept in lines
+        (f"{describe_verdict(is_kept)}: {one_line(line, 600)}", is_kept) for line, is_kept in lines
     )
 
 

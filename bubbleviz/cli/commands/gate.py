@@ -17,6 +17,7 @@ from bubbleviz.report.gate import (
     INCREASES,
     check_limits,
     check_promises,
+    describe_verdict,
     make_baseline_limits,
     parse_limits,
 )
@@ -124,7 +125,7 @@ def _lines(verdict: _Verdict) -> list[tuple[str, bool]]:
 def _print(lines: Sequence[tuple[str, bool]]) -> None:
     blocks = []
     for line, passed in lines:
-        lead, colon, rest = line.partition(":")
-        style = "green" if passed else "bold red"
-        blocks.append(Sentence(colon + rest, lead=lead, lead_style=style, whole=True))
+        verdict = describe_verdict(passed)
+        text, style = line.removeprefix(verdict), "green" if passed else "bold red"
+        blocks.append(Sentence(text, lead=verdict, lead_style=style, whole=True))
     show(blocks)

@@ -370,13 +370,13 @@ def drifts(seen: Evidence) -> Iterator[Fault]:
     found = []
     which = effects.drifts
     if which.any():
-        found.append(("drift", which, which[own], slope[own] * number, slope * (count - 1)))
+        risen, most = slope[own] * number, slope * (count - 1)
+        found.append(("drift", "drift", which, which[own], risen, most))
     for begin in distinct(effects.jump_begin[slowed].astype(np.int64)).tolist():
         which = slowed & (effects.jump_begin == begin)
         since = which[own] & (number >= begin)
-        found.append((f"slowed-{begin}", which, since, change[own], change))
-    for name, which, slow_paces, risen, most in found:
-        kind = name.partition("-")[0]
+        found.append(("slowed", f"slowed-{begin}", which, since, change[own], change))
+    for kind, name, which, slow_paces, risen, most in found:
         since = slow_paces & (kind == "slowed")
         at = np.flatnonzero(slow_paces[effects.paces.of_row])
         yield Fault(
