@@ -107,23 +107,23 @@ def permitted(truth: Truth, host: str) -> float:
     """Return the half width that all F and B dependencies permit a host, without drift."""
     hosts = sorted({file.host for file in truth.files})
     place = {rank.rank: (hosts.index(rank.host), rank.pipeline) for rank in truth.ranks}
-    found = {
+    bounds = {
         (op.iteration, place[op.rank][1], op.microbatch, op.virtual_stage, op.phase == "F"): op
         for op in truth.operations
         if op.phase in ("F", "B", "BW") and op.start_ns is not None and op.complete
     }
     least = np.full((len(hosts), len(hosts)), np.inf)
     np.fill_diagonal(least, 0)
-    for (k, p, mb, stage, forward), op in found.items():
+    for (k, p, mb, stage, forward), op in bounds.items():
         assert stage is not None
-        source = found.get((k, p, mb, stage - 1 if forward else stage + 1, forward))
+        source = bounds.get((k, p, mb, stage - 1 if forward else stage + 1, forward))
         if source is not None and op.start_ns is not None and source.end_ns is not None:
             pair = place[op.rank][0], place[source.rank][0]
             least[pair] = min(least[pair], op.start_ns - source.end_ns)
     for via in range(len(hosts)):
         least = np.minimum(least, least[:, [via]] + least[[via], :])
-    own, first = hosts.index(host), hosts.index(truth.files[0].host)
-    return float(least[own, first] + least[first, own]) / 2
+    own_index, first = hosts.index(host), hosts.index(truth.files[0].host)
+    return float(least[own_index, first] + least[first, own_index]) / 2
 
 
 def spans(truth: Truth, rank: int | None = None) -> list[TrueOperation]:

@@ -40,12 +40,12 @@ def recorded(rows: Rows, folder: Path) -> Operations:
 def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
     """Return arrivals of each F and B of one rank, by its name and iteration."""
     operations = recorded(rows, folder)
-    found = arrivals(operations)
+    found_arrivals = arrivals(operations)
     return {
         f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
-            int(found.exact_ns[n]),
-            int(found.latest_ns[n]),
-            bool(found.receives[n]),
+            int(found_arrivals.exact_ns[n]),
+            int(found_arrivals.latest_ns[n]),
+            bool(found_arrivals.receives[n]),
         )
         for n, phase in enumerate(operations.phase.tolist())
         if phase in (Phase.F, Phase.BW)
@@ -102,9 +102,9 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
 def test_receives_show_when_inputs_were_there(
     rows: Rows, expected: dict[str, Arrival], tmp_path: Path
 ) -> None:
-    found = told(rows, tmp_path)
+    by_name = told(rows, tmp_path)
 
-    assert {name: found[name] for name in expected} == expected
+    assert {name: by_name[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -120,6 +120,6 @@ def test_of_two_iterations_the_shorter_wait_is_usual(others: int, tmp_path: Path
         ("B0.0.0", (140, 150)),
     ]
     operations = recorded(rows, tmp_path)
-    found = usual_waits(operations, arrivals(operations))
+    waits = usual_waits(operations, arrivals(operations))
 
-    assert found.waited_ns.tolist() == [30, 20][: 1 + others]
+    assert waits.waited_ns.tolist() == [30, 20][: 1 + others]

@@ -37,9 +37,9 @@ def recorded(
 
 def numbers(report: Report, stage: int) -> list[int]:
     """Return the numbers of the chunks of a stage."""
-    own = np.array([rank.stage for rank in report.ranks])[report.operations.rank] == stage
-    found: list[int] = report.operations.microbatch[own].tolist()
-    return found
+    is_of_stage = np.array([rank.stage for rank in report.ranks])[report.operations.rank] == stage
+    numbers_of_stage: list[int] = report.operations.microbatch[is_of_stage].tolist()
+    return numbers_of_stage
 
 
 @pytest.mark.parametrize("staged", [False, True])

@@ -32,8 +32,8 @@ def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
         key = rank, iteration, kind, group
         place = counted[key] = counted.get(key, -1) + 1
         place = place if order < 0 else order
-        own = (rank, iteration, kind, group, place, sequence, start * US, end * US, 0, -1, -1)
-        for name, value in zip(names, own, strict=True):
+        fields = (rank, iteration, kind, group, place, sequence, start * US, end * US, 0, -1, -1)
+        for name, value in zip(names, fields, strict=True):
             columns[name].append(value)
     return replace(
         CollectiveIntervals.none(),
@@ -181,18 +181,18 @@ COMMUNICATOR = Group("0x00000000000000a1", size=2, sole=True)
 
 
 def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
-    own: CollectiveIntervals
+    collectives: CollectiveIntervals
     for group in (COMMUNICATOR, Group("dp", "", (3, 7), 2), Group("dp", size=2)):
-        own = table((0, 0, 0, 0, 50, 0), (1, 0, 0, 900, 1_000, 0), groups=(group,))
-        assert met(own, places([0, 5]), clocks(0, -1)) == [(0, 1)]
+        collectives = table((0, 0, 0, 0, 50, 0), (1, 0, 0, 900, 1_000, 0), groups=(group,))
+        assert met(collectives, places([0, 5]), clocks(0, -1)) == [(0, 1)]
     rows: list[Row] = [(rank, -1, 0, 0, 10, 0, 0, number) for number in (7, 9) for rank in range(2)]
-    own = table(*rows, groups=(COMMUNICATOR,))
-    assert met(own, places([0, 5]), clocks(0, -1), ordered=False) == [(0, 1), (2, 3)]
+    collectives = table(*rows, groups=(COMMUNICATOR,))
+    assert met(collectives, places([0, 5]), clocks(0, -1), ordered=False) == [(0, 1), (2, 3)]
     # Groups of one name and other ranks.
     rows = [(rank, 0, 0, 0, 100 + 500 * (rank // 2), 0) for rank in range(4)]
-    own = table(*rows, groups=(Group("7", size=2),))
-    assert met(own, places([0, 0, 1, 1])) == [(0, 1), (2, 3)]
-    assert met(own, places([0, 0, 1, 1]), clocks(0, -1, -1, -1)) == []
+    collectives = table(*rows, groups=(Group("7", size=2),))
+    assert met(collectives, places([0, 0, 1, 1])) == [(0, 1), (2, 3)]
+    assert met(collectives, places([0, 0, 1, 1]), clocks(0, -1, -1, -1)) == []
     # A rank with more pieces than the other.
     rows = [(0, 0, 0, 0, 400, 0), (1, 0, 0, 100, 200, 0), (1, 0, 0, 200, 400, 0)]
     assert met(table(*rows, groups=(COMMUNICATOR,)), places([0, 5])) == [(0, 1, 2)]

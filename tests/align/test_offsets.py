@@ -44,11 +44,11 @@ def solved(
     ],
 )
 def test_bounds_close_intervals(pairs: list[Pair], expected: list[tuple[int, int | None]]) -> None:
-    found, contradiction = solved(pairs, clocks=len(expected))
+    offsets, contradiction = solved(pairs, clocks=len(expected))
 
     assert contradiction is None
-    assert [(clock.offset_ns, clock.uncertainty_ns) for clock in found] == expected
-    assert {clock.drift_ppm for clock in found} == {0.0}
+    assert [(clock.offset_ns, clock.uncertainty_ns) for clock in offsets] == expected
+    assert {clock.drift_ppm for clock in offsets} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_bounds_close_intervals(pairs: list[Pair], expected: list[tuple[int, int
 def test_bounds_that_miss_each_other_contradict(
     pairs: list[Pair], clocks: int, capture: int, by_ns: int, rows: list[int]
 ) -> None:
-    found, contradiction = solved(pairs, clocks, capture)
+    offsets, contradiction = solved(pairs, clocks, capture)
 
     assert contradiction is not None
     assert (contradiction.by_ns, sorted(contradiction.rows)) == (by_ns, rows)
     if clocks == 2:  # least violation: both give by half
-        assert found[1].offset_ns == 0
-        assert (found[1].uncertainty_ns or 0) >= by_ns // 2
+        assert offsets[1].offset_ns == 0
+        assert (offsets[1].uncertainty_ns or 0) >= by_ns // 2

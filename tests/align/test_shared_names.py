@@ -145,7 +145,7 @@ def test_contradictions_that_remain_mark_the_ratio(
     what_first = document(report)["what_to_do_first"]
     assert what_first.startswith("Give each machine a host name of its own")
     assert "-v coverage" in what_first
-    assert not [own for own in document(report)["advice"] if "transfers" in own["text"]]
+    assert not [entry for entry in document(report)["advice"] if "transfers" in entry["text"]]
 
 
 @pytest.mark.parametrize("communication", [True, False])

@@ -303,7 +303,7 @@ def test_totals_add_up_and_one_unknown_size_makes_the_sum_unknown() -> None:
 
 
 def test_nothing_is_said_of_copies_of_which_none_takes_most() -> None:
-    three = [total(10, direction=own) for own in list(Direction)[1:4]]
+    three = [total(10, direction=direction) for direction in list(Direction)[1:4]]
     assert describe_longest([]) is None
     assert describe_longest([total(10)]) is None
     assert describe_longest(three) is None

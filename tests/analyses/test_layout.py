@@ -40,10 +40,10 @@ def test_tables_are_read(tmp_path: Path) -> None:
 
     head = "name;forward_ms;backward_ms;weight_ms;memory;memory_weight;resident;transfer_ms;kind"
     layers = read_layers(table(tmp_path, f"{head}\nx;1;1;1;2GB;1GiB;3MB;0.5;mtp\n"))
-    own = layers.layers
-    assert [own.held[0], own.kept[0], own.resident[0]] == [2e9, 2**30, 3e6]
-    assert own.down_ns.tolist() == own.up_ns.tolist() == [500_000]
-    assert own.kinds == (LayerKind.MTP,)
+    costs = layers.layers
+    assert [costs.held[0], costs.kept[0], costs.resident[0]] == [2e9, 2**30, 3e6]
+    assert costs.down_ns.tolist() == costs.up_ns.tolist() == [500_000]
+    assert costs.kinds == (LayerKind.MTP,)
     assert (layers.split, layers.memory, layers.in_bytes) == (True, True, True)
 
     # What is written is read.
@@ -129,8 +129,8 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
     if planting.inference:
         whole_ns = planting.forward_ns, 0, 0
         assert model.assumptions == ()
-    for found, own_ns in zip(ms(model), whole_ns, strict=True):
-        assert found == pytest.approx([own_ns / 1e8 * layer for layer in LAYERS], rel=1e-4)
+    for measured_ms, own_ns in zip(ms(model), whole_ns, strict=True):
+        assert measured_ms == pytest.approx([own_ns / 1e8 * layer for layer in LAYERS], rel=1e-4)
     assert model.own is not None
     assert model.own.bounds == (0, 3, 6, 9, 12)
     if planting.schedule == "zb-v":

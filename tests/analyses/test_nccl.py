@@ -72,7 +72,9 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     put(tmp_path, "notes.txt", "nothing of that kind")
 
     inputs = find_inputs([str(tmp_path)])
-    assert [(Path(own.path).name, events != "") for own, events in inputs.items()] == [
+    assert [
+        (Path(profile_file.path).name, events != "") for profile_file, events in inputs.items()
+    ] == [
         ("a.sqlite", False),
         ("b.nsys-rep", False),
         ("b.pt.trace.json", True),
@@ -84,7 +86,7 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither an event file"):
         find_inputs([str(logs)])
     planes = put(logs / "plugins" / "profile" / "run", "host1.xplane.pb", "planes")
-    assert [own.path for own in find_inputs([str(logs)])] == [planes]
+    assert [profile_file.path for profile_file in find_inputs([str(logs)])] == [planes]
 
 
 # Waiting and moving, bytes and bandwidth

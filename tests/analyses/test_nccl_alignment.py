@@ -85,9 +85,9 @@ def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, lost
     assert clock.largest_ns is not None
     assert clock.median_ns <= jitter
     assert clock.largest_ns <= 2 * jitter
-    own = communication.operations.start_ns[: 150 - lost]
+    event_starts_ns = communication.operations.start_ns[: 150 - lost]
     true = np.array([start - 77_000_000 for n, start in enumerate(starts) if n not in missing])
-    assert np.abs(own - true).max() <= jitter + 1
+    assert np.abs(event_starts_ns - true).max() <= jitter + 1
     # A kernel that an event tells of is one row; the others are rows of their own.
     assert len(communication.operations) == 150 - lost + len(missing - unseen)
 
@@ -106,7 +106,7 @@ def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path:
         "kernels",
         40,
     )
-    assert {Timing(own) for (own,) in columns(communication, "timing")} == {Timing.HOST}
+    assert {Timing(timing) for (timing,) in columns(communication, "timing")} == {Timing.HOST}
 
 
 def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ def launched(
 
 
 def operator(number: int, args: dict[str, Any], start: float = 1) -> dict[str, Any]:
-    own = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 9, "tid": 9}
-    return {**own, "ts": start, "dur": 1, "args": {"External id": 100 + number, **args}}
+    event = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 9, "tid": 9}
+    return {**event, "ts": start, "dur": 1, "args": {"External id": 100 + number, **args}}
 
 
 def write(folder: Path, rank: int, events: Events, /, host: str = "h", **world: Any) -> str:
@@ -330,10 +330,10 @@ def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -
             for event in events:
                 args = event.get("args", {})
                 if event.get("cat") == "kernel" and "Collective name" in args:
-                    own = NAMES[args["Collective name"]]
-                    count[own] += 1
-                    size[own] += args["In msg nelems"] * SIZES[args["dtype"]]
-                    time[own] += round(event["dur"] * 1000)
+                    kind = NAMES[args["Collective name"]]
+                    count[kind] += 1
+                    size[kind] += args["In msg nelems"] * SIZES[args["dtype"]]
+                    time[kind] += round(event["dur"] * 1000)
 
             communication = measure_communication(str(path))
 

@@ -77,7 +77,7 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
     }
     assert {names[n] for (n,) in columns(communication, "algorithm") if n >= 0} == {"RING"}
     # An all-reduce of four ranks: 2 (4 - 1) / 4.
-    total = next(own for own in find_totals(communication) if own.name == "AllReduce")
+    total = next(entry for entry in find_totals(communication) if entry.name == "AllReduce")
     assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
     # Layouts without offsets are aligned.
     change(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
@@ -107,7 +107,7 @@ def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> Non
 
     assert len(communication.operations) == 4
     if "SCHEMAS" not in edit:
-        assert {own for (own,) in columns(communication, "communicator")} == {-1}
+        assert {communicator for (communicator,) in columns(communication, "communicator")} == {-1}
         assert limitation_subjects(communication) & {
             "payloads of NCCL's ranges",
             "payloads of ranges",

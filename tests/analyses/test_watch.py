@@ -113,14 +113,18 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
     assert seen[0].ratios["period"] is None
     for rows in (seen, at_once):
         assert [row.number for row in rows] == [0, 1, 2, 3, 4, 5]
-        for own, true in zip(rows, planted().iterations, strict=True):
-            assert own.ratios["schedule"] == pytest.approx(true.bubble_ratio["schedule"], abs=0.002)
-            assert own.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
-            assert own.ranks == own.world_size == 4
-            assert sum(part.share for part in own.parts) == pytest.approx(own.ratios[own.headline])
+        for iteration, true in zip(rows, planted().iterations, strict=True):
+            assert iteration.ratios["schedule"] == pytest.approx(
+                true.bubble_ratio["schedule"], abs=0.002
+            )
+            assert iteration.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
+            assert iteration.ranks == iteration.world_size == 4
+            assert sum(part.share for part in iteration.parts) == pytest.approx(
+                iteration.ratios[iteration.headline]
+            )
     # The period is that of the iteration before, which this one ends.
-    for own, true in zip(seen[1:], planted().iterations, strict=False):
-        assert own.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
+    for iteration, true in zip(seen[1:], planted().iterations, strict=False):
+        assert iteration.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
 def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
@@ -132,9 +136,9 @@ def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
 
     newest = sight.trend[-1]
     assert newest.number == 4
-    assert [(own.rank, own.host, own.since) for own in newest.slow] == [(2, "node2", 3)]
+    assert [(entry.rank, entry.host, entry.since) for entry in newest.slow] == [(2, "node2", 3)]
     assert newest.slow[0].excess == pytest.approx(0.5, abs=0.05)
-    assert [len(own.slow) for own in sight.trend] == [0, 0, 0, 1, 1]
+    assert [len(entry.slow) for entry in sight.trend] == [0, 0, 0, 1, 1]
     # Two of the three newest iterations show it.
     assert "stage 2" in sight.advice
     assert "rank 2 (stage 2, node2) computes" in line_of(newest)

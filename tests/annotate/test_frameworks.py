@@ -329,8 +329,8 @@ def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path
     paths, truth = renamed(planting, tmp_path, rename)
     mine = tmp_path / "ours.toml"
     mine.write_text(OURS, encoding="utf-8")
-    own = {"ours": [str(mine)], "": [str(mine), "zero-bubble"]}
-    report = bubbleviz.analyze(paths, convention=own.get(convention, ()))
+    conventions = {"ours": [str(mine)], "": [str(mine), "zero-bubble"]}
+    report = bubbleviz.analyze(paths, convention=conventions.get(convention, ()))
 
     exact = convention in ("bubbleviz", "pithtrain", "deepspeed") or said == ""
     assert report.convention == convention or (
@@ -472,9 +472,9 @@ def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
     assert sum(row[5] for row in rows) == sum(row[5] for row in true)
     assert len(report.iterations) == 3
     assert "microbatch" in limitation_text(report)
-    for own, iteration in zip(report.iterations, truth.iterations, strict=True):
+    for measured_iteration, iteration in zip(report.iterations, truth.iterations, strict=True):
         for ratio in ("schedule", "stage") if schedule == "1f1b" else ():
-            value, expected = own.ratios[ratio].value, iteration.bubble_ratio[ratio]
+            value, expected = measured_iteration.ratios[ratio].value, iteration.bubble_ratio[ratio]
             assert value is None or value == pytest.approx(expected, abs=0.005), ratio
 
 
@@ -557,10 +557,10 @@ def test_layers_without_operations_around_them_are_work() -> None:
 
 def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None:
     receive = "megatron.core.pipeline_parallel.p2p_communication.recv_forward"
-    found = recognise({"F0.0.0": 8, "layer_3f": 80, receive: 4})
+    conventions = recognise({"F0.0.0": 8, "layer_3f": 80, receive: 4})
 
-    assert [c.name for c in found] == ["zero-bubble", "megatron-core"]
-    names = understand(["layer_3f", receive], *found)
+    assert [c.name for c in conventions] == ["zero-bubble", "megatron-core"]
+    names = understand(["layer_3f", receive], *conventions)
     assert names.phase.tolist() == [-1, Phase.RECV_F]
 
 
@@ -601,13 +601,13 @@ def test_a_pair_is_one_operation(name: str, tmp_path: Path, cli: CommandLine) ->
     path = pair(tmp_path, text, forward, backward)
 
     rows = list(csv.DictReader(io.StringIO(cli.printed("analyze", str(path), "--csv", "-"))))
-    own = [row for row in rows if row["phase"] == "FB"]
+    pairs = [row for row in rows if row["phase"] == "FB"]
     at = 1_000 * len(forward)
 
-    assert len(own) == 1
-    assert (own[0]["microbatch"], own[0]["chunk"]) == (microbatch, chunk)
-    assert (own[0]["start_ns"], own[0]["end_ns"]) == (str(at + 200), str(at + 750))
-    assert (own[0]["kernels"], own[0]["active_ns"]) == ("2", "500")
-    assert own[0]["name"] == text
+    assert len(pairs) == 1
+    assert (pairs[0]["microbatch"], pairs[0]["chunk"]) == (microbatch, chunk)
+    assert (pairs[0]["start_ns"], pairs[0]["end_ns"]) == (str(at + 200), str(at + 750))
+    assert (pairs[0]["kernels"], pairs[0]["active_ns"]) == ("2", "500")
+    assert pairs[0]["name"] == text
     assert len(rows) == 1 + len(forward) + len(backward)
     assert {row["iteration"] for row in rows} == {"0"}

@@ -238,9 +238,11 @@ def test_a_planted_run_on_gpus_gives_the_planted_numbers(
     )
     for rank in range(4):
         recorder, gpu, clock = started(drift=(rank - 2) * 5e-6, rank=rank, ranks=4)
-        own = [o for o in truth.operations if o.rank == rank and o.start_ns is not None]
+        operations_of_rank = [
+            o for o in truth.operations if o.rank == rank and o.start_ns is not None
+        ]
         around, current = None, None
-        for operation in sorted(own, key=lambda o: o.start_ns or 0):
+        for operation in sorted(operations_of_rank, key=lambda o: o.start_ns or 0):
             assert operation.start_ns is not None
             assert operation.end_ns is not None
             clock.now_ns = operation.start_ns - LATENCY_NS

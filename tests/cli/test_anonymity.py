@@ -65,9 +65,11 @@ def legible(file: Path) -> str:
 
 def pids_and_uuids(profile: Path) -> set[object]:
     report = bubbleviz.analyze(profile)
-    found: set[object] = {own for rank in report.ranks for own in (rank.pid, rank.uuid)}
-    assert len(found) > 1
-    return found - {None}
+    identifiers: set[object] = {
+        identifier for rank in report.ranks for identifier in (rank.pid, rank.uuid)
+    }
+    assert len(identifiers) > 1
+    return identifiers - {None}
 
 
 @pytest.mark.parametrize("output", FORMATS)

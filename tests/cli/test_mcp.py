@@ -32,7 +32,7 @@ def answers(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = Fal
     async def asked() -> list[Any]:
         words = ["-m", "bubbleviz", "mcp", str(folder)]
         where = {"PYTHONPATH": str(CHECKOUT)}
-        found: list[Any] = []
+        results: list[Any] = []
         async with Client(
             StdioServerParameters(command=sys.executable, args=words, env=where)
         ) as client:
@@ -47,11 +47,11 @@ def answers(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = Fal
                 assert isinstance(content, TextContent)
                 told = content.text if result.is_error else json.loads(content.text)
                 assert len(content.text) <= MOST
-                found.append(told)
-                if follow and not result.is_error and len(found) <= len(calls):
-                    call = found[-1]["next"]
+                results.append(told)
+                if follow and not result.is_error and len(results) <= len(calls):
+                    call = results[-1]["next"]
                     waiting.append((call["tool"], call["arguments"]))
-        return found
+        return results
 
     return asyncio.run(asked())
 
@@ -61,22 +61,22 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
     calls = [(tool, path) for tool in ("inspect", "analyze", "why", "plan", "timeline")]
     calls += [("compare", {"before": "1f1b", "after": "zb-h2"})]
     calls += [("simulate", {"schedule": "zb-h1", **path})]
-    found = answers(FIXTURES, *calls, follow=True)
+    results = answers(FIXTURES, *calls, follow=True)
 
-    assert len(found) == 2 * len(calls)
-    assert all(isinstance(answer, dict) for answer in found)
-    look, run, waits, planned, window, both, theory = found[: len(calls)]
+    assert len(results) == 2 * len(calls)
+    assert all(isinstance(answer, dict) for answer in results)
+    look, run, waits, planned, window, both, theory = results[: len(calls)]
     assert look["files"][0]["analysable"]
     assert run["bubble_ratio"] == pytest.approx(3 / 11, abs=1e-6)
     assert sum(part["share"] for part in run["bubble"]) == pytest.approx(3 / 11, abs=1e-5)
-    assert {own["cause"] for own in waits["idle_by_cause"]} == {"dependency", "warmup", "drain"}
+    assert {entry["cause"] for entry in waits["idle_by_cause"]} == {"dependency", "warmup", "drain"}
     assert planned["ran"] == {"schedule": "1f1b", "makespan_ns": 33_000_000}
     assert window["found"] > len(window["operations"]) > 10
     assert "left_out" not in window  # what is next begins behind what is told
     assert both["ratios"][0]["bubble_ratio"] == pytest.approx([3 / 11, 7 / 55], abs=1e-6)
     assert theory["makespan_ms"] == 27.0
     # The window goes on where the first answer ends.
-    assert found[len(calls) + 4]["operations"][0] not in window["operations"][:5]
+    assert results[len(calls) + 4]["operations"][0] not in window["operations"][:5]
 
 
 def test_folders_with_profiles_are_listed(tmp_path: Path) -> None:
@@ -151,11 +151,11 @@ def test_what_a_profile_says_is_quoted_and_cut(tmp_path: Path) -> None:
     ]
     calls += [(tool, {"path": report.name}) for tool in ("analyze", "plan")]
     calls += [("compare", {"before": report.name, "after": report.name})]
-    found = answers(tmp_path, *calls)
+    results = answers(tmp_path, *calls)
 
-    assert ORDER in json.dumps(found)
-    assert found[-1]["next"]["tool"] == "analyze"  # why needs operations
-    for answer in found:
+    assert ORDER in json.dumps(results)
+    assert results[-1]["next"]["tool"] == "analyze"  # why needs operations
+    for answer in results:
         answer.pop("next")  # its path is the assistant's own
         text = json.dumps(answer, ensure_ascii=False)
         assert "IGNORE" not in re.sub(r"⟦[^⟦⟧]*⟧", "", text)
@@ -173,10 +173,10 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
     outside = ["../secret", str(secret), "link", "link/node0.sqlite", "linked", "/etc/passwd"]
     outside += ["linked/node0.sqlite", "circle", "pipe", "*.sqlite", "nowhere"]
     outside += ["a\0b", "x" * 5_000, ".."]
-    found = answers(own, *(("analyze", {"path": path}) for path in outside))
+    results = answers(own, *(("analyze", {"path": path}) for path in outside))
 
-    assert "the link node0.sqlite leads out of" in found[outside.index("linked")]
-    for refusal in found:
+    assert "the link node0.sqlite leads out of" in results[outside.index("linked")]
+    for refusal in results:
         assert isinstance(refusal, str)
         assert "the folders of this server" in refusal
         assert len(refusal) < 500
@@ -192,13 +192,13 @@ def test_damaged_profiles_are_refused_in_a_sentence_and_the_server_goes_on(tmp_p
     (tmp_path / "good.sqlite").write_bytes(whole)
     bad = [file.name for file in sorted(tmp_path.iterdir()) if file.stem != "good"]
     calls = [(tool, {"path": name}) for name in bad for tool in ("inspect", "analyze", "plan")]
-    *found, good = answers(tmp_path, *calls, ("analyze", {"path": "good.sqlite"}))
+    *refusals, good = answers(tmp_path, *calls, ("analyze", {"path": "good.sqlite"}))
 
     assert good["bubble_ratio"] == pytest.approx(3 / 11, abs=1e-6)
-    for answer in found:
+    for answer in refusals:
         # What cannot be read, no other tool reads.
         assert isinstance(answer, str) or not answer["next"] or "rows" in answer["files"][0]
-    for (tool, _), answer in zip(calls, found, strict=True):
+    for (tool, _), answer in zip(calls, refusals, strict=True):
         # A first look tells what little there is.
         assert isinstance(answer, str) or tool == "inspect"
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)

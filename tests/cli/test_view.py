@@ -35,7 +35,7 @@ def test_only_the_address_itself_is_answered() -> None:
         answering.start()
         try:
             base = url.rsplit("/", 2)[0]
-            found = [
+            statuses = [
                 asked(url),
                 asked(url, host="example.org"),
                 asked(f"{base}/"),
@@ -47,7 +47,7 @@ def test_only_the_address_itself_is_answered() -> None:
             answering.join()
 
     assert url.startswith("http://127.0.0.1:")
-    assert found == [(200, b"page"), *[(404, b"")] * 4]
+    assert statuses == [(200, b"page"), *[(404, b"")] * 4]
 
 
 @pytest.mark.thorough

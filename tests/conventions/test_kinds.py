@@ -396,9 +396,9 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
     calls = [C(1, 2, n) for n in (*range(10), 30)] + [C(101, 102, n) for n in (*range(10, 20), 31)]
     file = profile(tmp_path, kernels, calls, [R(0, 5, "F0.0.0"), R(100, 105, "B0.0.0")])
 
-    found = [note for note in bubbleviz.analyze(file).limitations if note.what == BESIDE]
+    notes = [note for note in bubbleviz.analyze(file).limitations if note.what == BESIDE]
 
-    assert [(note.count, "communication = ['xchg']" in note.reason) for note in found] == [
+    assert [(note.count, "communication = ['xchg']" in note.reason) for note in notes] == [
         (2, True)
     ]
 

@@ -182,10 +182,10 @@ def test_names_are_read_that_a_pattern_lets_through(
 
     with open_file(path, 1) as file:
         ranges = file.read(globs).ranges
-        sample, found = file.sample(globs), file.inspect(globs).candidates
+        sample, candidates = file.sample(globs), file.inspect(globs).candidates
 
     assert [ranges.names[i] for i in ranges.name_id] == expected
-    assert set(sample) == set(found) == set(expected)
+    assert set(sample) == set(candidates) == set(expected)
 
 
 def matched_by_duckdb(globs: list[str], names: list[str]) -> Bools:

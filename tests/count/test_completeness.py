@@ -99,8 +99,8 @@ def test_an_iteration_that_begins_with_another_microbatch_is_whole(tmp_path: Pat
     for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), since(0, tmp_path)):
         assert [i.complete for i in report.iterations] == [True] * 6
         assert CUT not in limitation_subjects(report)
-        for own, true in zip(report.iterations, truth.iterations, strict=True):
-            assert own.ratios["schedule"].value == pytest.approx(
+        for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+            assert iteration.ratios["schedule"].value == pytest.approx(
                 true.bubble_ratio["schedule"], abs=1e-6
             )
 

@@ -163,8 +163,8 @@ def test_times_until_agree_with_a_slow_reference(
 ) -> None:
     intervals = [(min(pair), max(pair)) for pair in pairs]
     columns = (np.array(column, np.int64) for column in zip(*intervals, strict=True))
-    found = _sum_until(np.array(times, np.int64), *columns)
-    assert found.tolist() == [
+    sums_ns = _sum_until(np.array(times, np.int64), *columns)
+    assert sums_ns.tolist() == [
         sum(max(min(time, end) - start, 0) for start, end in intervals) for time in times
     ]
 

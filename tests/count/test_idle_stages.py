@@ -466,11 +466,11 @@ def test_idle_parts_are_those_of_a_slow_reference(
     masks: tuple[list[list[bool]], list[list[bool]], list[list[bool]], list[bool]],
 ) -> None:
     present, can_idle, is_recorded, is_whole = masks
-    found = find_idle_ranks(
+    is_idle = find_idle_ranks(
         *(np.array(mask, bool) for mask in (present, is_whole, can_idle, is_recorded))
     )
 
-    assert found.tolist() == slow_idle_parts(present, can_idle, is_recorded, is_whole)
+    assert is_idle.tolist() == slow_idle_parts(present, can_idle, is_recorded, is_whole)
 
 
 def test_no_iteration_has_no_idle_part() -> None:

@@ -151,9 +151,9 @@ def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -
     kept = [i.index for i in whole.iterations if first <= int(i.name) <= last]
 
     assert [i.index for i in part.iterations] == list(range(len(kept)))
-    for own, index in zip(part.iterations, kept, strict=True):
+    for iteration, index in zip(part.iterations, kept, strict=True):
         # A part may have another primary ratio.
-        same = replace(own, index=index, bubble_ratio=whole.iterations[index].bubble_ratio)
+        same = replace(iteration, index=index, bubble_ratio=whole.iterations[index].bubble_ratio)
         assert same == whole.iterations[index]
     averaged = [whole.iterations[k] for k in kept if whole.iterations[k].averaged]
     assert part.summary.iterations == len(averaged)

@@ -197,12 +197,12 @@ def test_who_waits_in_a_collective_is_told_for_whom() -> None:
     late = next(r.index for r in report.ranks if r.pid == 2001 + 64 * 5)
     partner = next(r for r in range(8) if stages[r] == stages[late] and r != late)
     bubbles = report.bubbles.take(report.bubbles.waits_in_collective)
-    own = bubbles.take(bubbles.rank == partner)
+    waits = bubbles.take(bubbles.rank == partner)
 
-    assert len(own) > 0
-    assert set(report.operations.rank[own.peer_operation].tolist()) == {late}
-    assert {bubbles.kinds[kind] for kind in own.collective.tolist()} == {"ReduceScatter"}
-    assert set(own.cause.tolist()) == {Cause.DRAIN}
+    assert len(waits) > 0
+    assert set(report.operations.rank[waits.peer_operation].tolist()) == {late}
+    assert {bubbles.kinds[kind] for kind in waits.collective.tolist()} == {"ReduceScatter"}
+    assert set(waits.cause.tolist()) == {Cause.DRAIN}
 
 
 def test_receives_split_into_wait_and_transfer() -> None:
@@ -272,8 +272,8 @@ def test_heat_maps_have_a_row_a_stage_and_mark_the_slow_microbatch() -> None:
     even = render(report, View(heat_map=True))
     operations = report.operations
     slow = operations.busy_ns.copy()
-    own = (operations.phase == Phase.F) & (operations.microbatch == 3)
-    slow[own & (operations.virtual_stage == 1)] *= 2
+    is_forward = (operations.phase == Phase.F) & (operations.microbatch == 3)
+    slow[is_forward & (operations.virtual_stage == 1)] *= 2
     marked = render(
         replace(report, operations=replace(operations, busy_ns=slow)), View(heat_map=True)
     )

@@ -149,10 +149,10 @@ def split(op: Op) -> list[Op]:
 
 def swapped(orders: list[list[Op]]) -> list[list[Op]]:
     """Return orders in which the first backward of rank 1 runs before what ran before it."""
-    own = [*orders[1]]
-    turn = next(n for n, op in enumerate(own) if op.phase in (B, BW))
-    own[turn - 1 : turn + 1] = reversed(own[turn - 1 : turn + 1])
-    return [orders[0], own, *orders[2:]]
+    order = [*orders[1]]
+    turn = next(n for n, op in enumerate(order) if op.phase in (B, BW))
+    order[turn - 1 : turn + 1] = reversed(order[turn - 1 : turn + 1])
+    return [orders[0], order, *orders[2:]]
 
 
 def overlapped(plan: Plan) -> list[list[Op]]:
@@ -161,9 +161,13 @@ def overlapped(plan: Plan) -> list[list[Op]]:
     for device in plan.orders:
         out: list[Op] = []
         beside: Op | None = None
-        for own in device:
-            op = Op(own.phase, own.microbatch, plan.chunk_of(own.virtual_stage))
-            if own in plan.together:
+        for planned_operation in device:
+            op = Op(
+                planned_operation.phase,
+                planned_operation.microbatch,
+                plan.chunk_of(planned_operation.virtual_stage),
+            )
+            if planned_operation in plan.together:
                 beside = op
             elif beside is not None:
                 out.append(replace(beside, phase=FB, second=(op.microbatch, op.chunk)))
@@ -293,14 +297,18 @@ def test_planted_deviations_come_out_by_name(
     cells = [(rank, n, order) for n, every in orders for rank, order in enumerate(every)]
     run = measured(cells, [(rank, 0) for rank in range(4)])
 
-    for found in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
-        assert (found.name, found.exact, found.deviation_count) == ("1f1b", False, count)
-        assert [i.exact for i in found.iterations] == [True, False, True]
-        assert found.iterations[1].distance == pytest.approx(count / 64)
-        assert found.distance == pytest.approx(count / 64 / 3)
+    for recognition in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
+        assert (recognition.name, recognition.exact, recognition.deviation_count) == (
+            "1f1b",
+            False,
+            count,
+        )
+        assert [i.exact for i in recognition.iterations] == [True, False, True]
+        assert recognition.iterations[1].distance == pytest.approx(count / 64)
+        assert recognition.distance == pytest.approx(count / 64 / 3)
         options = {Deviation(1, 1, phase, mb, 0, what, n) for phase, mb, what, n in possible}
-        assert len(found.deviations) == count
-        assert set(found.deviations) <= options
+        assert len(recognition.deviations) == count
+        assert set(recognition.deviations) <= options
 
 
 def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None:
@@ -348,16 +356,16 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         for op in order
         if op.microbatch in gone
     )
-    for found in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
-        assert (found.name, found.exact) == (name, False)
-        assert {d.what for d in found.deviations} == {"missing"}
-        told = sorted((d.rank, int(d.phase), d.microbatch, d.chunk) for d in found.deviations)
+    for recognition in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
+        assert (recognition.name, recognition.exact) == (name, False)
+        assert {d.what for d in recognition.deviations} == {"missing"}
+        told = sorted((d.rank, int(d.phase), d.microbatch, d.chunk) for d in recognition.deviations)
         assert told == lost
-        assert found.distance == pytest.approx(len(lost) / sum(map(len, whole)))
+        assert recognition.distance == pytest.approx(len(lost) / sum(map(len, whole)))
 
     # And one more operation elsewhere.
-    found = named(of_orders(swapped(orders)))
-    assert (found.name, found.deviation_count) == (name, len(lost) + 1)
+    recognition = named(of_orders(swapped(orders)))
+    assert (recognition.name, recognition.deviation_count) == (name, len(lost) + 1)
 
 
 def cleared(plan: Plan) -> list[list[Op]]:

@@ -163,7 +163,9 @@ def test_numbers_and_sequences_of_numpy_are_arguments() -> None:
     assert skipped.summary.iterations == example(skip=1).summary.iterations
     times: dict[str, Any] = {"tf": np.float32(1.5), "tb": np.int64(2), "tw": np.ones(4)}
     plain: dict[str, Any] = {"tf": 1.5, "tb": 2, "tw": (1.0,) * 4}
-    simulated, same = (bubbleviz.simulate("1f1b", 4, 8, **own) for own in (times, plain))
+    simulated, same = (
+        bubbleviz.simulate("1f1b", 4, 8, **arguments) for arguments in (times, plain)
+    )
     assert simulated.cost_ms == same.cost_ms
     truth: dict[str, Any] = {"causes": np.bool_(True)}
     assert example().plot(**truth)._repr_svg_()
@@ -243,7 +245,7 @@ def test_a_report_is_saved_as_its_suffix_says(suffix: str, tmp_path: Path) -> No
     report.save(file)
 
     assert file.stat().st_size > 0
-    assert [own.name for own in tmp_path.iterdir()] == [file.name]
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 class Tracker:

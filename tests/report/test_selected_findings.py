@@ -25,23 +25,23 @@ def names(*findings: Finding) -> list[str]:
 def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
     second: float,
 ) -> None:
-    found = names(
+    selected = names(
         launch("launches", (0, 1), 0.10),
         launch("launch-0", (0,), 0.10),
         launch("launch-1", (1,), second),
     )
 
-    assert found == ["launch-0"]
+    assert selected == ["launch-0"]
 
 
 @pytest.mark.parametrize(
     ("part", "stands"), [(0.10, "launches"), (0.188, "launches"), (0.192, "launch-0")]
 )
 def test_a_whole_that_saves_more_than_its_parts_stands_for_them(part: float, stands: str) -> None:
-    found = names(
+    selected = names(
         launch("launches", (0, 1), 0.20),
         launch("launch-0", (0,), part),
         launch("launch-1", (1,), 0.10),
     )
 
-    assert found == [stands]
+    assert selected == [stands]

@@ -58,9 +58,9 @@ def test_other_sizes_take_what_they_take(
 @pytest.mark.parametrize("name", [rule.name for rule in SCHEDULES if not rule.searched])
 def test_times_that_do_not_vary_take_what_a_simulation_takes(name: str) -> None:
     times = StageTimes((1.0, 2.0, 1.0, 1.5), (1.0,), (0.5,), 0.1)
-    (found,) = compare_sizes(times, None, [name], [4], [8], [None])
+    (choice,) = compare_sizes(times, None, [name], [4], [8], [None])
 
-    assert found.makespan_ns == pytest.approx(1e6 * ideal(name, 4, 8, times).makespan_ms)
+    assert choice.makespan_ns == pytest.approx(1e6 * ideal(name, 4, 8, times).makespan_ms)
 
 
 def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:

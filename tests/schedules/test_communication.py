@@ -285,10 +285,10 @@ def test_communication_that_deadlocks_is_named(
 ) -> None:
     made = lowered_of(*rows)
     check_messages(made)
-    found = {transport: deadlock_of(made, transport) for transport in TRANSPORTS}
+    deadlocks = {transport: deadlock_of(made, transport) for transport in TRANSPORTS}
 
-    assert {each for each, deadlock in found.items() if deadlock} == set(transports)
-    assert deadlock_text(found[transports[0]]) == sentence
+    assert {each for each, deadlock in deadlocks.items() if deadlock} == set(transports)
+    assert deadlock_text(deadlocks[transports[0]]) == sentence
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,10 @@ numbers = st.lists(st.integers(0, 50), min_size=7, max_size=7)
 def best(
     name: str, sizes: tuple[int, int, int], layers: Layers, **given: object
 ) -> partition.Partition:
-    found = partition.best_partition(Recurrence(schedule_named(name).plan(*sizes)), layers, **given)  # type: ignore[arg-type]
-    assert isinstance(found, partition.Partition)
-    return found
+    recurrence = Recurrence(schedule_named(name).plan(*sizes))
+    result = partition.best_partition(recurrence, layers, **given)  # type: ignore[arg-type]  # given by name
+    assert isinstance(result, partition.Partition)
+    return result
 
 
 def rows(layouts: Sequence[Layout]) -> Ints:
@@ -146,9 +147,9 @@ def test_the_recurrence_is_the_simulator(
     plan = schedule_named(name).plan(stages, microbatches, chunks)
     recurrence = Recurrence(plan)
     layouts = all_layouts(7, recurrence.placement)[:10]
-    found = recurrence.makespans(layers, rows(layouts))
+    makespans_ns = recurrence.makespans(layers, rows(layouts))
 
-    assert found.tolist() == [simulated(plan, layers, layout)[0] for layout in layouts]
+    assert makespans_ns.tolist() == [simulated(plan, layers, layout)[0] for layout in layouts]
     limit = [30.0] * stages
     found_best = partition.best_partition(recurrence, layers, limit)
     wanted = brute_force(plan, layers, limit)
@@ -172,12 +173,12 @@ def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) 
     inner = np.array(list(combinations(range(1, 24), 7)), np.int64)
     ends = np.zeros((len(inner), 1), np.int64)
     every = np.concatenate((ends, inner, ends + 24), axis=1)
-    found = partition.best_partition(recurrence, layers)
+    best_layout = partition.best_partition(recurrence, layers)
 
     assert len(every) == 245_157
-    assert isinstance(found, partition.Partition)
-    assert found.proven
-    assert found.makespan_ns == recurrence.makespans(layers, every).min()
+    assert isinstance(best_layout, partition.Partition)
+    assert best_layout.proven
+    assert best_layout.makespan_ns == recurrence.makespans(layers, every).min()
 
 
 def test_a_search_that_is_broken_off_bounds_what_it_did_not_look_at() -> None:
@@ -217,10 +218,12 @@ def test_a_layout_is_held_against_the_better_of_two_equal_ones() -> None:
 def test_a_start_is_not_made_worse() -> None:
     layers = model([10] * 12 + [30])
     start, _ = even_layouts(layers, tuple(range(4)))
-    found = best("1f1b", (4, 16, 1), layers, starts=[start])
+    best_layout = best("1f1b", (4, 16, 1), layers, starts=[start])
 
     assert start.bounds == (0, 3, 6, 9, 13)
-    assert found.makespan_ns < simulated(schedule_named("1f1b").plan(4, 16, 1), layers, start)[0]
+    assert (
+        best_layout.makespan_ns < simulated(schedule_named("1f1b").plan(4, 16, 1), layers, start)[0]
+    )
 
 
 @settings(max_examples=20, deadline=None)
@@ -237,12 +240,12 @@ def test_links_between_devices_are_part_of_the_times(times: list[int], links: li
         outcome_of(plan, layout_workload(layers, layout, 4, edges=recurrence.edges)).makespan_ns
         for layout in layouts
     ]
-    found = partition.best_partition(recurrence, layers)
+    best_layout = partition.best_partition(recurrence, layers)
 
     assert recurrence.makespans(layers, rows(layouts)).tolist() == every
-    assert isinstance(found, partition.Partition)
-    assert found.proven
-    assert found.makespan_ns == min(every)
+    assert isinstance(best_layout, partition.Partition)
+    assert best_layout.proven
+    assert best_layout.makespan_ns == min(every)
 
 
 HEAVY_HEAD = LayoutQuestion(model([10] * 12 + [30], down_ns=1, up_ns=1), 4, 8)
@@ -270,10 +273,10 @@ def test_every_schedule_of_one_order_has_its_best_layout() -> None:
 
 
 def test_the_run_is_compared_with_its_own_layout() -> None:
-    own = Layout((0, 1, 2, 3), (0, 1, 2, 3, 13))
-    (row,) = best_layouts(replace(HEAVY_HEAD, own=own), ["1f1b"])
+    run_layout = Layout((0, 1, 2, 3), (0, 1, 2, 3, 13))
+    (row,) = best_layouts(replace(HEAVY_HEAD, own=run_layout), ["1f1b"])
 
-    assert (row.before, row.own) == (own, True)
+    assert (row.before, row.own) == (run_layout, True)
     (even,) = best_layouts(HEAVY_HEAD, ["1f1b"])
     assert not even.own
     assert row.before_ns

@@ -186,13 +186,13 @@ def test_a_written_plan_costs_what_its_schedule_costs(
     file = tmp_path / "plan.csv"
     sizes = ("--schedule", name, "-p", "4", "-m", "8")
     cli.printed("simulate", *sizes, *TIMES, "--csv", file)
-    found, wanted = (
+    written_cost, wanted = (
         cli.json("simulate", *words, *TIMES, "--json", "-") for words in (("--plan", file), sizes)
     )
 
-    assert found.pop("schedule") == "plan.csv"
+    assert written_cost.pop("schedule") == "plan.csv"
     assert wanted.pop("schedule") == name
-    assert found == wanted
+    assert written_cost == wanted
     printed = cli.printed("simulate", "--plan", file, *TIMES)
     assert "plan.csv: the order in this file" in printed
     # What is read is never written to.

@@ -93,8 +93,8 @@ def shortest_of_all(work: Workload, *, fused: bool) -> int:
 
     def together(device: int, codes: Codes) -> int:
         if device == problem.devices:
-            found = improve(problem, codes, 0)
-            return 1 << 60 if found is None else found[0]
+            improved = improve(problem, codes, 0)
+            return 1 << 60 if improved is None else improved[0]
         return min(together(device + 1, [*codes, order]) for order in of(device))
 
     return together(0, [])
@@ -329,7 +329,7 @@ def test_no_published_order_is_shorter(
 
             assert rows
             for row in rows[:: max(1, len(rows) // 2)]:
-                found = best_plan(workload_of(row), split=True)
-                length_us = found.best.makespan_ns / float(row["chunks"])
+                best = best_plan(workload_of(row), split=True)
+                length_us = best.best.makespan_ns / float(row["chunks"])
                 assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
-                assert found.bound_ns / float(row["chunks"]) <= length_us + 0.01
+                assert best.bound_ns / float(row["chunks"]) <= length_us + 0.01

@@ -162,19 +162,21 @@ def plans(draw: st.DrawFn) -> Plan:
 
 @given(plans())
 def test_every_operation_runs_once(plan: Plan) -> None:
-    found = [op for order in plan.orders for op in order]
+    operations = [op for order in plan.orders for op in order]
     phases: dict[tuple[int, int], set[Phase]] = {}
-    for op in found:
+    for op in operations:
         phases.setdefault((op.virtual_stage, op.microbatch), set()).add(op.phase)
 
-    assert len(found) == len(set(found))
+    assert len(operations) == len(set(operations))
     assert len(phases) == plan.virtual_stages * plan.microbatches // plan.replicas
     whole = ({Phase.F, Phase.BW}, {Phase.F, Phase.B, Phase.W})
     assert all(of_one in whole for of_one in phases.values())
     for device, order in enumerate(plan.orders):
         assert {plan.device_of(op.virtual_stage) for op in order} == {device}
-        own = [v for v in range(plan.virtual_stages) if plan.device_of(v) == device]
-        assert [plan.chunk_of(v) for v in own] == list(range(plan.chunks * plan.replicas))
+        virtual_stages = [v for v in range(plan.virtual_stages) if plan.device_of(v) == device]
+        assert [plan.chunk_of(v) for v in virtual_stages] == list(
+            range(plan.chunks * plan.replicas)
+        )
     assert plan.replicas == schedule_named(plan.name).replicas
 
 

@@ -52,9 +52,9 @@ ALL = [one for one in schedules() if one.searched]
 
 def checked(plan: Plan, memory: Memory) -> None:
     """Assert that a plan is whole, can be run, and keeps within its memory."""
-    found = [(o.virtual_stage, o.phase, o.microbatch) for each in plan.orders for o in each]
+    operations = [(o.virtual_stage, o.phase, o.microbatch) for each in plan.orders for o in each]
     phases = (Phase.F, Phase.B, Phase.W)
-    assert sorted(found) == sorted(
+    assert sorted(operations) == sorted(
         product(range(plan.virtual_stages), phases, range(plan.microbatches))
     )
     for device, order in enumerate(plan.orders):
@@ -122,25 +122,27 @@ def test_the_search_reaches_the_rates_of_the_paper(name: str, max_microbatches: 
         tf, tb, tw, tcomm = (us / 1000 for us in run.times_us)
         times = StageTimes((tf,), (tb,), (tw,), tcomm)
         memory = given_memory(limit(STAGES), *of_model(*MODELS[run.model]))
-        found = ideal(ours, STAGES, run.microbatches, times, memory=memory)
-        assert found.stage_ratio is not None
-        assert found.stage_ratio <= run.rates[name] + 0.0005, run
-        checked(found.plan, found.memory)
+        result = ideal(ours, STAGES, run.microbatches, times, memory=memory)
+        assert result.stage_ratio is not None
+        assert result.stage_ratio <= run.rates[name] + 0.0005, run
+        checked(result.plan, result.memory)
 
 
 @pytest.mark.real_files
 def test_the_search_is_as_good_as_the_authors_code(subtests: pytest.Subtests) -> None:
     for name, (ours, limit) in SEARCHED.items():
         with subtests.test(name=name):
-            rows = [(row, memory) for own, row, memory in published_orders() if own == name]
+            rows = [
+                (row, memory) for schedule, row, memory in published_orders() if schedule == name
+            ]
 
             assert len(rows) >= 3
             for row, (backward, weight) in rows:
                 given = given_memory(limit(int(row["p"])), backward, weight)
-                found = searched(row, ours, given)
-                assert found.stage_ratio is not None
-                assert found.stage_ratio <= float(row["bubble_rate"]) + 0.0005, row
-                checked(found.plan, found.memory)
+                result = searched(row, ours, given)
+                assert result.stage_ratio is not None
+                assert result.stage_ratio <= float(row["bubble_rate"]) + 0.0005, row
+                checked(result.plan, result.memory)
                 if row["schedule"] == "ZB-H1":
                     shortest = searched(row, ours, given, of_makespan=True)
                     assert shortest.schedule_ratio is not None
@@ -208,18 +210,20 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
     tf, tb, tw = (tuple(map(float, time[: sizes[0]])) for time in times)
     own = StageTimes(tf, tb, tw, transfer)
     memory, one = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
-    found = ideal(name, *sizes, own, memory=(memory, one, one), of_makespan=window == "makespan_ms")
-    checked(found.plan, found.memory)
+    result = ideal(
+        name, *sizes, own, memory=(memory, one, one), of_makespan=window == "makespan_ms"
+    )
+    checked(result.plan, result.memory)
 
     for other in schedules():
         if other.searched is None or other.searched.limit is None:
             try:
-                fixed = ideal(other.name, *sizes, own, found.plan.chunks)
+                fixed = ideal(other.name, *sizes, own, result.plan.chunks)
             except UsageError:
                 continue  # not of these sizes
-            alike = (fixed.plan.placement, fixed.plan.replicas) == (found.plan.placement, 1)
+            alike = (fixed.plan.placement, fixed.plan.replicas) == (result.plan.placement, 1)
             if alike and max(fixed.peak_activations) <= limit:
-                assert getattr(found, window) <= getattr(fixed, window), other.name
+                assert getattr(result, window) <= getattr(fixed, window), other.name
 
 
 def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> None:
@@ -238,12 +242,12 @@ def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> N
 def test_zb_v_is_searched_only_within_a_limit() -> None:
     times = StageTimes((6.0,), (7.2,), (4.8,))
     fixed = ideal("zb-v", 4, 8, times)
-    found = ideal("zb-v", 4, 8, times, memory=(MemorySize(4.0, in_bytes=False), None, None))
+    result = ideal("zb-v", 4, 8, times, memory=(MemorySize(4.0, in_bytes=False), None, None))
 
     assert fixed.plan == schedule_named("zb-v").plan(4, 8, 2)
     assert fixed.memory.limit is None
-    assert fixed.peak_memory == fixed.peak_activations == found.peak_memory == (4.0,) * 4
-    assert found.cost_ms < fixed.cost_ms
+    assert fixed.peak_memory == fixed.peak_activations == result.peak_memory == (4.0,) * 4
+    assert result.cost_ms < fixed.cost_ms
 
 
 @pytest.mark.parametrize("p", [3, 5])
@@ -319,10 +323,10 @@ def test_the_limit_is_told_with_its_peak(cli: CommandLine) -> None:
 def test_chimera_has_the_bubble_of_its_paper() -> None:
     for p in (2, 4, 8):
         # Backward twice as long as forward, one group: (p-2) / (3p/2 + p-2).
-        found = ideal("chimera", p, p, StageTimes((1.0,), (1.0,), (1.0,)))
-        assert found.schedule_ratio == pytest.approx((p - 2) / (1.5 * p + p - 2))
-        assert max(found.peak_activations) == p
-        assert min(found.peak_activations) == p / 2 + 1
+        result = ideal("chimera", p, p, StageTimes((1.0,), (1.0,), (1.0,)))
+        assert result.schedule_ratio == pytest.approx((p - 2) / (1.5 * p + p - 2))
+        assert max(result.peak_activations) == p
+        assert min(result.peak_activations) == p / 2 + 1
         # Forward as long as backward: no group waits for the one before but at its ends.
         even = ideal("chimera", p, 4 * p, StageTimes((2.0,), (1.0,), (1.0,)))
         assert even.makespan_ms == 4 * p * 4 + (p - 2) * 2

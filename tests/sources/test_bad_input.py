@@ -321,7 +321,7 @@ def damaged(folder: Path, kind: str) -> Path:
             "zeros": whole[:4096] + bytes(len(whole) - 4096),
             # Of the tables of kernels, calls and ranges.
             "no roots": b"".join(
-                bytes(4096) if at in (6, 27, 35) else own for at, own in enumerate(pages)
+                bytes(4096) if at in (6, 27, 35) else page for at, page in enumerate(pages)
             ),
         }[kind]
     )
@@ -397,9 +397,9 @@ def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str)
 
 
 def test_a_convention_that_fits_no_name(bench: Bench) -> None:
-    own = bench.inputs / "own.toml"
-    own.write_text(CONVENTION.replace(" (?P<phase>", "never (?P<phase>"), encoding="utf-8")
-    message = bench.refused(run_of_one(bench.inputs), "--convention", own)
+    convention = bench.inputs / "own.toml"
+    convention.write_text(CONVENTION.replace(" (?P<phase>", "never (?P<phase>"), encoding="utf-8")
+    message = bench.refused(run_of_one(bench.inputs), "--convention", convention)
 
     assert "hostile" in message
     assert "'F#.#.#' (2)" in message
@@ -440,12 +440,12 @@ def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: 
 
 
 def test_an_output_is_never_the_convention_file(bench: Bench) -> None:
-    own = bench.inputs / "own.toml"
-    own.write_text(CONVENTION, encoding="utf-8")
+    convention = bench.inputs / "own.toml"
+    convention.write_text(CONVENTION, encoding="utf-8")
     path = profile(bench.inputs, KERNELS, CALLS, [replace(r, name=f"x {r.name}") for r in RANGES])
 
     assert "own.toml" in sentence(
-        bench.run("analyze", path, "--convention", own, "--csv", own, "--force")
+        bench.run("analyze", path, "--convention", convention, "--csv", convention, "--force")
     )
 
 
@@ -472,8 +472,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def hostile_run(bench: Bench, text: str) -> Outcome:
-    own = bench.inputs / "own.toml"
-    own.write_text(CONVENTION, encoding="utf-8")
+    convention = bench.inputs / "own.toml"
+    convention.write_text(CONVENTION, encoding="utf-8")
     path = hostile_profile(bench.inputs, text)
     change(
         path,
@@ -487,7 +487,7 @@ def hostile_run(bench: Bench, text: str) -> Outcome:
             [("EXPORT_PRODUCT_VERSION", text), ("EXPORT_SCHEMA_VERSION", text)],
         )
         database.commit()
-    outcome = bench.analyze(path, "--convention", own, "--communication")
+    outcome = bench.analyze(path, "--convention", convention, "--communication")
     assert (outcome.code, outcome.err) == (0, "")
     return outcome
 

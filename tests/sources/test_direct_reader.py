@@ -86,14 +86,14 @@ def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
     numbers = [0, *sorted(export.matching_strings(("cu*", "hip*")))]
     direct = export.direct
     decoded = direct.names_of_calls(numbers) if isinstance(direct, DirectReader) else None
-    found = []
+    by_sqlite = []
     for number in numbers:
         try:
             named = export.columns("calls/named", {"name_ids": json.dumps([number]), "most": 1})
         except ProfileError as error:
             return decoded, error
-        found += [number] * bool(named.size)
-    return decoded, found
+        by_sqlite += [number] * bool(named.size)
+    return decoded, by_sqlite
 
 
 def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
@@ -160,10 +160,10 @@ def _compare(path: Path) -> int:
             *(("ranges/lasting", _by_time(export, shortest)) for shortest in LASTING_NS),
         ]
         for name, selection in asked:
-            found, expected = _named(export, name, selection)
-            if found is not None:
+            decoded_rows, expected = _named(export, name, selection)
+            if decoded_rows is not None:
                 decoded += 1
-                assert found == expected
+                assert decoded_rows == expected
     return decoded
 
 
@@ -222,16 +222,19 @@ def test_rows_that_touch_one_of_several_times() -> None:
         selection = replace(_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],))
         threads, thread = selection.threads, np.array(every[3])
         # The times of all, or of each thread its own: of some none.
-        own = len(since_ns) * np.arange(len(threads) + 1) // len(threads) // 2 * 2
-        for bounds in ((0, len(since_ns)) * len(threads), np.repeat(own, 2)[1:-1].tolist()):
+        bounds_of_threads = len(since_ns) * np.arange(len(threads) + 1) // len(threads) // 2 * 2
+        for bounds in (
+            (0, len(since_ns)) * len(threads),
+            np.repeat(bounds_of_threads, 2)[1:-1].tolist(),
+        ):
             begin, end = np.reshape(bounds, (-1, 2))[np.searchsorted(threads, thread)].T[:, :, None]
             of_thread = (np.arange(len(since_ns)) >= begin) & (np.arange(len(since_ns)) < end)
             rows = np.flatnonzero((touched & of_thread).any(axis=1)).tolist()
             selection = replace(selection, bounds=(*bounds,))
-            found = _direct(export).named("ranges/lasting", selection, [EVERY_ROW])
-            assert found is not None
-            assert texts_of(found) == [texts[row] for row in rows]
-            assert found[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
+            decoded = _direct(export).named("ranges/lasting", selection, [EVERY_ROW])
+            assert decoded is not None
+            assert texts_of(decoded) == [texts[row] for row in rows]
+            assert decoded[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 
 def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:

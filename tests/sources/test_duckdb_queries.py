@@ -57,22 +57,22 @@ def binds_for(export: Export, threads: list[int]) -> Binds:
 
 def answers(export: Export, threads: list[int]) -> dict[str, Any]:
     """Return the rows of every query, or "error", by the query's name."""
-    found: dict[str, Any] = {}
+    rows_of_queries: dict[str, Any] = {}
     for name in NAMES:
         if not export.has(name):
             continue
         try:
             if name not in BY_PATTERNS:
-                found[name] = export.rows(name, binds_for(export, threads))
+                rows_of_queries[name] = export.rows(name, binds_for(export, threads))
                 continue
             for globs in GLOBS:
                 selection = Selection(event_types(export), globs, (*range(50),))
                 values, number, texts = export.named(name, selection, [EVERY_ROW])
                 named = [texts[text] if text >= 0 else None for text in number.tolist()]
-                found[f"{name} {globs}"] = (values.tolist(), named)
+                rows_of_queries[f"{name} {globs}"] = (values.tolist(), named)
         except BubblevizError:
-            found[name] = "error"
-    return found
+            rows_of_queries[name] = "error"
+    return rows_of_queries
 
 
 def compare(path: Path, folder: Path, form: Form) -> int:
@@ -87,10 +87,10 @@ def compare(path: Path, folder: Path, form: Form) -> int:
         export.direct = ""
         expected = answers(export, threads)
     with opened_directory(str(columnar(path, folder, form))) as directory:
-        found = answers(directory, threads)
-    assert found.keys() == expected.keys()
+        rows_of_queries = answers(directory, threads)
+    assert rows_of_queries.keys() == expected.keys()
     for name, rows in expected.items():
-        assert found[name] == rows, name
+        assert rows_of_queries[name] == rows, name
     return sum(len(rows) for rows in expected.values())
 
 

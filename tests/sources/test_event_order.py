@@ -48,12 +48,12 @@ def _shuffle_tables(path: Path, source: Path, seed: int) -> Path:
 
 def _report(files: Sequence[Path]) -> dict[str, Any]:
     """Return what a report says, without the numbers of names and the folder of the files."""
-    found = document(bubbleviz.analyze([str(file) for file in files]))
-    del found["timeline"]
-    text = json.dumps(found, default=str)
-    found = json.loads(text.replace(str(files[0].parent), ""))
-    assert found["iterations"]
-    return dict(found)
+    report_document = document(bubbleviz.analyze([str(file) for file in files]))
+    del report_document["timeline"]
+    text = json.dumps(report_document, default=str)
+    report_document = json.loads(text.replace(str(files[0].parent), ""))
+    assert report_document["iterations"]
+    return dict(report_document)
 
 
 def _assert_same(written: Sequence[Path], shuffled: Sequence[Path]) -> None:

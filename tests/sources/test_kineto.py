@@ -97,11 +97,11 @@ def test_what_is_left_out_is_said_and_what_is_not_needed_is_not(name: str, tmp_p
 
     profile = _read(_trace(tmp_path / "a.json", [*_KEPT, *events]))
 
-    found = {note.what: note for note in profile.limitations}
-    assert found.keys() == expected.keys()
+    notes = {note.what: note for note in profile.limitations}
+    assert notes.keys() == expected.keys()
     for what, (count, end) in expected.items():
-        assert found[what].count == count
-        assert found[what].reason.endswith(end)
+        assert notes[what].count == count
+        assert notes[what].reason.endswith(end)
     assert len(profile.activities) >= 1
 
 

@@ -103,7 +103,11 @@ def test_each_rank_of_a_merged_trace_is_a_device(
 ) -> None:
     ranks = [_rank(5083, 0, [10, 110, 400]), _rank(5084, 0, [60, 160])]
     rename = RENAMINGS[renaming]
-    events = [event for rank, own in enumerate(ranks) for event in _rename(own, rename(rank))]
+    events = [
+        event
+        for rank, rank_events in enumerate(ranks)
+        for event in _rename(rank_events, rename(rank))
+    ]
     if seed is not None:
         random.Random(seed).shuffle(events)
 

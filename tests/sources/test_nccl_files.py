@@ -245,10 +245,10 @@ def test_a_file_cut_at_any_byte_gives_the_events_before(tmp_path: Path) -> None:
     whole = [at for at in range(len(text)) if text[at : at + 3] == b"},\n"]
     before = 0
     for cut in range(len(text)):
-        found, unreadable = events_of(text[:cut])
-        assert len(found) == sum(at < cut for at in whole)
+        events, unreadable = events_of(text[:cut])
+        assert len(events) == sum(at < cut for at in whole)
         assert unreadable <= 2
-        before = max(before, len(found))
+        before = max(before, len(events))
         if not format_of(text[:cut]):
             assert before < 2
         elif cut % 16 == 0:
@@ -275,9 +275,9 @@ GARBAGE = st.lists(
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), GARBAGE), max_size=12))
 def test_events_survive_whatever_stands_between_them(parts: list[tuple[str, bytes]]) -> None:
-    found, _ = events_of(b"".join(item.encode() + b"\n" + junk + b"\n" for item, junk in parts))
+    events, _ = events_of(b"".join(item.encode() + b"\n" + junk + b"\n" for item, junk in parts))
 
-    assert [event.cat for event in found] == [json_of(item)["cat"] for item, _ in parts]
+    assert [event.cat for event in events] == [json_of(item)["cat"] for item, _ in parts]
 
 
 def json_of(text: str) -> dict[str, object]:
@@ -291,10 +291,10 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
     at = data.draw(st.integers(0, len(lines) - 1))
     cut = data.draw(st.integers(1, len(lines[at]) - 3))
     kept = [*lines[:at], lines[at][:cut], *lines[at + 1 :]]
-    found, unreadable = events_of("\n".join(kept).encode())
+    events, unreadable = events_of("\n".join(kept).encode())
     rest = [json_of(item)["cat"] for number, item in enumerate(lines) if number != at]
 
-    assert [event.cat for event in found] == rest
+    assert [event.cat for event in events] == rest
     assert unreadable >= 1
 
 
@@ -312,10 +312,10 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
     ],
 )
 def test_values_of_older_versions_are_repaired(args: str) -> None:
-    found, unreadable = events_of(line("x", "COLL", "b", 3, 1, 5_000, args).encode())
+    events, unreadable = events_of(line("x", "COLL", "b", 3, 1, 5_000, args).encode())
 
-    assert (len(found), unreadable) == (1, 0)
-    assert (found[0].id, found[0].ts) == (3, 5.0)
+    assert (len(events), unreadable) == (1, 0)
+    assert (events[0].id, events[0].ts) == (3, 5.0)
 
 
 def test_the_same_events_in_any_layout_of_json(tmp_path: Path) -> None:
@@ -416,10 +416,10 @@ def test_a_damaged_time_of_a_gpu_is_left_out_and_counted(
     key: str, at: int, change_ns: int, counted: int, tmp_path: Path
 ) -> None:
     text = plugin(*MANY).text()
-    found = [m for m in re.finditer(rf'"{key}": (\d+)', text) if int(m[1])][at]
-    changed = str(int(found[1]) + change_ns)
+    matches = [m for m in re.finditer(rf'"{key}": (\d+)', text) if int(m[1])][at]
+    changed = str(int(matches[1]) + change_ns)
 
-    file = read(tmp_path, text[: found.start(1)] + changed + text[found.end(1) :])
+    file = read(tmp_path, text[: matches.start(1)] + changed + text[matches.end(1) :])
 
     assert (read(tmp_path, text).strange_clocks, file.strange_clocks) == (0, counted)
     lost = np.flatnonzero(file.events.gpu_end_ns == UNKNOWN).tolist()

@@ -133,10 +133,10 @@ def test_planted_tables(maker: str, name: str, null: str, tmp_path: Path) -> Non
         expected = read_by_sqlite(path, queries, name)
         assert len(expected) >= N_ROWS // 3 * 2
 
-        found = read_pages(path, maker, name)
+        rows = read_pages(path, maker, name)
 
         is_damaged = any(None in row[: len(declared[name].columns)] for row in expected)
-        assert found == (None if is_damaged else expected)
+        assert rows == (None if is_damaged else expected)
 
 
 @pytest.mark.parametrize("door", ["a file a process", "schema 4"])

@@ -129,11 +129,11 @@ def without_calls(folder: Path) -> dict[str, Path]:
     made.write_bytes(gzip.compress(trace_json(bare)))
     tables = columnar(export, folder)
     profiles = {"nsys": export, "nsys_columns": tables}
-    (own,) = processes_of(profile(folder, [K(10, 20, 1), K(30, 45, 2)], name="whole.sqlite"))
-    own.calls, own.ranges = [], []
+    (process,) = processes_of(profile(folder, [K(10, 20, 1), K(30, 45, 2)], name="whole.sqlite"))
+    process.calls, process.ranges = [], []
     of_rocm = {
-        "rocpd": write_rocpd(folder / "7_results.db", [own]),
-        "rpd": write_rpd(folder / "trace.rpd", [own]),
+        "rocpd": write_rocpd(folder / "7_results.db", [process]),
+        "rpd": write_rpd(folder / "trace.rpd", [process]),
     }
     return {**profiles, **of_rocm, "kineto": trace, "xplane": planes, "xla-trace": made}
 
@@ -145,18 +145,18 @@ def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
     path = str(without_calls(tmp_path)[name])
 
     with KNOWN[name].open_file(path, 1, unwatched) as file:
-        found = file.read((), partial=True)
-        calls = sum(map(len, found.calls.blocks()))
+        reading = file.read((), partial=True)
+        calls = sum(map(len, reading.calls.blocks()))
         none = np.empty(0, np.int64)
-        everything = found.every_range.lasting(0, none, none, none, None)
+        everything = reading.every_range.lasting(0, none, none, none, None)
 
-    work = found.activities
+    work = reading.activities
     start_ns = work.start_ns - work.start_ns.min()
     assert sorted(zip(start_ns, work.end_ns - work.start_ns, strict=True)) == [(0, 10), (20, 15)]
-    assert len(found.ranges) == 0
+    assert len(reading.ranges) == 0
     assert len(everything) == 0
-    notes = limitation_subjects(found)
-    if found.launches_known:
+    notes = limitation_subjects(reading)
+    if reading.launches_known:
         assert calls == 0
     else:
         assert calls == len(work)
@@ -171,11 +171,11 @@ def test_what_lacks_is_refused_or_stood_in_for_where_it_is_needed(
 
     with KNOWN[name].open_file(path, 1, unwatched) as file:
         try:
-            found = file.read(("*",))
+            reading = file.read(("*",))
         except NothingToAnalyseError as error:
             assert any(f"no {api} API calls" in str(error) for api in ("CUDA", "HIP"))  # noqa: PT017 - or else launches are not known
         else:
-            assert not found.launches_known
+            assert not reading.launches_known
 
 
 @pytest.mark.parametrize("name", PROFILES)

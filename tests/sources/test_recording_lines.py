@@ -209,7 +209,7 @@ def test_lines_of_other_writers_need_no_checksum_and_may_have_blanks(
 
     report = bubbleviz.analyze([tmp_path])
 
-    assert [own.name for own in report.iterations] == ["0", "1"]
+    assert [measured.name for measured in report.iterations] == ["0", "1"]
     operations = report.operations
     times = zip(operations.start_ns.tolist(), operations.end_ns.tolist(), strict=True)
     assert [end - start for start, end in times] == [3_000, 5_000] * 2

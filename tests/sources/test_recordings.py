@@ -193,11 +193,11 @@ def test_a_forward_and_its_loss_are_one_operation_that_waits_inside(
 
 def numbers(path: Path) -> list[int]:
     reader = PartReader(str(path), Numbering())
-    found: list[int] = []
+    iteration_numbers: list[int] = []
     while (stretch := reader.read()) is not None:
-        found += stretch.iterations.number.tolist()
+        iteration_numbers += stretch.iterations.number.tolist()
         assert len(stretch.operations) == 2 * len(stretch.iterations)
-    return found
+    return iteration_numbers
 
 
 def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
@@ -231,16 +231,16 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
         whole = path.read_bytes()
         header = whole.index(b"\n") + 1
         path.write_bytes(whole[: len(whole) - cut % (len(whole) - header)])
-        found = numbers(path)
-        assert found == list(range(len(found)))
+        iteration_numbers = numbers(path)
+        assert iteration_numbers == list(range(len(iteration_numbers)))
         rng = random.Random(seed)
         damaged = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
             damaged[rng.randrange(header, len(damaged))] ^= 1 << rng.randrange(8)
         path.write_bytes(bytes(damaged))
-        found = numbers(path)
-        assert set(found) <= set(range(8))
-        assert found == sorted(found)
+        iteration_numbers = numbers(path)
+        assert set(iteration_numbers) <= set(range(8))
+        assert iteration_numbers == sorted(iteration_numbers)
         # Refused in a sentence, or not at all.
         assert main(["analyze", str(path)]) in (0, 1)
 
@@ -506,10 +506,10 @@ def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
     reader = PartReader(str(path), Numbering())
 
     def seen() -> list[int]:
-        found: list[int] = []
+        iteration_numbers: list[int] = []
         while (stretch := reader.read()) is not None:
-            found += stretch.iterations.number.tolist()
-        return found
+            iteration_numbers += stretch.iterations.number.tolist()
+        return iteration_numbers
 
     assert seen() == [0, 1, 2, 3]
     header, first, *_ = path.read_bytes().splitlines(keepends=True)

@@ -89,9 +89,9 @@ def test_pointers_are_named_wherever_a_file_is_given(
     folder = tmp_path / "folder"
     folder.mkdir()
     file = folder / name
-    own = profile(folder, [K(0, 9, 1, ALLREDUCE)], [C(1, 2, 1)], name="own.sqlite")
+    export = profile(folder, [K(0, 9, 1, ALLREDUCE)], [C(1, 2, 1)], name="own.sqlite")
     file.write_text(text)
-    places = {"profile": own, "file": file, "folder": folder}
+    places = {"profile": export, "file": file, "folder": folder}
 
     code = main([argument.format(**places) for argument in arguments])
     stderr = capsys.readouterr().err

@@ -64,8 +64,8 @@ DAY_NS = 24 * 3600 * 10**9
 
 def table(path: Path, base: str) -> str:
     """Return the table of a file of one process that begins in some way."""
-    (found,) = (name for name in columns_of(path) if name.startswith(f"{base}_"))
-    return found
+    (table_name,) = (name for name in columns_of(path) if name.startswith(f"{base}_"))
+    return table_name
 
 
 def with_tracks(path: Path) -> Path:
@@ -287,8 +287,8 @@ def test_twice_the_processes_in_one_table_take_twice_the_steps(
             for pid in range(1, number + 1)
         ]
         path = write_rocpd(tmp_path / f"{number}.db", each, suffixed=False)
-        found = read_recording(str(path), "rocpd", unwatched)
-        assert sorted(thread.thread >> 24 for thread in found.threads) == [p.pid for p in each]
+        recording = read_recording(str(path), "rocpd", unwatched)
+        assert sorted(thread.thread >> 24 for thread in recording.threads) == [p.pid for p in each]
 
     assert taken[1] < 2.3 * taken[0]
 
@@ -457,11 +457,11 @@ def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
             else row
             for row in process.kernels
         ]
-        own = {row[3] for row in process.kernels if "nccl" in row[5]}
+        correlations = {row[3] for row in process.kernels if "nccl" in row[5]}
         process.calls += [
             (start - 5, end + 5, tid, -correlation, "ncclSend")
             for start, end, tid, correlation, _ in process.calls
-            if correlation in own
+            if correlation in correlations
         ]
     path = write_rocpd(tmp_path / "rccl.db", processes)
 

@@ -116,9 +116,9 @@ def test_many_processes_in_tables_without_row_ids_are_told_apart(tmp_path: Path)
                 f'ALTER TABLE kept RENAME TO "{table}"',
             )
 
-    found = read_recording(str(path), "rocpd", unwatched)
+    recording = read_recording(str(path), "rocpd", unwatched)
 
-    assert sorted(thread.thread >> 24 for thread in found.threads) == list(range(1, 13))
+    assert sorted(thread.thread >> 24 for thread in recording.threads) == list(range(1, 13))
 
 
 @pytest.mark.parametrize("value", ["'12 ns'", "'x'", "1.5", "x'31'"])

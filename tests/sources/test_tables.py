@@ -256,7 +256,7 @@ def test_chunks_follow_from_virtual_stages_where_a_table_names_none(tmp_path: Pa
 def halves(folder: Path) -> list[Path]:
     paths = []
     for rank in (0, 1):
-        rows = [at for at, own in enumerate(RANK) if own == rank]
+        rows = [at for at, value in enumerate(RANK) if value == rank]
         one = {name: [cells[row] for row in rows] for name, cells in ONE.items()}
         paths.append(csv_of(folder / f"rank{rank}.csv", one))
     return paths

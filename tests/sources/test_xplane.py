@@ -109,8 +109,10 @@ def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     ops = [E("while.1", 0, 100), E("dot.2", 0, 40), E("add.3", 40, 90), E("dot.4", 100, 130)]
     work = profile(written(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])).activities
 
-    found = zip(work.name_id.tolist(), work.start_ns.tolist(), work.end_ns.tolist(), strict=True)
-    assert [(work.names[n], start, end) for n, start, end in found] == [
+    rows_of_work = zip(
+        work.name_id.tolist(), work.start_ns.tolist(), work.end_ns.tolist(), strict=True
+    )
+    assert [(work.names[n], start, end) for n, start, end in rows_of_work] == [
         ("dot.2", 0, 40),
         ("add.3", 40, 90),
         ("dot.4", 100, 130),
@@ -156,12 +158,12 @@ def test_cpus_stand_for_devices(tmp_path: Path) -> None:
             1 << 40,
         ),
     ]
-    found = profile(written(tmp_path, [P("/host:CPU", threads, {"process_id": 9})]))
+    cpu_profile = profile(written(tmp_path, [P("/host:CPU", threads, {"process_id": 9})]))
 
-    assert found.activities.ranks.tolist() == [[9, 0], [9, 1]]
-    assert found.activities.names == ("dot.1",)
-    assert named(found.ranges)["XlaModule:#hlo_module=jit_f#"] == 2
-    assert limitation_subjects(found) >= {"devices", "launches"}
+    assert cpu_profile.activities.ranks.tolist() == [[9, 0], [9, 1]]
+    assert cpu_profile.activities.names == ("dot.1",)
+    assert named(cpu_profile.ranges)["XlaModule:#hlo_module=jit_f#"] == 2
+    assert limitation_subjects(cpu_profile) >= {"devices", "launches"}
 
 
 def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
@@ -250,10 +252,10 @@ def test_a_trace_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> N
     everything = len(profile(path).activities)
     for length in np.linspace(200, len(whole), 40).astype(int).tolist():
         path.write_bytes(whole[:length])
-        found = read_or_refused(path)
-        counts.append(0 if found is None else len(found.activities))
-        if found is not None and length < len(whole) - 4:
-            assert "the end of the trace" in limitation_subjects(found)
+        cut_profile = read_or_refused(path)
+        counts.append(0 if cut_profile is None else len(cut_profile.activities))
+        if cut_profile is not None and length < len(whole) - 4:
+            assert "the end of the trace" in limitation_subjects(cut_profile)
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, everything)
     assert set(counts) - {0, everything}
@@ -282,33 +284,39 @@ def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
 
 @pytest.mark.real_files
 def test_a_real_run_on_a_gpu() -> None:
-    found = profile(real_file("jax/tracelens_jax08_attention.xplane.pb"))
-    lines = slow_reading(Path(found.source.path))
+    gpu_profile = profile(real_file("jax/tracelens_jax08_attention.xplane.pb"))
+    lines = slow_reading(Path(gpu_profile.source.path))
     streams = [total for (_, line), total in lines.items() if line.startswith("Stream")]
-    length_ns = found.activities.end_ns - found.activities.start_ns
+    length_ns = gpu_profile.activities.end_ns - gpu_profile.activities.start_ns
 
-    assert found.source.host == "tw003"
-    assert len(found.activities) == sum(count for count, _ in streams) == 105
+    assert gpu_profile.source.host == "tw003"
+    assert len(gpu_profile.activities) == sum(count for count, _ in streams) == 105
     assert math.isclose(int(length_ns.sum()), sum(ps for _, ps in streams) / 1000, abs_tol=105)
-    assert found.activities.ranks.tolist() == [[0, 0]]
-    modules = sum(n for name, n in named(found.ranges).items() if name.startswith("XlaModule"))
-    recorded = sum(n for name, n in named(found.ranges).items() if name.endswith(":XLA GPU module"))
+    assert gpu_profile.activities.ranks.tolist() == [[0, 0]]
+    modules = sum(
+        n for name, n in named(gpu_profile.ranges).items() if name.startswith("XlaModule")
+    )
+    recorded = sum(
+        n for name, n in named(gpu_profile.ranges).items() if name.endswith(":XLA GPU module")
+    )
     assert modules == recorded == 81
 
 
 @pytest.mark.real_files
 def test_a_real_run_on_cpus() -> None:
-    found = profile(real_file("jax/jax_cpu4.xplane.pb"))
+    cpu_profile = profile(real_file("jax/jax_cpu4.xplane.pb"))
 
-    assert found.activities.ranks.tolist() == [[4279, device] for device in range(4)]
-    assert Counter(np.array(found.activities.names)[found.activities.name_id].tolist()) == {
+    assert cpu_profile.activities.ranks.tolist() == [[4279, device] for device in range(4)]
+    assert Counter(
+        np.array(cpu_profile.activities.names)[cpu_profile.activities.name_id].tolist()
+    ) == {
         "ppermute.3": 12,
         "wrapped_tanh": 12,
         "ynn_fusion": 12,
         "ynn_fusion.1": 12,
     }
-    assert named(found.ranges)["XlaModule:#hlo_module=jit_f,program_id=6#"] == 12
-    assert {f"train#step_num={n}#" for n in range(3)} <= set(named(found.ranges))
+    assert named(cpu_profile.ranges)["XlaModule:#hlo_module=jit_f,program_id=6#"] == 12
+    assert {f"train#step_num={n}#" for n in range(3)} <= set(named(cpu_profile.ranges))
 
     with pytest.raises(
         errors.NothingToAnalyseError, match=r"no range names forward .* no device plane"
@@ -456,7 +464,7 @@ def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
     (tmp_path / "a.pt.trace.json").write_text('{"traceEvents": []}')
     copyfile(tmp_path / "host0.trace.json.gz", tmp_path / "a.pt.trace.json.gz")
 
-    assert [Path(found.path).name for found in find_profiles([str(tmp_path)])] == [
+    assert [Path(input_file.path).name for input_file in find_profiles([str(tmp_path)])] == [
         "a.pt.trace.json",
         "host0.xplane.pb",
         "host1.xplane.pb",
@@ -479,7 +487,7 @@ def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     path = written(run, tpu(1))
 
-    assert [found.path for found in find_profiles([str(tmp_path)])] == [str(path)]
+    assert [input_file.path for input_file in find_profiles([str(tmp_path)])] == [str(path)]
     (run.parent / "2025_01_02").mkdir()
     with pytest.raises(errors.InputError, match="2 runs in folders; name one, such as"):
         find_profiles([str(tmp_path)])

@@ -222,14 +222,14 @@ def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
             work.setdefault(op.rank, []).append(op)
     start = min((op.start for op in ops if op.phase in COMPUTE), default=0)
     end = max((op.end for op in ops if op.phase in COMPUTE), default=0)
-    last = max((op.end for own in work.values() for op in own), default=start)
+    last = max((op.end for operations in work.values() for op in operations), default=start)
     window = last - start
     ranks = []
-    for rank, own in sorted(work.items()):
-        spent = sum(b - a for op in own for a, b in op.busy or ((op.start, op.end),))
+    for rank, operations in sorted(work.items()):
+        spent = sum(b - a for op in operations for a, b in op.busy or ((op.start, op.end),))
         account = Account(start, last, spent, 0, 0, 0, window - spent)
         own_value = 1 - spent / window
-        first, final = min(op.start for op in own), max(op.end for op in own)
+        first, final = min(op.start for op in operations), max(op.end for op in operations)
         ranks.append(
             RankIteration(
                 rank,

@@ -96,8 +96,8 @@ def idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:
     busy = dict.fromkeys(sorted({c.stage for c in chunks}), 0)
     for low, high in itertools.pairwise(instants):
         for stage in busy:
-            own = (c for c in chunks if c.stage == stage)
-            if any(c.start_ns <= low and high <= c.end_ns for c in own):
+            chunks_of_stage = (c for c in chunks if c.stage == stage)
+            if any(c.start_ns <= low and high <= c.end_ns for c in chunks_of_stage):
                 busy[stage] += high - low
     whole = instants[-1] - instants[0]
     return {stage: 1 - time / whole if whole else 0.0 for stage, time in busy.items()}

@@ -103,16 +103,20 @@ def compared(report: Report, truth: Truth, whole: range) -> Outcome:
     """Return how a report compares with the truth; ratios of these true iterations."""
     unpaired = [n for n in report.limitations if n.what.startswith("iterations across ranks")]
     known = _known_offsets(report)
-    own = _true_iterations(report, truth)
+    true_iterations = _true_iterations(report, truth)
     pairs = {
-        (int(k), t) for k, t in zip(report.operations.iteration, own, strict=True) if k >= 0 <= t
+        (int(k), t)
+        for k, t in zip(report.operations.iteration, true_iterations, strict=True)
+        if k >= 0 <= t
     }
     mixed = len({k for k, _ in pairs}) != len(pairs)
     values = [r.value for i in report.iterations for n, r in i.ratios.items() if n != "stage"]
     if mixed:
         said = bool(unpaired) and not known and all(v is None for v in values)
         return Outcome("unknown") if said else Outcome("wrong", "iterations of others are paired")
-    problem = _clock_problem(report, truth, own) or _ratio_problem(report, truth, own, whole)
+    problem = _clock_problem(report, truth, true_iterations) or _ratio_problem(
+        report, truth, true_iterations, whole
+    )
     if problem:
         return Outcome("wrong", problem)
     return Outcome("right" if known and not unpaired else "unknown", "" if known else "no bounds")
@@ -154,8 +158,10 @@ def _file_times(report: Report, profile: int, times: Ints) -> Ints:
     """Return times of the report on the clock of a profile."""
     clock = report.profiles[profile]
     ppm = clock.clock_drift_ppm * 1e-6
-    own = times - clock.clock_offset_ns
-    return np.asarray(own - np.rint((own - clock.clock_t0_ns) * ppm / (1 + ppm)), np.int64)
+    session_ns = times - clock.clock_offset_ns
+    return np.asarray(
+        session_ns - np.rint((session_ns - clock.clock_t0_ns) * ppm / (1 + ppm)), np.int64
+    )
 
 
 def _true_iterations(report: Report, truth: Truth) -> list[int]:
@@ -163,7 +169,7 @@ def _true_iterations(report: Report, truth: Truth) -> list[int]:
     files = [file.path for file in truth.files]
     table = report.operations
     spanned = (table.has_span == 1) & np.isin(table.phase, COUNTED)
-    found = np.full(len(table), -1, np.int64)
+    true_iterations = np.full(len(table), -1, np.int64)
     for rank in report.ranks:
         (true,) = (
             r.rank
@@ -180,8 +186,8 @@ def _true_iterations(report: Report, truth: Truth) -> list[int]:
         at = _file_times(report, rank.profile, table.end_ns[rows])
         # Of one that the capture cut, the last kernels are missing.
         place = np.clip(np.searchsorted(ends, at - 3), 0, len(ends) - 1)
-        found[rows] = iterations[place]
-    return found.tolist()
+        true_iterations[rows] = iterations[place]
+    return true_iterations.tolist()
 
 
 def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:

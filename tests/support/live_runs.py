@@ -62,8 +62,10 @@ class LiveRun:
             host = f"node{rank}{self._host_ending}"
             self._monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
             recorder = self._recorder(rank)
-            own = [o for o in self._truth.operations if (o.rank, o.iteration) == (rank, iteration)]
-            record_iteration(recorder, clock, own, iteration + self._first, self._later_ns)
+            operations = [
+                o for o in self._truth.operations if (o.rank, o.iteration) == (rank, iteration)
+            ]
+            record_iteration(recorder, clock, operations, iteration + self._first, self._later_ns)
 
     def stop(self) -> None:
         for recorder in self._recorders.values():

@@ -81,8 +81,8 @@ def measured(
         for n, (stage, pipeline) in enumerate(places)
     )
     last = max((op.iteration for op in rows), default=-1)
-    found = tuple(iterations) or tuple(iteration(n) for n in range(last + 1))
-    return Measured(ranks, operations, found)
+    chosen_iterations = tuple(iterations) or tuple(iteration(n) for n in range(last + 1))
+    return Measured(ranks, operations, chosen_iterations)
 
 
 def of_orders(orders: Sequence[Sequence[Op]], times: int = 1) -> Measured:

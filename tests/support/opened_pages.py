@@ -100,18 +100,18 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         text = report if isinstance(report, str) else html.render(report, View())
         file.write_text(text, encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        own = Opened(context.new_page())
-        pages.append(own)
-        watch(own)
-        own.page.goto(file.as_uri())
-        own.page.locator("body[data-ready]").wait_for(timeout=60_000)
-        return own
+        page = Opened(context.new_page())
+        pages.append(page)
+        watch(page)
+        page.page.goto(file.as_uri())
+        page.page.locator("body[data-ready]").wait_for(timeout=60_000)
+        return page
 
     yield opening
-    for own in pages:
-        assert own.complaints == []
-        assert own.asked == []
-        own.page.context.close()
+    for page in pages:
+        assert page.complaints == []
+        assert page.asked == []
+        page.page.context.close()
 
 
 def watch(page: Opened) -> None:

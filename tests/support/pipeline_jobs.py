@@ -107,8 +107,8 @@ class Job:
             of_stage = sum(self.stage.get(s, 1.0) for s in range(self.stages)) / self.stages
         slowed, since = self.slows.get(rank, (1.0, 0))
         drifted = 1 + self.drift.get(rank, 0.0) * iteration / last
-        own = of_stage * self.rank.get(rank, 1.0) * self.iteration.get(iteration, 1.0)
-        return own * drifted * (slowed if iteration >= since else 1.0)
+        steady_factor = of_stage * self.rank.get(rank, 1.0) * self.iteration.get(iteration, 1.0)
+        return steady_factor * drifted * (slowed if iteration >= since else 1.0)
 
 
 @dataclass(frozen=True)

@@ -137,8 +137,8 @@ def analysed(planting: Planting, **options: Any) -> bubbleviz.Report:
 def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:
     """Return the report's rank for each true rank."""
     files = [file.path for file in truth.files]
-    own = {(r.profile, r.pid, r.device_id): r.index for r in report.ranks}
-    return {r.rank: own[files.index(r.file), r.pid, r.device_id] for r in truth.ranks}
+    numbers = {(r.profile, r.pid, r.device_id): r.index for r in report.ranks}
+    return {r.rank: numbers[files.index(r.file), r.pid, r.device_id] for r in truth.ranks}
 
 
 #: Rank, start, end, phase, microbatch, kernels, active time and iteration of an operation.
@@ -176,17 +176,17 @@ def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
     An Optimizer range whose only kernels communicate has a span, but no true operation.
     """
     ran = report.operations
-    own = ran.take((ran.has_span == 1) & (ran.kernels > 0) & np.isin(ran.phase, COMPUTE))
-    numbers = own.microbatch if microbatch else np.full(len(own), -1)
+    compute = ran.take((ran.has_span == 1) & (ran.kernels > 0) & np.isin(ran.phase, COMPUTE))
+    numbers = compute.microbatch if microbatch else np.full(len(compute), -1)
     columns = (
-        own.rank,
-        own.start_ns,
-        own.end_ns,
-        own.phase,
+        compute.rank,
+        compute.start_ns,
+        compute.end_ns,
+        compute.phase,
         numbers,
-        own.kernels,
-        own.active_ns,
-        own.iteration,
+        compute.kernels,
+        compute.active_ns,
+        compute.iteration,
     )
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -194,10 +194,12 @@ def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
 def check_ratios(report: Report, truth: Truth) -> None:
     """Compare iterations and ratios with what was planted."""
     assert len(report.iterations) == len(truth.iterations)
-    for own, true in zip(report.iterations, truth.iterations, strict=True):
-        assert (own.kind, own.complete) == (true.kind, true.complete)
-        if not own.complete:
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+        assert (iteration.kind, iteration.complete) == (true.kind, true.complete)
+        if not iteration.complete:
             continue
         for ratio, value in true.bubble_ratio.items():
-            assert own.ratios[ratio].value == pytest.approx(value, abs=1e-9), ratio
-            assert own.ratios[ratio].low == pytest.approx(true.bubble_low[ratio], abs=1e-9), ratio
+            assert iteration.ratios[ratio].value == pytest.approx(value, abs=1e-9), ratio
+            assert iteration.ratios[ratio].low == pytest.approx(true.bubble_low[ratio], abs=1e-9), (
+                ratio
+            )

@@ -55,7 +55,7 @@ def processes_of(export: Path, *, hip: bool = True) -> list[Process]:
 
     Of calls of HIP each correlation id is there once.
     """
-    found: dict[int, Process] = {}
+    processes: dict[int, Process] = {}
     with closing(sqlite3.connect(export)) as db:
 
         def rows(table: str, columns: str) -> list[Any]:
@@ -72,7 +72,7 @@ def processes_of(export: Path, *, hip: bool = True) -> list[Process]:
 
         def of(number: int) -> Process:
             pid = number >> 24 & 0xFFFFFF
-            return found.setdefault(pid, Process(host, pid))
+            return processes.setdefault(pid, Process(host, pid))
 
         seen = set()
         calls = rows("CUPTI_ACTIVITY_KIND_RUNTIME", "start, end, globalTid, correlationId, nameId")
@@ -96,4 +96,4 @@ def processes_of(export: Path, *, hip: bool = True) -> list[Process]:
                 getattr(of(process), kind).append((start + zero, end + zero, *rest[:3], *names))
         for name, thread in rows("ThreadNames", "nameId, globalTid"):
             of(thread).threads.append((thread & 0xFFFFFF, strings[name]))
-    return list(found.values())
+    return list(processes.values())

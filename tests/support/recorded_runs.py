@@ -83,8 +83,10 @@ def record_rank(
     ``named`` returns the number of an iteration; None where no range names it.
     """
     ran = sorted((o for o in operations if o.span), key=lambda o: o.start_ns or 0)
-    for iteration, own in itertools.groupby(ran, key=lambda operation: operation.iteration):
-        record_iteration(recorder, clock, list(own), named(iteration))
+    for iteration, operations_of_iteration in itertools.groupby(
+        ran, key=lambda operation: operation.iteration
+    ):
+        record_iteration(recorder, clock, list(operations_of_iteration), named(iteration))
     recorder.stop()
 
 
@@ -125,8 +127,8 @@ def record_run(
             monotonic=clock.monotonic,
             utc=clock.utc,
         )
-        own = [operation for operation in truth.operations if operation.rank == rank.rank]
-        record_rank(recorder, clock, own, named)
+        operations = [operation for operation in truth.operations if operation.rank == rank.rank]
+        record_rank(recorder, clock, operations, named)
 
 
 def recorded(

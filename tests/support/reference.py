@@ -148,8 +148,8 @@ def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
     counts = Counter(one.rank for one in work)
     calling = {call.thread[0] for call in calls}
     few = max(1, len(work) // 100)
-    found = {r for r, count in counts.items() if calling and r[0] not in calling and count <= few}
-    return found if len(found) < len(counts) else set()
+    strays = {r for r, count in counts.items() if calling and r[0] not in calling and count <= few}
+    return strays if len(strays) < len(counts) else set()
 
 
 @dataclass(frozen=True)
@@ -281,15 +281,15 @@ def attribute(capture: Capture, named: dict[Range, Named]) -> list[Attribution]:
         if own_call.correlation is not None:
             calls.setdefault((own_call.thread[0], own_call.correlation), own_call)
     launched = [(work, calls.get((work.rank[0], work.correlation))) for work in capture.work]
-    own = {(made.thread, work.rank[1]) for work, made in launched if made and work.kernel}
+    launching = {(made.thread, work.rank[1]) for work, made in launched if made and work.kernel}
     result = []
     for work, call in launched:
         if call is None:
             result.append(Attribution(work, None, None, "unlinked"))
             continue
-        found = innermost(r for r in named if contains(r, call))
-        if found is not None:
-            result.append(Attribution(work, call, found, "range"))
+        holder = innermost(r for r in named if contains(r, call))
+        if holder is not None:
+            result.append(Attribution(work, call, holder, "range"))
             continue
         candidates = [
             r
@@ -303,7 +303,7 @@ def attribute(capture: Capture, named: dict[Range, Named]) -> list[Attribution]:
             continue
         threads = {r.thread for r in candidates}
         if len(threads) > 1:
-            threads = {t for t in threads if (t, work.rank[1]) in own}
+            threads = {t for t in threads if (t, work.rank[1]) in launching}
         chosen = innermost(r for r in candidates if r.thread in threads)
         how = "cross" if len(threads) == 1 else "ambiguous"
         result.append(Attribution(work, call, chosen if how == "cross" else None, how))
@@ -426,9 +426,9 @@ def iterations_between_marks(
         if number >= 0:
             result += [number] * len(loose)
         else:
-            own = iterations_by_steps(loose) if constant else iterations_by_keys(loose)
+            numbers = iterations_by_steps(loose) if constant else iterations_by_keys(loose)
             before = result[-1] if result else -1
-            result += [-1 - 1000 * (before + 1) - n for n in own]
+            result += [-1 - 1000 * (before + 1) - n for n in numbers]
     return result
 
 
@@ -738,9 +738,12 @@ def analyse(path: Path) -> Analysis:
         pairs = [(n, after) for n, after in pairwise([*numbers, None]) if n is not None]
         iterations = [numbers_of(n, after, operations, unattributed) for n, after in pairs]
         for number, found in zip(numbers, iterations, strict=True):
-            own = [o for o in operations if o.iteration == number and o.phase in WORK]
+            work_operations = [o for o in operations if o.iteration == number and o.phase in WORK]
             active.append(
-                {r: length(times(k for o in own if o.rank == r for k in o.kernels)) for r in found}
+                {
+                    r: length(times(k for o in work_operations if o.rank == r for k in o.kernels))
+                    for r in found
+                }
             )
     return Analysis(in_order, named, attributions, operations, iterations, active)
 

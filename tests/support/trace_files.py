@@ -55,7 +55,7 @@ def read_chrome(text: str) -> Loaded:
     document = json.loads(text, parse_float=Decimal)
     assert list(document) == ["displayTimeUnit", "otherData", "traceEvents"]
     assert document["displayTimeUnit"] == "ns"
-    found = Loaded(facts=document["otherData"])
+    trace = Loaded(facts=document["otherData"])
     told: dict[tuple[str, int, int | None], Any] = {}
     for event in document["traceEvents"]:
         if event["ph"] == "M":
@@ -63,7 +63,7 @@ def read_chrome(text: str) -> Loaded:
             told[event["name"], event["pid"], event.get("tid")] = value
     pids = [pid for name, pid, _ in told if name == "process_name"]
     pids.sort(key=lambda pid: told["process_sort_index", pid, None])
-    found.processes = [(pid, told["process_name", pid, None]) for pid in pids]
+    trace.processes = [(pid, told["process_name", pid, None]) for pid in pids]
     tids = [tid for name, _, tid in told if name == "thread_name"]
     assert len(tids) == len(set(tids)), "viewers may take threads of one number for one"
     assert not set(tids) & set(pids)
@@ -78,7 +78,7 @@ def read_chrome(text: str) -> Loaded:
         time_ns = whole_ns(event["ts"])
         if event["ph"] == "C":
             (value,) = event["args"].values()
-            found.counters.setdefault(event["pid"], []).append((time_ns, float(value)))
+            trace.counters.setdefault(event["pid"], []).append((time_ns, float(value)))
         elif event["ph"] == "X":
             end_ns = time_ns + whole_ns(event["dur"])
             track, lane = where[event["tid"]]
@@ -89,10 +89,10 @@ def read_chrome(text: str) -> Loaded:
             last[event["tid"]] = Slice(
                 event["pid"], track, lane, event["cat"], event["name"], time_ns, end_ns, arguments
             )
-            found.slices.append(last[event["tid"]])
+            trace.slices.append(last[event["tid"]])
         else:
             own = last[event["tid"]]
             assert own.start_ns == time_ns, "a flow ends in a slice, at its start"
             (own.leaving if event["ph"] == "s" else own.entering).append(event["id"])
             assert event["ph"] == "s" or event["bp"] == "e"
-    return found
+    return trace

@@ -99,23 +99,23 @@ class _Numbers(dict[str, int]):
 
 def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, refs: bool) -> None:
     for name, value in stats.items():
-        own = into.stats.add(metadata_id=names[name])
+        stat = into.stats.add(metadata_id=names[name])
         if isinstance(value, int):
-            own.int64_value = value
+            stat.int64_value = value
         elif refs:
-            own.ref_value = names[value]
+            stat.ref_value = names[value]
         else:
-            own.str_value = _encoded(value)
+            stat.str_value = _encoded(value)
 
 
 def space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) -> bytes:
     """Return an XSpace; texts of statistics are told once and referred to, or in place."""
     whole = space_type()(hostnames=[_encoded(host) for host in hosts])
     for plane in planes:
-        own = whole.planes.add(name=_encoded(plane.name))
+        added_plane = whole.planes.add(name=_encoded(plane.name))
         kinds, names = _Numbers(), _Numbers()
         for line in plane.lines:
-            added = own.lines.add(
+            added = added_plane.lines.add(
                 id=line.number, name=_encoded(line.name), timestamp_ns=line.timestamp
             )
             for event in line.events:
@@ -125,13 +125,13 @@ def space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) 
                 )
                 _add_stats(one, event.stats, names, refs=refs)
         for name, number in kinds.items():
-            entry = own.event_metadata.add(key=number)
+            entry = added_plane.event_metadata.add(key=number)
             entry.value.id, entry.value.name = number, _encoded(name)
             entry.value.display_name = _encoded(plane.display.get(name, ""))
             _add_stats(entry.value, plane.kinds.get(name, {}), names, refs=refs)
-        _add_stats(own, plane.stats, names, refs=refs)
+        _add_stats(added_plane, plane.stats, names, refs=refs)
         for name, number in names.items():
-            entry = own.stat_metadata.add(key=number)
+            entry = added_plane.stat_metadata.add(key=number)
             entry.value.id, entry.value.name = number, _encoded(name)
     return bytes(whole.SerializeToString())
 

@@ -268,8 +268,8 @@ def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
     report = _report(normed)
     advice = write_all_advice(report)
 
-    assert [own.kind for own in advice] == ["collective", "iteration"]
-    savings_ns = [own.saving_ns for own in advice if own.saving_ns is not None]
+    assert [entry.kind for entry in advice] == ["collective", "iteration"]
+    savings_ns = [entry.saving_ns for entry in advice if entry.saving_ns is not None]
     assert savings_ns[0] > savings_ns[1]
     assert advice[0].text == describe_first_steps(report)
     truth_ns = _diagnosis(normed).length_ns - _diagnosis(slow).length_ns
@@ -279,7 +279,7 @@ def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
 def test_a_slow_iteration_hides_no_drift() -> None:
     drifting = replace(LONG, iterations=8, jitter=0.0, drift=0.2)
     both = replace(drifting, slow_iteration=3)
-    advice = {own.kind: own for own in write_all_advice(_report(both))}
+    advice = {entry.kind: entry for entry in write_all_advice(_report(both))}
 
     assert set(advice) == {"drift", "iteration"}
     assert "in 1 iteration (3)" in advice["iteration"].text

@@ -270,7 +270,7 @@ def test_ranks_that_are_slow_in_an_iteration_are_one_or_several(
 ) -> None:
     job = Job(slows=dict.fromkeys(slow, (1.5, 2)), iterations=3, stages=4)
 
-    text = next(own.text for own in _advice(tmp_path, simulated(job)) if words in own.text)
+    text = next(entry.text for entry in _advice(tmp_path, simulated(job)) if words in entry.text)
 
     whose = "its clocks, its temperature" if len(slow) == 1 else "their clocks, their temperatures"
     assert f"Check {whose} and what else ran" in text

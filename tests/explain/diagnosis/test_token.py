@@ -24,8 +24,8 @@ def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
     diagnosis = bubbleviz.analyze(table_of(folder, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns
-    own = [f for f in diagnosis.findings if f.faults[0].kind == "token"]
-    return {f.faults[0].what: f for f in own}
+    findings = [f for f in diagnosis.findings if f.faults[0].kind == "token"]
+    return {f.faults[0].what: f for f in findings}
 
 
 def test_enough_in_flight_wait_for_no_token(tmp_path: Path) -> None:
@@ -35,11 +35,13 @@ def test_enough_in_flight_wait_for_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_savings_are_those_of_a_deeper_pipeline(tmp_path: Path, depth: int) -> None:
     run = Serving(LENGTHS, depth=depth)
-    found = tokens(tmp_path, run)
+    findings = tokens(tmp_path, run)
 
-    assert found["one"].saving_ns == length_ns(run) - length_ns(Serving(LENGTHS, depth=depth + 1))
-    assert found["enough"].saving_ns == length_ns(run) - length_ns(Serving(LENGTHS))
-    assert found["one"].faults[0].phases == (("", float(depth)),)
+    assert findings["one"].saving_ns == length_ns(run) - length_ns(
+        Serving(LENGTHS, depth=depth + 1)
+    )
+    assert findings["enough"].saving_ns == length_ns(run) - length_ns(Serving(LENGTHS))
+    assert findings["one"].faults[0].phases == (("", float(depth)),)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -57,11 +59,11 @@ def test_a_late_host_delays_the_pipeline_once(tmp_path: Path, depth: int) -> Non
 
 def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_path: Path) -> None:
     run = Serving(LENGTHS, depth=2, host_ns=300_000)
-    found = tokens(tmp_path, run)
+    findings = tokens(tmp_path, run)
 
     deeper = replace(run, depth=3)
     saved_ns = length_ns(run) - length_ns(deeper)
-    assert found["one"].saving_ns == pytest.approx(saved_ns, rel=0.1)
+    assert findings["one"].saving_ns == pytest.approx(saved_ns, rel=0.1)
 
 
 def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:

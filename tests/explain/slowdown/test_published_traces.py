@@ -28,7 +28,7 @@ CLOSE = 2e-4
 def report_of(name: str) -> Report:
     """Return the report of a table of a trace, which is made as the guide does it."""
     examples = re.findall(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
-    (example,) = (own for own in examples if "trace.parquet" in own)
+    (example,) = (candidate for candidate in examples if "trace.parquet" in candidate)
     with TemporaryDirectory() as folder, chdir(folder):
         shutil.copy(real_file(f"straggler/trace-{name}.parquet"), "trace.parquet")
         exec(compile(example, "tables", "exec"), {})

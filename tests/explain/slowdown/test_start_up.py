@@ -65,7 +65,7 @@ def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path)
 def test_what_runs_before_the_first_forward_of_every_iteration_is_replayed(tmp_path: Path) -> None:
     report = report_of(with_broadcasts(SLOW, (40.0, 41.0, 39.0)), tmp_path)
 
-    broadcast = next(own for own in write_all_advice(report) if own.kind == "collective")
+    broadcast = next(entry for entry in write_all_advice(report) if entry.kind == "collective")
     assert broadcast.saving_ns == pytest.approx(0.6 * 40 * MS, rel=0.05)
 
 
@@ -80,7 +80,7 @@ def test_no_saving_makes_iterations_longer_than_they_are(
     texts = [advice.text for advice in write_all_advice(report)]
     promised = re.findall(r"iterations of (?:at least )?([\d,.]+) ms", " ".join(texts))
     assert promised
-    assert all(float(own.replace(",", "")) * MS < measured_ns for own in promised)
+    assert all(float(promised_ms.replace(",", "")) * MS < measured_ns for promised_ms in promised)
     assert promised[0] in (describe_first_steps(report) or "")
 
 
@@ -161,6 +161,6 @@ def test_twice_the_usual_time_is_kept() -> None:
     starts, ms = first_starts(), 1_000_000
     regular = [(k, starts[k] - lead * ms, starts[k] - 1) for k, lead in enumerate((2, 1, 1))]
 
-    assert cut(*regular) == [list(own) for own in regular]
+    assert cut(*regular) == [list(iteration) for iteration in regular]
     late = (0, starts[0] - 30 * ms, starts[0] - 20 * ms)
-    assert cut(late, *regular) == [list(own) for own in regular]
+    assert cut(late, *regular) == [list(iteration) for iteration in regular]
