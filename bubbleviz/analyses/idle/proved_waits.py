@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.analyses.idle.host import HostEvents
-from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, Waiting, kinds_of
+from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, HeldWork, Waiting, kinds_of
 from bubbleviz.conventions.kinds import Kinds
-from bubbleviz.explain.idle import (
-    IdleIntervals,
-)
+from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, found_in, groups_of
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import printed_part
 from bubbleviz.report.idle_summary import ProvedWait
 
-#: The name of work that has none.
+#: Name of copies and memsets, which have none in profiles.
 COPY_NAME = "copy or memset"
 
 
@@ -28,6 +27,35 @@ def work_name(activities: Activities, row: int) -> str:
     """Return the name of a kernel or copy."""
     name = int(activities.name_id[row])
     return COPY_NAME if name == NONE else printed_part(activities.names[name])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Waits(Table):
+    """Waits of streams, or pieces of a device's idle time in which hosts waited, one row each.
+
+    Attributes:
+        start_ns: Start of the wait.
+        end_ns: End of the wait.
+        by_host: 1 if a host waited, 0 if a stream waited.
+        waiting: Number of the host's call, or of the stream.
+        held: Activity that the stream ran after the wait, or -1 if a host waited.
+        awaited: Activity that was waited for.
+        kind: Index of its kind in ``KIND_NAMES``.
+        count: 1, or 0 for all but the first piece in which a call waited.
+        without_compute_ns: Time in which the device computed nothing.
+        idle_ns: Idle time of the device that is attributed to the wait.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    by_host: Ints
+    waiting: Ints
+    held: Ints
+    awaited: Ints
+    kind: Ints
+    count: Ints
+    without_compute_ns: Ints
+    idle_ns: Ints
 
 
 def proved_waits(
@@ -43,82 +71,156 @@ def proved_waits(
     """Return the waits of a device's streams, and of hosts while it was idle.
 
     Args:
-        device: that they delayed.
+        device: The device that they delayed.
         times: When the device ran each kind of work.
-        profile: with its work.
-        waiting: what it proves of waiting.
-        host: what threads did.
-        idle: the device's idle time, attributed.
-        numbers: of the activities' names.
-        kinds: names of communication kernels.
+        profile: Its profile.
+        waiting: What the profile proves about waiting.
+        host: Ranges and calls of the host's threads.
+        idle: Attributed idle time of the device.
+        numbers: Numbers of the activities' names.
+        kinds: Names of communication kernels.
 
     Returns:
         The waits, those with most time without compute first; then how much of the exposed
         communication, and of the exposed copies, streams waited for.
     """
-    activities, held = profile.activities, waiting.held
+    is_blocking = np.array([name in BLOCKED for name in numbers.values], bool)
+    blocked = idle.take(is_blocking[idle.activity])
+    of_streams = _waits_of_streams(device, times["compute"], profile.activities, waiting, blocked)
+    of_hosts = _waits_of_hosts(profile.activities, host, idle, kinds)
+    waits = _add_up_waits(joined([of_streams, of_hosts]), device, profile, waiting, host)
+    return (
+        tuple(sorted(waits, key=ProvedWait.order)),
+        _measure_awaited(times["exposed_communication"], of_streams, "communication"),
+        _measure_awaited(times["exposed_copy"], of_streams, "copy"),
+    )
+
+
+def _waits_of_streams(
+    device: Device,
+    compute: intervals.Intervals,
+    activities: Activities,
+    waiting: Waiting,
+    blocked: IdleIntervals,
+) -> Waits:
+    """Return the waits of a device's streams.
+
+    Args:
+        device: The device.
+        compute: When it computed.
+        activities: Kernels and copies.
+        waiting: What the profile proves about waiting.
+        blocked: Idle time of the device that is attributed to waits for events.
+    """
+    held = waiting.held
+    start_ns, end_ns = (np.clip(time, *device.span_ns) for time in (held.start_ns, held.end_ns))
+    is_of_device = activities.rank[held.work] == device.rank
+    rows = np.flatnonzero(is_of_device & (end_ns > start_ns))
+    start_ns, end_ns = start_ns[rows], end_ns[rows]
+    computing_ns = intervals.measure_within(compute, start_ns, end_ns)
+    return Waits(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        by_host=constant(0, len(rows)),
+        waiting=waiting.streams[held.work[rows]],
+        held=held.work[rows],
+        awaited=held.by[rows],
+        kind=held.kind[rows],
+        count=constant(1, len(rows)),
+        without_compute_ns=end_ns - start_ns - computing_ns,
+        idle_ns=_sum_blocked(held, blocked)[rows],
+    )
+
+
+def _sum_blocked(held: HeldWork, blocked: IdleIntervals) -> Ints:
+    """Return the idle time before each held work that is attributed to its wait."""
+    row = found_in(held.work, blocked.after)
+    is_before_event = blocked.start_ns < np.append(held.end_ns, NONE)[row]
+    pieces = np.flatnonzero((row != NONE) & is_before_event)
+    idle_ns = np.zeros(len(held), np.int64)
+    np.add.at(idle_ns, row[pieces], blocked.end_ns[pieces] - blocked.start_ns[pieces])
+    return idle_ns
+
+
+def _waits_of_hosts(
+    activities: Activities, host: HostEvents, idle: IdleIntervals, kinds: Kinds
+) -> Waits:
+    """Return the pieces of a device's idle time in which hosts waited for known work."""
+    pieces = idle.take(idle.host_call != NONE)
+    call = pieces.host_call
+    # A call may be in several gaps, but it is one wait.
+    count = np.zeros(len(pieces), np.int64)
+    count[np.unique(call, return_index=True)[1]] = 1
+    length_ns = pieces.end_ns - pieces.start_ns
+    return Waits(
+        start_ns=pieces.start_ns,
+        end_ns=pieces.end_ns,
+        by_host=constant(1, len(pieces)),
+        waiting=host.call[call],
+        held=constant(NONE, len(pieces)),
+        awaited=host.by[call],
+        kind=kinds_of(activities, host.by[call], kinds),
+        count=count,
+        without_compute_ns=length_ns,
+        idle_ns=length_ns,
+    )
+
+
+def _add_up_waits(
+    waits: Waits, device: Device, profile: Profile, waiting: Waiting, host: HostEvents
+) -> list[ProvedWait]:
+    """Add up the waits of the same stream or call for work of the same name and stream."""
+    activities = profile.activities
+    awaited_rank = activities.rank[waits.awaited].astype(np.int64)
+    awaited_name = activities.name_id[waits.awaited].astype(np.int64)
+    groups = groups_of(
+        waits.by_host,
+        waits.waiting,
+        awaited_rank,
+        waiting.streams[waits.awaited],
+        awaited_name,
+        waits.kind,
+    )
+    columns = (
+        waits.count,
+        waits.end_ns - waits.start_ns,
+        waits.without_compute_ns,
+        waits.idle_ns,
+    )
+    sums = [intervals.group_sum(groups.of_row, len(groups), column).tolist() for column in columns]
 
     def stream(row: int) -> str:
-        """Return the stream of an activity, with its device where that is another."""
+        """Return the stream of an activity, with its device if that is another device."""
         text, rank = f"stream {int(waiting.streams[row])}", int(activities.rank[row])
         if rank == device.rank:
             return text
         return f"{profile.source.place(int(activities.ranks[rank, 1]))} {text}"
 
-    # Rows are waits of streams, then pieces of idle time in which a host waited.
-    rows = np.flatnonzero(activities.rank[held.work] == device.rank)
-    low_ns, high_ns = (np.clip(t[rows], *device.span_ns) for t in (held.start_ns, held.end_ns))
-    lasting = high_ns > low_ns
-    rows, low_ns, high_ns = rows[lasting], low_ns[lasting], high_ns[lasting]
-    pieces = np.flatnonzero(idle.host_call != NONE)
-    call, spent_ns = idle.host_call[pieces], idle.end_ns[pieces] - idle.start_ns[pieces]
-    # A call may be in several gaps.
-    once = np.zeros(len(pieces), np.int64)
-    once[np.unique(call, return_index=True)[1]] = 1
-    of_host = np.append(np.zeros(len(rows), np.int64), np.ones(len(pieces), np.int64))
-    work, by = held.work[rows], np.append(held.by[rows], host.by[call])
-    who = np.append(waiting.streams[work], host.call[call])
-    kind = np.append(held.kind[rows], kinds_of(activities, host.by[call], kinds))
-    computing_ns = intervals.measure_within(times["compute"], low_ns, high_ns)
-    # Of the idle time before held work, what is attributed to its wait.
-    at = found_in(held.work, idle.after)
-    blocked = np.array([name in BLOCKED for name in numbers.values], bool)[idle.activity]
-    before = np.flatnonzero(
-        (at != NONE) & blocked & (idle.start_ns < np.append(held.end_ns, NONE)[at])
-    )
-    idle_ns = np.zeros(len(held), np.int64)
-    np.add.at(idle_ns, at[before], idle.end_ns[before] - idle.start_ns[before])
-    blocked_ns = high_ns - low_ns
-    columns = (
-        np.append(np.ones(len(rows), np.int64), once),
-        np.append(blocked_ns, spent_ns),
-        np.append(blocked_ns - computing_ns, spent_ns),
-        np.append(idle_ns[rows], spent_ns),
-    )
-    rank, name = activities.rank[by].astype(np.int64), activities.name_id[by].astype(np.int64)
-    each = groups_of(of_host, who, rank, waiting.streams[by], name, kind)
-    sums = (intervals.group_sum(each.of_row, len(each), column).tolist() for column in columns)
     # A file may give a name several numbers, whose waits are the same.
     by_text: dict[tuple[str, str, str, str], list[int]] = {}
-    for first, *spent in zip(each.first.tolist(), *sums, strict=True):
+    for first, *spent in zip(groups.first.tolist(), *sums, strict=True):
+        awaited = int(waits.awaited[first])
+        who = f"host, {host.calls[int(waits.waiting[first])]}" if waits.by_host[first] else ""
         key = (
-            f"host, {host.calls[int(who[first])]}" if of_host[first] else stream(int(work[first])),
-            stream(int(by[first])),
-            work_name(activities, int(by[first])),
-            KIND_NAMES[int(kind[first])],
+            who or stream(int(waits.held[first])),
+            stream(awaited),
+            work_name(activities, awaited),
+            KIND_NAMES[int(waits.kind[first])],
         )
         earlier = by_text.get(key, [0] * len(spent))
         by_text[key] = [total + more for total, more in zip(earlier, spent, strict=True)]
-    found = [ProvedWait(*key, *spent) for key, spent in by_text.items()]
+    return [ProvedWait(*key, *spent) for key, spent in by_text.items()]
 
-    def awaited_ns(part: str, kind: str) -> int:
-        of_kind = held.kind[rows] == KIND_NAMES.index(kind)
-        waits = intervals.union(low_ns[of_kind], high_ns[of_kind])
-        exposed = times[part]
-        return intervals.measure(exposed) - intervals.measure(intervals.difference(exposed, waits))
 
-    return (
-        tuple(sorted(found, key=ProvedWait.order)),
-        awaited_ns("exposed_communication", "communication"),
-        awaited_ns("exposed_copy", "copy"),
-    )
+def _measure_awaited(exposed: intervals.Intervals, waits: Waits, kind: str) -> int:
+    """Return for how much of some exposed work streams waited.
+
+    Args:
+        exposed: When the work ran without compute.
+        waits: Waits of streams.
+        kind: Kind of the work.
+    """
+    of_kind = waits.take(waits.kind == KIND_NAMES.index(kind))
+    waited = intervals.union(of_kind.start_ns, of_kind.end_ns)
+    unawaited = intervals.difference(exposed, waited)
+    return intervals.measure(exposed) - intervals.measure(unawaited)
