@@ -29,8 +29,8 @@ from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
 from bubbleviz.render.trackers import log
 from bubbleviz.report import report as measured
-from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import with_source
+from bubbleviz.report.published_paths import limitation_lines
 from bubbleviz.report.rank_means import stages_of
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summary import AdviceEntry

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import CodedTexts, coded_texts
-from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import capitalised, counted, listed, not_option, one_line, rank_name
-from bubbleviz.report.measure import is_idle_elsewhere, name_measure
-from bubbleviz.report.methods import with_source
+from bubbleviz.model.texts import capitalised, listed, rank_name
 from bubbleviz.report.report import Report
 
 #: Precedes the rows, and the advice, of ranks that the first advice is about.
@@ -107,155 +96,3 @@ def shortened(name: str) -> str:
 def in_ms(time_ns: int) -> str:
     """Return a time in milliseconds."""
     return f"{time_ns / 1e6:,.3f} ms"
-
-
-# The caption of a picture: one sentence on what it shows, and a note with the definitions.
-
-
-def figure_caption(
-    report: Report, iterations: Sequence[Iteration], rows: int, *, has_numbers: bool | None = None
-) -> tuple[str, str]:
-    """Return the caption of a timeline: a sentence, and a note of several, which may be empty.
-
-    Args:
-        report: any report.
-        iterations: those that are drawn, at least one.
-        rows: number of rows that are drawn.
-        has_numbers: whether boxes have numbers, or None if that is unknown.
-    """
-    return _sentence(report, iterations, rows), " ".join(_note(report, has_numbers))
-
-
-def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str:
-    count = len(iterations)
-    noun = report.iteration_noun
-    what = f"One {noun}" if count == 1 else counted(count, noun)
-    first = iterations[0]
-    ran = report.schedule
-    name = "" if ran is None or ran.name is None else f" of the schedule {one_line(ran.name, 60)}"
-    stages = {rank.stage for rank in report.ranks} - {None}
-    whole = report.no_pipeline is None and len(stages) > 1
-    where = counted(len(stages), "pipeline stage") if whole else counted(rows, "GPU")
-    microbatches = {it.microbatches for it in iterations} - {None}
-    each = ""
-    if len(microbatches) == 1:
-        each = f" with {counted(microbatches.pop() or 0, 'microbatch', 'microbatches')}"
-    ratio = first.ratios.get(report.headline)
-    share = None if ratio is None or len(iterations) > 1 else ratio.value
-    if share is None:
-        spread = report.summary.bubble_ratio.get(report.headline)
-        share = None if spread is None else spread.mean
-    measured = ""
-    if share is not None:
-        whose = "its" if count == 1 else "their"
-        idle = "idle between operations" if is_idle_elsewhere(report) else "idle"
-        measured = f"; {100 * share:.1f} % of {whose} time is {'bubble' if whole else idle}"
-    return f"{what}{name} on {where}{each}{measured}."
-
-
-#: What numbers in boxes mean, as a clause, by whether boxes have numbers.
-_NUMBERS = {
-    True: "; the number in a box is its microbatch",
-    False: "",
-    None: "; numbers in boxes, if there are any, are microbatches",
-}
-
-
-def _note(report: Report, has_numbers: bool | None) -> Iterator[str]:
-    definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
-    if definition is not None:
-        yield f"{capitalised(name_measure(report).name)}: {with_source(definition.definition)}."
-    yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."
-    for restriction in report.restrictions:
-        yield f"{capitalised(restriction.text)}."
-
-
-# Paths as published: relative to the directory where the command ran, not to the root.
-
-
-ReportT = TypeVar("ReportT", bound=Report)
-
-
-def relative(path: str) -> str:
-    """Return a path relative to the current directory; its name where there is no such path."""
-    if not Path(path).is_absolute():
-        return path
-    try:
-        return os.path.relpath(path)
-    except (OSError, ValueError):  # the directory is gone, or on another drive
-        return Path(path).name
-
-
-def with_relative_paths(report: ReportT) -> ReportT:
-    """Return a report whose files are named relative to the current directory.
-
-    These are its profiles, those in its limitations, and those of its command line. A profile that
-    could not be read is named only at the head of its limitation.
-    """
-    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
-    paths = {profile.path for profile in report.profiles} | heads
-    shown = {path: relative(path) for path in paths if Path(path).is_absolute()}
-    report = replace(report, command=_relative_command(report.command))
-    if not shown:
-        return report
-    return _with_shown_paths(report, shown)
-
-
-def _relative_command(command: str) -> str:
-    """Return a command line whose words, and values of options, are no absolute paths."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # a report made in Python may have anything in its place
-        return command
-    return shlex.join(map(_relative_word, words))
-
-
-def _relative_word(word: str) -> str:
-    if word.startswith("-"):
-        option, sign, value = word.partition("=")
-        return f"{option}{sign}{relative(value)}"
-    return not_option(relative(word))
-
-
-def _with_shown_paths(report: ReportT, shown: Mapping[str, str]) -> ReportT:
-    """Return a report with other paths; ``shown`` gives them by those that it holds."""
-    # A pattern of thousands of paths takes seconds to compile; few are in any text.
-    text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
-    longest_first = sorted((path for path in shown if path in text), key=len, reverse=True)
-    either = "|".join(map(re.escape, longest_first))
-    pattern = re.compile(rf"(?<![^\s(])(?:{either})(?=$|[\s:;,)])")
-
-    def shorter(text: str) -> str:
-        return pattern.sub(lambda match: shown[match[0]], text) if either else text
-
-    return replace(
-        report,
-        profiles=tuple(replace(p, path=relative(p.path)) for p in report.profiles),
-        limitations=tuple(
-            replace(entry, what=shorter(entry.what), reason=shorter(entry.reason))
-            for entry in report.limitations
-        ),
-    )
-
-
-# Limitations, as people read them.
-
-
-def limitation_lines(report: Report, most: int = 12) -> list[str]:
-    """Return the limitations of a report, one line per reason, with paths as published.
-
-    Args:
-        report: any report.
-        most: lines at most; the last one says how many more there are.
-    """
-    same: dict[str, list[Limitation]] = {}
-    for entry in with_relative_paths(report).limitations:
-        same.setdefault(entry.reason, []).append(entry)
-    lines = []
-    for reason, entries in same.items():
-        subjects = one_line("; ".join(dict.fromkeys(entry.what for entry in entries)), 160)
-        count = sum(entry.count for entry in entries)
-        lines.append(f"{subjects}{f' ({count:,})' if count != 1 else ''}: {one_line(reason, 400)}")
-    if len(lines) > most:
-        lines[most:] = [f"and {len(lines) - most} more with -o report.json"]
-    return lines

@@ -22,7 +22,7 @@ from bubbleviz.render.json_document import document
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.shards import LENGTHS
-from bubbleviz.report.labels import with_relative_paths
+from bubbleviz.report.published_paths import with_relative_paths
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_summary
 from bubbleviz.report.summarizing import summary_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.report.labels import with_relative_paths
+from bubbleviz.report.published_paths import with_relative_paths
 from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
 
@@ -70,7 +70,7 @@ def test_the_command_line_names_no_directory_of_the_machine(
 def test_a_directory_that_is_gone_leaves_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bubbleviz.report.labels import relative
+    from bubbleviz.report.published_paths import relative
 
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -14,9 +14,10 @@ from pathlib import Path
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import capitalised, counted, percent_bounds
 from bubbleviz.render.rows import select
-from bubbleviz.report.labels import figure_caption, with_relative_paths
+from bubbleviz.report.captions import figure_caption
 from bubbleviz.report.measure import is_idle_elsewhere
 from bubbleviz.report.methods import methods, with_source
+from bubbleviz.report.published_paths import with_relative_paths
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 

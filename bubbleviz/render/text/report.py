@@ -13,8 +13,8 @@ from bubbleviz.render.text.first_screen import first_sentence, headline_lines
 from bubbleviz.render.text.profiles import clocks, coverage
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.advice import shown_iteration
-from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import methods
+from bubbleviz.report.published_paths import limitation_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View

@@ -36,8 +36,8 @@ from bubbleviz.render.formats import check_installed
 from bubbleviz.render.rows import chosen_ranks
 from bubbleviz.render.web.shards import bytes_of, deflated, sharded
 from bubbleviz.render.web.unsaved import UnsavedNumbers, unsaved_numbers
-from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.measure import name_saved_measure
+from bubbleviz.report.published_paths import with_relative_paths
 from bubbleviz.report.rank_means import RankMeans, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.summarizing import summary_of

@@ -1,0 +1,76 @@
+"""Captions: one sentence on what a picture shows, and a note with the definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.model.texts import capitalised, counted, one_line
+from bubbleviz.report.measure import is_idle_elsewhere, name_measure
+from bubbleviz.report.methods import with_source
+from bubbleviz.report.report import Report
+
+#: What numbers in boxes mean, as a clause, by whether boxes have numbers.
+_NUMBERS = {
+    True: "; the number in a box is its microbatch",
+    False: "",
+    None: "; numbers in boxes, if there are any, are microbatches",
+}
+
+
+def figure_caption(
+    report: Report, iterations: Sequence[Iteration], rows: int, *, has_numbers: bool | None = None
+) -> tuple[str, str]:
+    """Return the caption of a timeline: a sentence, and a note of several sentences.
+
+    Args:
+        report: The report.
+        iterations: The drawn iterations, at least one.
+        rows: Number of drawn rows.
+        has_numbers: Whether boxes have numbers, or None if that is unknown.
+    """
+    sentence = "".join(_describe_figure(report, iterations, rows))
+    return sentence, " ".join(_list_definitions(report, has_numbers))
+
+
+def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int) -> Iterator[str]:
+    """Yield the clauses of the sentence: what is drawn, on which devices, and how much is idle."""
+    noun, schedule = report.iteration_noun, report.schedule
+    is_single = len(iterations) == 1
+    yield f"One {noun}" if is_single else counted(len(iterations), noun)
+    if schedule is not None and schedule.name is not None:
+        yield f" of the schedule {one_line(schedule.name, 60)}"
+    stages = {rank.stage for rank in report.ranks} - {None}
+    is_pipeline = report.no_pipeline is None and len(stages) > 1
+    devices = counted(len(stages), "pipeline stage") if is_pipeline else counted(rows, "GPU")
+    yield f" on {devices}"
+    microbatches = {iteration.microbatches for iteration in iterations} - {None}
+    if len(microbatches) == 1:
+        yield f" with {counted(microbatches.pop() or 0, 'microbatch', 'microbatches')}"
+    idle_share = _find_idle_share(report, iterations)
+    if idle_share is not None:
+        idle = "idle between operations" if is_idle_elsewhere(report) else "idle"
+        whose = "its" if is_single else "their"
+        yield f"; {100 * idle_share:.1f} % of {whose} time is {'bubble' if is_pipeline else idle}"
+    yield "."
+
+
+def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float | None:
+    """Return the primary ratio of a single iteration, or its mean, or None if it is unknown."""
+    if len(iterations) == 1:
+        ratio = iterations[0].ratios.get(report.headline)
+        if ratio is not None and ratio.value is not None:
+            return ratio.value
+    mean = report.summary.bubble_ratio.get(report.headline)
+    return None if mean is None else mean.mean
+
+
+def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]:
+    """Yield the sentences of the note: what the ratio and boxes mean, and restrictions."""
+    definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
+    if definition is not None:
+        yield f"{capitalised(name_measure(report).name)}: {with_source(definition.definition)}."
+    yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."
+    for restriction in report.restrictions:
+        yield f"{capitalised(restriction.text)}."

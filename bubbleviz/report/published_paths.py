@@ -1,0 +1,104 @@
+"""Paths as outputs publish them, relative to the current directory, and limitations with them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.texts import not_option, one_line
+from bubbleviz.report.report import Report
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+def relative(path: str) -> str:
+    """Return a path relative to the current directory; its name where there is no such path."""
+    if not Path(path).is_absolute():
+        return path
+    try:
+        return os.path.relpath(path)
+    except (OSError, ValueError):  # the directory is gone, or on another drive
+        return Path(path).name
+
+
+def with_relative_paths(report: ReportT) -> ReportT:
+    """Return a report whose files are named relative to the current directory.
+
+    These are its profiles, those in its limitations, and those of its command line. A profile that
+    could not be read is named only at the head of its limitation.
+    """
+    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
+    paths = {profile.path for profile in report.profiles} | heads
+    published = {path: relative(path) for path in paths if Path(path).is_absolute()}
+    report = replace(report, command=_relative_command(report.command))
+    return _replace_paths(report, published) if published else report
+
+
+def _relative_command(command: str) -> str:
+    """Return a command line whose words, and values of options, are no absolute paths."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a report made in Python may have anything in its place
+        return command
+    return shlex.join(map(_relative_word, words))
+
+
+def _relative_word(word: str) -> str:
+    if word.startswith("-"):
+        option, sign, value = word.partition("=")
+        return f"{option}{sign}{relative(value)}"
+    return not_option(relative(word))
+
+
+def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
+    """Return a report with other paths.
+
+    Args:
+        report: The report.
+        published: Published paths, keyed by the paths of the report.
+    """
+    # A pattern of thousands of paths takes seconds to compile; few are in any text.
+    text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
+    longest_first = sorted((path for path in published if path in text), key=len, reverse=True)
+    alternatives = "|".join(map(re.escape, longest_first))
+    pattern = re.compile(rf"(?<![^\s(])(?:{alternatives})(?=$|[\s:;,)])")
+
+    def publish(text: str) -> str:
+        return pattern.sub(lambda match: published[match[0]], text) if alternatives else text
+
+    limitations = (
+        replace(entry, what=publish(entry.what), reason=publish(entry.reason))
+        for entry in report.limitations
+    )
+    return replace(
+        report,
+        profiles=tuple(replace(p, path=relative(p.path)) for p in report.profiles),
+        limitations=tuple(limitations),
+    )
+
+
+def limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
+    """Return the limitations of a report, one line per reason, with published paths.
+
+    Args:
+        report: The report.
+        max_lines: Maximum number of lines; the last one then says how many more there are.
+    """
+    of_reason: dict[str, list[Limitation]] = {}
+    for entry in with_relative_paths(report).limitations:
+        of_reason.setdefault(entry.reason, []).append(entry)
+    lines = []
+    for reason, entries in of_reason.items():
+        subjects = one_line("; ".join(dict.fromkeys(entry.what for entry in entries)), 160)
+        total = sum(entry.count for entry in entries)
+        times = f" ({total:,})" if total != 1 else ""
+        lines.append(f"{subjects}{times}: {one_line(reason, 400)}")
+    if len(lines) > max_lines:
+        lines[max_lines:] = [f"and {len(lines) - max_lines} more with -o report.json"]
+    return lines
