@@ -1,12 +1,12 @@
-"""Train pipelines with the frameworks that bubbleviz annotates, and hold what it says of them.
+"""Train pipelines with the frameworks that bubbleviz annotates, and check the recordings.
 
-    python -m scripts.frameworks                     # every version and schedule
+    python -m scripts.frameworks                     # every version and schedule, for hours
     python -m scripts.frameworks "PyTorch 2.13.0" --case ZB-V --kept runs/
 
-Needs the package index and nothing else: each version is installed into an environment of its own
-below ``build/frameworks``. Ranks are processes that talk through gloo, and stages sleep for known
-times, so that four ranks run on two cores; they write down when they worked. Prints a
-line per case; fails where something does not hold.
+Needs the package index and no GPU. Each version is installed into its own environment below
+``build/frameworks``, up to 5 GB each. Ranks are processes that communicate over gloo, and stages
+sleep for known times and log when they work, so four ranks run on two cores. Prints a line per
+case; fails if a check fails.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.schedules.communication import torch_csv
@@ -32,74 +30,57 @@ from scripts.frameworks.environments import (
     Environment,
     NotInstalledError,
     python_of,
-    removed,
 )
 
 _TIMEOUT_S = 180.0
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: a case in an environment; None for all cases of one that is not there."""
-
-    environment: Environment
-    case: Case | None
-    outcome: Outcome
-
-
 def main() -> int:
-    """Run what the command line asks for; fail where something does not hold."""
-    known = {environment.name: environment for environment in ENVIRONMENTS}
+    """Run the cases of the command line; return 1 if a check fails."""
+    environments = {environment.name: environment for environment in ENVIRONMENTS}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help=", ".join(known))
-    parser.add_argument("--case", action="append", default=[], help="only cases of that name")
-    parser.add_argument("--kept", type=Path, help="folder for recordings and traces")
-    parser.add_argument(
-        "--lean", action="store_true", help="remove each environment once it was used"
-    )
-    given = parser.parse_args()
-    names = given.versions or list(known)
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"no version is called {unknown[0]}; known are {', '.join(known)}")
-    rows: list[Row] = []
+    names = ", ".join(environments)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", choices=environments, help=names)
+    parser.add_argument("--case", action="append", default=[], help="run only this case")
+    parser.add_argument("--kept", type=Path, help="folder to keep recordings and traces in")
+    options = parser.parse_args()
+    are_right = True
     with tempfile.TemporaryDirectory() as scratch:
-        for name in names:
-            chosen = [case for case in CASES if not given.case or case.name in given.case]
-            for row in _tried(known[name], chosen, given.kept or Path(scratch)):
-                rows.append(row)
-                print(_line(row), flush=True)
-            if given.lean:
-                removed(known[name])
-    return int(any(row.case is not None and row.outcome.wrong for row in rows))
+        for name in options.versions or environments:
+            environment = environments[name]
+            for case in CASES:
+                is_chosen = not options.case or case.name in options.case
+                is_of_framework = case.framework == environment.framework
+                if is_chosen and is_of_framework and environment.numbers >= case.since:
+                    folder = (options.kept or Path(scratch)) / name / case.name
+                    are_right &= _check(environment, case, folder)
+    return int(not are_right)
 
 
-def _tried(environment: Environment, cases: list[Case], kept: Path) -> Iterator[Row]:
-    """Yield a row for each case of an environment's framework, or one that says what is amiss."""
-    mine = [
-        case
-        for case in cases
-        if case.framework == environment.framework and environment.numbers >= case.since
-    ]
-    if not mine:
-        return
+def _check(environment: Environment, case: Case, folder: Path) -> bool:
+    """Run a case and print the outcome; return whether all checks succeed."""
     try:
-        python = python_of(environment)
+        outcome = run(python_of(environment), case, folder)
     except NotInstalledError as error:
-        yield Row(environment, None, Outcome((str(error),)))
-        return
-    for case in mine:
-        folder = kept / environment.name / case.name
-        yield Row(environment, case, run(python, case, folder))
+        print(f"{environment.name}, {case.name}: not installed: {error}", flush=True)
+        return True
+    print(
+        f"{environment.name}, {case.name}: {'; '.join(outcome.wrong) or 'right'} (operations "
+        f"{outcome.longer:.2%} longer, schedule off by {outcome.points:.2f} points, profiler by "
+        f"{outcome.points_of_profiler:.2f}, load {os.getloadavg()[0]:.1f})",
+        flush=True,
+    )
+    return not outcome.wrong
 
 
 def run(python: Path, case: Case, folder: Path, wider: float = 1.0) -> Outcome:
-    """Train a case with a Python that has its framework, and return what came out.
+    """Train a case and check the recording.
 
     Args:
-        python: of an environment.
-        case: of its framework.
-        folder: for recordings and traces; it is made.
-        wider: factor of the limits of times.
+        python: Python of an environment with the case's framework.
+        case: The case.
+        folder: New folder for recordings and traces.
+        wider: Factor of the limits of times.
     """
     folder.mkdir(parents=True)
     file = folder / "case.pickle"
@@ -122,26 +103,16 @@ def run(python: Path, case: Case, folder: Path, wider: float = 1.0) -> Outcome:
         try:
             code = process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # Its ranks are of its session.
+            # The ranks belong to the session of the process.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            when = "" if (folder / PLAIN).exists() else ", without annotations either"
-            return Outcome((f"did not end within {_TIMEOUT_S:g} s{when}",))
+            where = "" if (folder / PLAIN).exists() else ", even without annotations"
+            return Outcome((f"did not end within {_TIMEOUT_S:g} s{where}",))
     if code:
         lines = (folder / "log").read_text(encoding="utf-8").splitlines()
         errors = [line for line in lines if "Error" in line] or lines or ["it failed"]
         return Outcome((errors[-1].strip(),))
     return check(case, folder, wider)
-
-
-def _line(row: Row) -> str:
-    outcome, what = row.outcome, row.case.name if row.case else "not installed"
-    return (
-        f"{row.environment.name}, {what}: {'; '.join(outcome.wrong) or 'holds'} (longer "
-        f"{outcome.longer:.2%}, schedule off by {outcome.points:.2f} points, profiler by "
-        f"{outcome.points_of_profiler:.2f}, {outcome.cost_us:.0f} us per operation, load "
-        f"{os.getloadavg()[0]:.1f})"
-    )
 
 
 if __name__ == "__main__":

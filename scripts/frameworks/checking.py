@@ -40,14 +40,12 @@ class Outcome:
         longer: share by which operations are longer than their stage worked, in the median.
         points: difference of ``schedule`` to the truth, the median of iterations, in points.
         points_of_profiler: the same to PyTorch's profile of iterations that both recorded.
-        cost_us: processor time that an operation costs.
     """
 
     wrong: tuple[str, ...]
     longer: float = math.nan
     points: float = math.nan
     points_of_profiler: float = math.nan
-    cost_us: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -99,15 +97,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
         wrong.append(f"operations are {longer:.1%} longer than their stages worked")
     of_profiler, differing = _beside_the_profiler(case, folder, plan, wider)
     wrong += differing
-    ranges = sum(map(_operations, (folder / "recording").iterdir())) / len(report.iterations)
-    cost_us = sum(of["cost_ns"] for of in ranks) / ranges / 1e3
-    return Outcome(tuple(dict.fromkeys(wrong)), longer, points, of_profiler, cost_us)
-
-
-def _operations(file: Path) -> int:
-    """Return how many operations a recorded file holds, of all phases."""
-    _, *iterations = map(json.loads, file.read_text(encoding="ascii").splitlines())
-    return sum(len(iteration["operations"]["name"]) for iteration in iterations)
+    return Outcome(tuple(dict.fromkeys(wrong)), longer, points, of_profiler)
 
 
 def _iteration(of_rank: dict[str, Any], start_ns: int) -> int:

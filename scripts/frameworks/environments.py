@@ -1,4 +1,4 @@
-"""Environments of frameworks, each with a version of it, made by venv and pip below `build`."""
+"""Virtual environments below ``build/frameworks``, one for each version of each framework."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from scripts.frameworks.cases import DEEPSPEED, MEGATRON, TORCH
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "frameworks"
-#: An index that is not reached is told soon.
+#: Few retries, so that an index that cannot be reached is reported soon.
 _PIP = (
     *("-m", "pip", "--disable-pip-version-check", "--retries", "1"),
     *("install", "--quiet", "--no-compile"),
 )
-#: PyTorch that other frameworks run on.
+#: Version of PyTorch that the other frameworks run on.
 _TORCH = "2.13.0"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A version of a framework, and what it takes to install it.
+    """A version of a framework and how to install it.
 
     Attributes:
-        framework: as :mod:`bubbleviz.annotate` calls it.
-        version: that is installed.
-        installs: arguments of ``pip install``, one run after the other.
+        framework: Name of the framework in :mod:`bubbleviz.annotate`.
+        version: Version to install.
+        installs: Arguments of each run of ``pip install``.
     """
 
     framework: str
@@ -40,12 +40,12 @@ class Environment:
 
     @property
     def name(self) -> str:
-        """Of its folder, and in the table."""
+        """Name on the command line and in the output."""
         return f"{TITLES[self.framework]} {self.version}"
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version, to compare."""
+        """The version as numbers, for comparisons."""
         return tuple(map(int, re.findall(r"\d+", self.version)[:3]))
 
 
@@ -53,11 +53,11 @@ TITLES = {MEGATRON: "Megatron-Core", TORCH: "PyTorch", DEEPSPEED: "DeepSpeed"}
 
 
 class NotInstalledError(Exception):
-    """pip could not install it, or it cannot be imported; the text says why."""
+    """pip could not install a framework, for the reason in the message."""
 
 
 def _megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
-    # Its wheels ask for a newer Python than their code needs, and for much that pipelines do not.
+    # The wheels require a newer Python than the code, and packages that pipelines do not need.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
     needs = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
     return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), needs, core, *extra_installs))
@@ -84,39 +84,34 @@ ENVIRONMENTS = (
 
 
 def python_of(environment: Environment) -> Path:
-    """Return the Python of an environment, which is made where it is not there yet.
+    """Return the Python of an environment, which is created if it is missing.
 
-    Several processes may ask for it at once.
+    Several processes may call this at the same time.
 
     Raises:
-        NotInstalledError: pip could not install it.
+        NotInstalledError: pip could not install the framework.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _made(environment)
+        return _create(environment)
 
 
-def _made(environment: Environment) -> Path:
+def _create(environment: Environment) -> Path:
     folder = FOLDER / environment.name.lower().replace(" ", "-")
-    wanted = "\n".join(" ".join(install) for install in environment.installs)
-    python, made = folder / "bin" / "python", folder / "installed"
+    installs = "\n".join(" ".join(install) for install in environment.installs)
+    python, marker = folder / "bin" / "python", folder / "installed"
     # The dependencies of an editable install change with the project.
     changed_s = (ROOT / "pyproject.toml").stat().st_mtime
-    is_current = made.is_file() and made.stat().st_mtime >= changed_s
-    if is_current and made.read_text(encoding="utf-8") == wanted:
+    is_current = marker.is_file() and marker.stat().st_mtime >= changed_s
+    if is_current and marker.read_text(encoding="utf-8") == installs:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     _run(sys.executable, "-m", "venv", folder)
     for install in environment.installs:
         _run(python, *_PIP, *install)
-    made.write_text(wanted, encoding="utf-8")
+    marker.write_text(installs, encoding="utf-8")
     return python
-
-
-def removed(environment: Environment) -> None:
-    """Remove an environment, which may hold gigabytes."""
-    shutil.rmtree(FOLDER / environment.name.lower().replace(" ", "-"), ignore_errors=True)
 
 
 def _run(*command: str | Path) -> None:
@@ -129,5 +124,5 @@ def _run(*command: str | Path) -> None:
     )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        said = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "")
-        raise NotInstalledError(said.removeprefix("ERROR: "))
+        error = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "")
+        raise NotInstalledError(error.removeprefix("ERROR: "))

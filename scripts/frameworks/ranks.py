@@ -12,12 +12,10 @@ import json
 import multiprocessing
 import os
 import pickle
-import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +30,7 @@ from scripts.proving.training import free_port
 
 #: Iterations that are recorded alone, and with PyTorch's profiler beside the recording.
 RECORDED, TWICE = 3, 3
-_UNRECORDED, _PAIRS = 2, 7
+_UNRECORDED = 2
 
 
 class Trainer(Protocol):
@@ -106,7 +104,6 @@ def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> 
     found["left"] = sorted(
         name for name, (_, last) in after.items() if name in before and before[name][1] is not last
     )
-    found["cost_ns"] = _cost_ns(trainer, lambda: wrap(record=folder / "cost"))
     distributed.barrier()
     (folder / f"rank{rank}.json").write_text(json.dumps(found), encoding="utf-8")
     # Threads of a framework may wait for ever.
@@ -158,23 +155,6 @@ def _callables(roots: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
         for attribute, value in list(vars(owner).items())
         if callable(value) or isinstance(value, dict)
     }
-
-
-def _cost_ns(trainer: Trainer, wrap: Callable[[], AbstractContextManager[object]]) -> float:
-    """Return what annotating and recording adds to this rank's processor time of an iteration."""
-    differences = []
-    for _ in range(_PAIRS):
-        taken = []
-        for context in (nullcontext, wrap):
-            with context():
-                # The first operations of a recording open its files.
-                trainer.iterate()
-                distributed.barrier()
-                begun = time.thread_time_ns()
-                trainer.iterate()
-                taken.append(time.thread_time_ns() - begun)
-        differences.append(taken[1] - taken[0])
-    return statistics.median(differences)
 
 
 if __name__ == "__main__":

@@ -59,10 +59,6 @@ class Job:
             "v": ("ZBVZeroBubble", "DualPipeV"),
         }[self.layout]
 
-    def times_of(self, stage: int) -> tuple[float, float, float]:
-        """Return T_F, T_B and T_W of a virtual stage in milliseconds."""
-        return self.forward_ms[stage], self.backward_ms[stage], self.weight_ms[stage]
-
 
 def scaled(job: Job, factor: float) -> Job:
     """Return the job with all times multiplied by a factor."""

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from scripts.proving.jobs import Job
+
 #: Numbers of a row, and rows of a microbatch.
 WIDTH = 4
 ROWS = 2
@@ -145,6 +147,17 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
         if Switch.asleep:
             Switch.worked.append(Worked("F", *place, begun, time.monotonic_ns()))
         return rows
+
+
+def make_stages(job: Job, rank: int) -> dict[int, Stage]:
+    """Return the stages of a rank, keyed by virtual stage."""
+    return {
+        number: Stage(
+            number, (job.forward_ms[number], job.backward_ms[number], job.weight_ms[number])
+        )
+        for number, owner in enumerate(job.placement)
+        if owner == rank
+    }
 
 
 def batch(microbatches: int) -> tuple[Any, Any]:

@@ -19,7 +19,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from bubbleviz import annotate
 from scripts.proving.jobs import Job
 from scripts.proving.links import Links
-from scripts.proving.stages import Stage, Switch, batch, expected_gradients
+from scripts.proving.stages import Stage, Switch, batch, expected_gradients, make_stages
 
 #: Maximum difference of a gradient from the gradient of the undivided model.
 MAX_GRADIENT_ERROR = 1e-12
@@ -168,26 +168,25 @@ def _train(
         gradients: Gradients of this rank as lists, keyed by stage and name.
     """
     rank, replica = place
-    mine = [stage for stage, owner in enumerate(job.placement) if owner == rank]
     slow = next((factor for *slow_place, factor in job.slow if tuple(slow_place) == place), 1.0)
     Switch.factors = tuple(slow * length for length in job.lengths or (1.0,) * job.microbatches)
-    models = [Stage(stage, job.times_of(stage)) for stage in mine]
+    models = make_stages(job, rank)
     stages = [
         PipelineStage(
             model, stage, len(job.placement), torch.device("cpu"), group=pipelines[replica]
         )
-        for model, stage in zip(models, mine, strict=True)
+        for stage, model in models.items()
     ]
     schedule = _schedule(stages, job, order)
     inputs, target = batch(job.microbatches)
-    first_input = (inputs,) if 0 in mine else ()
-    last_target = {"target": target} if len(job.placement) - 1 in mine else {}
+    first_input = (inputs,) if 0 in models else ()
+    last_target = {"target": target} if len(job.placement) - 1 in models else {}
     spans = []
     Switch.asleep = False
     schedule.step(*first_input, **last_target)
     with annotate.torch_pipelining(record=order.record) if order.record else nullcontext():
         for _ in range(order.iterations):
-            for model in models:
+            for model in models.values():
                 model.zero_grad()
             Switch.asleep = True
             distributed.barrier()
@@ -195,20 +194,20 @@ def _train(
             with annotate.iteration() if job.replicas > 1 else nullcontext():
                 schedule.step(*first_input, **last_target)
                 if job.replicas > 1:
-                    _average(models, mine, copies[rank])
+                    _average(models, copies[rank])
             spans.append((start_s, time.monotonic()))
             distributed.barrier()
     gradients = {
         f"{stage}.{name}": weight.grad.tolist()
-        for model, stage in zip(models, mine, strict=True)
+        for stage, model in models.items()
         for name, weight in model.named_parameters()
     }
     return spans, gradients
 
 
-def _average(models: list[Stage], stages: list[int], copies: Any) -> None:
+def _average(models: dict[int, Stage], copies: Any) -> None:
     """Average the gradients of each stage over its copies."""
-    for model, stage in zip(models, stages, strict=True):
+    for stage, model in models.items():
         with annotate.phase("COLLECTIVE", stage=stage):
             for weight in model.parameters():
                 distributed.all_reduce(weight.grad, group=copies)

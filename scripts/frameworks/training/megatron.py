@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from bubbleviz import annotate
 from scripts.frameworks.cases import OVERLAP, OWN_RANGES, Case
-from scripts.proving.stages import ROWS, WIDTH, Stage, batch
+from scripts.proving.stages import ROWS, WIDTH, Stage, batch, make_stages
 
 
 class _OnTheCpu(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not there to be checked
@@ -129,9 +129,7 @@ class Training:
             # The configuration asks for experts, which stages here do not have.
             setattr(config, OVERLAP, True)
             _without_streams()
-        times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
-        mine = [stage for stage, at in enumerate(job.placement) if at == rank]
-        self.stages = [Stage(stage, times[stage]) for stage in mine]
+        self.stages = list(make_stages(job, rank).values())
         self._models = [
             _Chunk(stage, config, None if virtual is None else number)
             for number, stage in enumerate(self.stages)

@@ -11,7 +11,7 @@ from torch import distributed
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from scripts.frameworks.cases import Case
-from scripts.proving.stages import ROWS, WIDTH, Stage, batch
+from scripts.proving.stages import ROWS, WIDTH, batch, make_stages
 
 
 class Training:
@@ -24,13 +24,12 @@ class Training:
         if "pop" in schedules._batch_p2p.__code__.co_names:
             schedules._batch_p2p = _start
         self._case, job = case, case.job
-        times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
-        mine = [stage for stage, at in enumerate(job.placement) if at == rank]
-        self.stages = [Stage(stage, times[stage]) for stage in mine]
+        models = make_stages(job, rank)
+        self.stages = list(models.values())
         count = len(job.placement)
         stages = [
             PipelineStage(model, stage, count, torch.device("cpu"), **_shapes())
-            for model, stage in zip(self.stages, mine, strict=True)
+            for stage, model in models.items()
         ]
         loss = torch.nn.functional.mse_loss
         if case.planned:
@@ -44,8 +43,8 @@ class Training:
             given = stages if several else stages[0]
             self._schedule = kind(given, job.microbatches, loss_fn=loss, **dict(case.options))
         inputs, target = batch(job.microbatches)
-        self._inputs = (inputs,) if 0 in mine else ()
-        self._target = {"target": target} if count - 1 in mine else {}
+        self._inputs = (inputs,) if 0 in models else ()
+        self._target = {"target": target} if count - 1 in models else {}
         weights = [weight for model in self.stages for weight in model.parameters()]
         self._optimizer = torch.optim.SGD(weights, lr=0.01)
 
