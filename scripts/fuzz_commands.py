@@ -15,7 +15,6 @@ Inputs with a problem are copied to the folder of failures. To run one of them a
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import tempfile
@@ -29,6 +28,8 @@ from scripts.fuzzing.campaign import Counts, run_campaign  # the path comes firs
 from scripts.fuzzing.kinds import KINDS, write_inputs
 from scripts.fuzzing.worker import Answer, Request
 
+#: Limits of an input in seconds of wall time and of processor time.
+_MAX_S, _MAX_CPU_S = 60.0, 10.0
 #: Number of inputs between two progress lines.
 _PROGRESS = 1_000
 
@@ -49,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failures=str(options.failures.resolve()),
             seeds=tuple(range(options.first, options.first + options.inputs)),
             kinds=tuple(options.kind or KINDS),
-            max_s=options.max_seconds,
-            max_cpu_s=options.max_cpu_seconds,
+            max_s=_MAX_S,
+            max_cpu_s=_MAX_CPU_S,
         )
         Path(request.folder).mkdir()
         progress = _Progress(options.inputs)
         try:
-            run_campaign(request, options.jobs, progress.show, 60 * options.minutes)
+            run_campaign(request, options.jobs, progress.show)
         finally:
             print("\n".join(progress.counts.lines()), flush=True)
     return 1 if progress.counts.problems else 0
@@ -76,9 +77,6 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes"
     )
     parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="start no input after this time"
-    )
-    parser.add_argument(
         "--kind", action="append", default=[], help="use only this kind (repeatable)"
     )
     parser.add_argument(
@@ -86,12 +84,6 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=failures,
         help=f"folder for inputs with a problem [{failures}]",
-    )
-    parser.add_argument(
-        "--max-seconds", type=float, default=60.0, help="time limit of an input [60]"
-    )
-    parser.add_argument(
-        "--max-cpu-seconds", type=float, default=10.0, help="CPU time limit of an input [10]"
     )
     return parser
 

@@ -1,8 +1,8 @@
-"""Damage pages of small SQLite files at random, and hold what the C part reads against SQLite.
+"""Damage pages of small SQLite files at random, and compare what the C part and SQLite read.
 
-The C part is compiled with the address and undefined-behaviour sanitizers of gcc, which end the run
-at the first access out of bounds. Where SQLite reads a damaged table without complaint, the C part
-must give the same rows or nothing; where SQLite refuses, nothing.
+The C part is compiled with gcc's address and undefined-behaviour sanitizers, which end the run at
+the first access out of bounds. If SQLite reads a damaged table, the C part must return the same
+rows or leave the file to SQLite. If SQLite refuses the file, the C part must leave it, too.
 
     python scripts/fuzz_pages.py [SECONDS] [SEED]
 """
@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +35,19 @@ from scripts.fuzzing.byte_damage import replace_byte
 
 _ROWS = 400
 _SANITIZED = "BUBBLEVIZ_SANITIZED"
-_EVERYTHING = (-(1 << 63), (1 << 63) - 1)
-_MISSING = -(1 << 62)
-#: How texts begin that are JSON of one member, and what such a text is where it is plain.
-_BEFORE = '{"message":'
-_PLAIN = re.compile(_BEFORE + r' ?"([ !#-\[\]-~]+)"\}')
+_ALL_ROWIDS = (-(1 << 63), (1 << 63) - 1)
+_NULL = -(1 << 62)
+#: Start of a text that is a JSON object with one member, and the pattern of such a text that the C
+#: part unpacks.
+_JSON_START = '{"message":'
+_PLAIN_JSON = re.compile(_JSON_START + r' ?"([ !#-\[\]-~]+)"\}')
+#: Values of the column ``kind`` that the C part selects.
+_KINDS = (59, 60, 61, 62)
+_SELECTED: Any = {"kind": 2, "kinds": _KINDS}
 
 
-def _made(path: Path, page_bytes: int, chance: random.Random) -> None:
-    """Write a file of one table: numbers of all sizes, texts that overflow, deleted rows."""
+def _write_database(path: Path, page_bytes: int, chance: random.Random) -> None:
+    """Write a file with one table: numbers of all sizes, overflowing texts, deleted rows."""
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"PRAGMA page_size = {page_bytes}")
         database.execute("CREATE TABLE t (a INT, x BLOB, kind INT, name TEXT, b INT)")
@@ -52,122 +55,131 @@ def _made(path: Path, page_bytes: int, chance: random.Random) -> None:
             text = "forward " * chance.choice([0, 1, 2, 3, 40, 300])
             text = chance.choice([text, f'{{"message": "{text}"}}'])
             bits = chance.choice([1, 7, 8, 16, 24, 32, 48, 62])
-            values = (
-                chance.getrandbits(bits),
-                b"x" * chance.randrange(9),
-                chance.randrange(59, 63),
-            )
-            database.execute(
-                "INSERT INTO t VALUES (?, ?, ?, ?, ?)", (*values, text, -chance.getrandbits(bits))
-            )
+            first, blob = chance.getrandbits(bits), b"x" * chance.randrange(9)
+            row = (first, blob, chance.randrange(59, 63), text, -chance.getrandbits(bits))
+            database.execute("INSERT INTO t VALUES (?, ?, ?, ?, ?)", row)
         database.execute("DELETE FROM t WHERE rowid % 7 = 3")
 
 
-def _damaged(raw: bytes, page_bytes: int, chance: random.Random) -> bytes:
+def _damage_pages(raw: bytes, page_bytes: int, chance: random.Random) -> bytes:
+    """Replace bytes in any page but the first, whose schema only SQLite reads."""
     damaged = bytearray(raw)
     for _ in range(chance.choice([1, 1, 1, 2, 3, 8])):
-        # The first page holds the schema; SQLite alone reads that.
         page = page_bytes * chance.randrange(1, len(raw) // page_bytes)
-        at = page + chance.choice([chance.randrange(page_bytes), chance.randrange(40)])
-        replace_byte(damaged, at, chance)
+        offset = chance.choice([chance.randrange(page_bytes), chance.randrange(40)])
+        replace_byte(damaged, page + offset, chance)
     return bytes(damaged)
 
 
-def _by_sqlite(path: Path) -> list[tuple[object, ...]] | None:
-    """Return the rows; None where SQLite refuses."""
+def _query(path: Path, sql: str) -> list[tuple[Any, ...]] | None:
+    """Return the rows that SQLite reads, or None if it refuses the file."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:
-            query = "SELECT a, kind, b, name FROM t ORDER BY rowid"
-            return database.execute(query).fetchall()
+            return database.execute(sql).fetchall()
         except sqlite3.DatabaseError:
             return None
 
 
-def _some_by_sqlite(path: Path) -> list[list[object]]:
-    """Return the numbers of each fifth row."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
-        query = "SELECT a, kind, b FROM t WHERE rowid % 5 IN (2, -3) ORDER BY rowid"
-        rows = database.execute(query).fetchall()
-    return [[_MISSING if value is None else value for value in row] for row in rows]
+def _read_by_c_part(path: Path, page_bytes: int) -> list[list[Any]] | None:
+    """Return the rows that the C part reads, or None if it leaves the file to SQLite.
 
-
-def _directly(path: Path, page_bytes: int) -> list[list[Any]] | None:
-    """Return what is to be expected of these rows as the C part reads it, or None."""
-    columns = np.array([(i, MISSING, _MISSING, 0) for i in (0, 2, 4)], np.int64)
+    Returns:
+        All rows with plain JSON texts unpacked, and the rows of some kinds with all texts.
+    """
+    columns = np.array([(column, MISSING, _NULL, 0) for column in (0, 2, 4)], np.int64)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, page_bytes, page_bytes, path.stat().st_size // page_bytes)
         pages = PageTable.of(Pages(file), 2, columns, {})
         if pages is None:
             return None
-        numbers = pages.rows(*_EVERYTHING)
-        some = pages.chosen(np.arange(-3, _ROWS + 9, 5))
-        if numbers is not None and (some is None or some.T.tolist() != _some_by_sqlite(path)):
-            sys.exit(f"{path}: rows that are chosen by their numbers are others")
-        table = partial(pages.named, 3)
-        kinds: Any = {"kind": 2, "kinds": (59, 60, 61, 62)}
-        lengths: Any = {"start": 0, "end": 4}
-        times: Any = lengths | {"thread": 0, "threads": tuple(range(-200, 200))}
-        times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000], (0, 2) * 400)}
-        every_leaf = table(("*",), **kinds, **times)
-        if table(("*ward*", "f*x"), **lengths) and every_leaf:
-            long_leaves = table(("*",), **kinds, **times)
-            if long_leaves is None or long_leaves[1] != every_leaf[1]:
-                sys.exit(f"{path}: leaves with rows that last are skipped")
-        table(("*",), **kinds, id=0, ids=None)
-        every = table((), before=_BEFORE), table(("*",), **kinds)
+        numbers = pages.rows(*_ALL_ROWIDS)
+        if numbers is not None:
+            _check_chosen_rows(path, pages)
+        _check_skipped_leaves(path, pages)
+        results = pages.named(3, (), before=_JSON_START), pages.named(3, ("*",), **_SELECTED)
     finally:
         os.close(descriptor)
-    if numbers is None or None in every:
+    if numbers is None or None in results:
         return None
-    decoded = [unpacked(rows) for rows in every if rows]
     return [
         [
             (*row, None if text < 0 else texts[text])
-            for *row, text in zip(*values.tolist(), number.tolist(), strict=True)
+            for *row, text in zip(*values.tolist(), text_ids.tolist(), strict=True)
         ]
-        for values, number, texts in decoded
+        for values, text_ids, texts in (unpacked(rows) for rows in results if rows)
     ]
 
 
-def _expected(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Return what the C part must give of rows: plain members of all; those of four kinds."""
-    rows = [(*(_MISSING if value is None else value for value in row[:3]), row[3]) for row in rows]
-    plain = [_PLAIN.fullmatch(row[3]) if isinstance(row[3], str) else None for row in rows]
+def _check_chosen_rows(path: Path, pages: PageTable) -> None:
+    """Compare rows that are read by their numbers with SQLite; end the run if they differ."""
+    sql = "SELECT a, kind, b FROM t WHERE rowid % 5 IN (2, -3) ORDER BY rowid"
+    expected = [
+        [_NULL if value is None else value for value in row] for row in _query(path, sql) or ()
+    ]
+    chosen = pages.chosen(np.arange(-3, _ROWS + 9, 5))
+    if chosen is None or chosen.T.tolist() != expected:
+        sys.exit(f"{path}: rows that are chosen by their numbers differ")
+
+
+def _check_skipped_leaves(path: Path, pages: PageTable) -> None:
+    """Check that leaves with long rows are not skipped; end the run if one is."""
+    lengths: Any = {"start": 0, "end": 4}
+    times: Any = lengths | {"thread": 0, "threads": tuple(range(-200, 200))}
+    times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000], (0, 2) * 400)}
+    every_leaf = pages.named(3, ("*",), **_SELECTED, **times)
+    if pages.named(3, ("*ward*", "f*x"), **lengths) and every_leaf:
+        long_leaves = pages.named(3, ("*",), **_SELECTED, **times)
+        if long_leaves is None or long_leaves[1] != every_leaf[1]:
+            sys.exit(f"{path}: leaves with long rows are skipped")
+    pages.named(3, ("*",), **_SELECTED, id=0, ids=None)
+
+
+def _expect(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Return the rows of SQLite in the form of :func:`_read_by_c_part`."""
+    numbers = [[_NULL if value is None else value for value in row[:3]] for row in rows]
+    texts = [row[3] for row in rows]
+    messages = [_PLAIN_JSON.fullmatch(text) if isinstance(text, str) else None for text in texts]
     return [
-        [(*row[:3], found and found[1]) for row, found in zip(rows, plain, strict=True)],
-        [row for row in rows if row[1] in {59, 60, 61, 62} and row[3] is not None],
+        [(*row, match and match[1]) for row, match in zip(numbers, messages, strict=True)],
+        [
+            (*row, text)
+            for row, text in zip(numbers, texts, strict=True)
+            if row[1] in _KINDS and text is not None
+        ],
     ]
 
 
 def _fuzz(seconds: float, seed: int) -> Counter[str]:
+    """Compare damaged files for a time; end the run at the first difference."""
     counts: Counter[str] = Counter()
-    until = time.monotonic() + seconds
+    end_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.sqlite"
-        while time.monotonic() < until:
+        while time.monotonic() < end_s:
             chance = random.Random(seed)
             page_bytes = chance.choice([512, 512, 1024, 4096, 65536])
             path.unlink(missing_ok=True)
-            _made(path, page_bytes, chance)
+            _write_database(path, page_bytes, chance)
             raw = path.read_bytes()
             for _ in range(200):
-                path.write_bytes(_damaged(raw, page_bytes, chance))
-                decoded, rows = _directly(path, page_bytes), _by_sqlite(path)
+                path.write_bytes(_damage_pages(raw, page_bytes, chance))
+                decoded = _read_by_c_part(path, page_bytes)
+                rows = _query(path, "SELECT a, kind, b, name FROM t ORDER BY rowid")
                 counts["files"] += 1
                 counts["left to SQLite"] += decoded is None
                 counts["refused by SQLite"] += rows is None
-                if decoded is not None and decoded != (rows and _expected(rows)):
+                if decoded is not None and decoded != (rows and _expect(rows)):
                     kept = Path(tempfile.gettempdir()) / f"fuzz-{seed}.sqlite"
                     kept.write_bytes(path.read_bytes())
-                    sys.exit(f"seed {seed}: what is decoded differs; see {kept}")
+                    sys.exit(f"seed {seed}: the C part and SQLite differ; see {kept}")
             seed += 1
     return counts
 
 
-def sanitized() -> Library:
-    """Return the C part under the sanitizers: compile it, and start the script again with them."""
+def _load_sanitized() -> Library:
+    """Return the C part with sanitizers; compile it and restart the script with them if needed."""
     built = os.environ.get(_SANITIZED)
     if built is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -193,12 +205,12 @@ def sanitized() -> Library:
 
 
 def main() -> None:
-    """Fuzz for some seconds from a seed on."""
+    """Fuzz for a number of seconds, starting with a seed."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    functions = sanitized()
+    functions = _load_sanitized()
     # Decode with this library instead of the installed one.
-    library._loaded = lambda: functions  # type: ignore[assignment]  # a plain function will do
+    library._loaded = lambda: functions  # type: ignore[assignment]  # a function without a cache
     for what, count in _fuzz(seconds, seed).items():
         print(f"{count:10,} {what}")
 

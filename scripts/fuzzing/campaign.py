@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,24 +62,20 @@ class Counts:
             yield f"{count:>9,}  {kind}: {problem} (seeds {seeds})"
 
 
-def run_campaign(
-    request: Request, jobs: int, report: Callable[[Answer], None], max_s: float = math.inf
-) -> None:
+def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) -> None:
     """Run all inputs of a request.
 
     Args:
         request: Seeds of all inputs. Each worker gets a separate folder.
         jobs: Number of concurrent worker processes.
         report: Callback for each input, called by one thread at a time.
-        max_s: Time after which no further batch starts, in seconds.
     """
-    end_s = time.monotonic() + max_s
     lock = threading.Lock()
     seeds = iter(request.seeds)
 
     def next_batch() -> tuple[int, ...]:
         with lock:
-            return tuple(islice(seeds, _BATCH if time.monotonic() < end_s else 0))
+            return tuple(islice(seeds, _BATCH))
 
     def take(answer: Answer) -> None:
         with lock:
