@@ -1,9 +1,9 @@
-"""Write planted profiles: ``python scripts/make_fixture.py [options] DIRECTORY``.
+"""Write synthetic profiles: ``python scripts/make_fixture.py [options] DIRECTORY``.
 
-``--all fixtures`` writes the fixtures of the repository again, byte for byte, with their README.
+``--all fixtures`` writes the fixtures of the repository and their README, byte for byte the same.
 Every field of ``tests.planting.Planting`` is an option (``--late-stage 2``); ``--recipe 1f1b``
-starts from one of the fixtures. The truth is written beside the exports; its shape is described
-in ``tests/planting/truth.py``.
+starts from one of the fixtures. The truth is written next to the exports;
+``tests/planting/truth.py`` describes its format.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from tests.planting.options import CHOICES
 
 @dataclass(frozen=True)
 class Recipe:
-    """A fixture: what it shows, and how it is planted."""
+    """A fixture: a description, and the properties of the run."""
 
     summary: str
     planting: Planting
 
 
-#: The fixtures, by folder.
+#: The fixtures, keyed by the name of their folder.
 RECIPES = {
     "1f1b": Recipe(
-        "1F1B on one server of four GPUs, backward twice as long as forward, free transfers, "
-        "a barrier before each optimizer; the textbook case (p-1)/(m+p-1) = 3/11 on every rank",
+        "1F1B on one server with four GPUs. Backwards take twice as long as forwards, transfers "
+        "take no time, and a barrier precedes each optimizer step. This is the textbook case: the "
+        "bubble ratio is (p-1)/(m+p-1) = 3/11 on every rank.",
         Planting(iterations=3, kernels=2, kernel_gap_ns=20_000, barrier=True),
     ),
     "zb-h2": Recipe(
-        "ZB-H2 on two servers of four GPUs, iterations back to back without a barrier, so that "
-        "they overlap and no GPU idles between the first and the last one; the published case: "
-        "no bubble by stage and by period, 7/55 by schedule",
+        "ZB-H2 on two servers with four GPUs each. Iterations follow each other without a barrier "
+        "and overlap, so no GPU is idle between the first and the last iteration. As published, "
+        "the ratios `stage` and `period` are 0 and `schedule` is 7/55.",
         Planting(
             schedule="zb-h2",
             stages=8,
@@ -54,8 +55,9 @@ RECIPES = {
         ),
     ),
     "zb-v": Recipe(
-        "ZB-V on one server, one export a rank, every process sees device 0; registered strings, "
-        "backward launched by pt_autograd_0, transfers of 20 us, a jitter of 5 %, library ranges",
+        "ZB-V on one server, with one export per rank. Every process sees device 0, strings are "
+        "registered, the thread pt_autograd_0 launches backwards, transfers take 20 us, durations "
+        "vary by 5 %, and there are library ranges.",
         Planting(
             schedule="zb-v",
             iterations=2,
@@ -75,7 +77,7 @@ RECIPES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plant what the command line asks for."""
+    """Write the profiles of the command line."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.all:
@@ -102,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("directory", type=Path, help="where to write; made if it does not exist")
+    parser.add_argument("directory", type=Path, help="folder to write to; created if missing")
     parser.add_argument("--all", action="store_true", help="write every fixture of the repository")
     parser.add_argument("--recipe", choices=sorted(RECIPES), help="start from this fixture")
     for field in fields(Planting):
@@ -111,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _option(field: Field[Any]) -> dict[str, Any]:
-    """Return how argparse reads that field; absent options stay None."""
+    """Return the arguments of the option for a field. Options that are not given stay None."""
     if isinstance(field.default, bool):
         return {"action": argparse.BooleanOptionalAction, "default": None}
     if isinstance(field.default, tuple):
@@ -124,7 +126,7 @@ def _write_truth(truth: Truth, directory: Path) -> None:
 
 
 def write_all(directory: Path) -> None:
-    """Write every fixture into a folder of its name, and the README that lists them."""
+    """Write every fixture into a folder with its name, and the README that lists them."""
     sections = []
     for name, recipe in RECIPES.items():
         truth = plant(recipe.planting, directory / name)
@@ -135,10 +137,10 @@ def write_all(directory: Path) -> None:
 
 _INTRODUCTION = """# Fixtures
 
-Planted, not measured: a simulated pipeline written in the tables of a real Nsight Systems export
-(schema 3.25.0), with the true spans and ratios beside it in `truth.json`, whose shape is described
-in `tests/planting/truth.py`. Each has its own folder, a directory that bubbleviz can be given.
-The same command writes the same bytes (with another SQLite library, the same content):
+Each folder contains a synthetic run: a simulated pipeline, written in the tables of an Nsight
+Systems export (schema 3.25.0). `truth.json` contains the true operations and ratios;
+`tests/planting/truth.py` describes its format. bubbleviz can analyze each folder. This command
+writes the same bytes again (the same content with another version of SQLite):
 
     python scripts/make_fixture.py --all fixtures
 
@@ -146,7 +148,7 @@ The same command writes the same bytes (with another SQLite library, the same co
 
 
 def _section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> str:
-    """Return the README's section of one fixture."""
+    """Return the section of the README about a fixture."""
     default = Planting()
     changed = {
         field.name: getattr(recipe.planting, field.name)
@@ -157,7 +159,7 @@ def _section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> str:
     lines = [
         f"## {name}",
         "",
-        recipe.summary + ".",
+        recipe.summary,
         "",
         f"    python scripts/make_fixture.py fixtures/{name} {options}",
         "",
