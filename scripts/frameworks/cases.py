@@ -1,6 +1,6 @@
-"""Cases: which schedule of which framework trains which job, and what must come out.
+"""Cases: a schedule of a framework, the job that it trains, and the expected result.
 
-Only the standard library is imported, since every environment reads this.
+This module imports only the standard library, since every environment imports it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from scripts.proving.jobs import Job
 
-#: File of a run whose ranks have trained a batch without annotations.
+#: File that is created when the ranks have trained a batch without annotations.
 PLAIN = "plain"
 MEGATRON, TORCH, DEEPSPEED = "megatron", "torch_pipelining", "deepspeed"
 
@@ -19,15 +19,15 @@ class Case:
     """A schedule of a framework, and the job that it trains.
 
     Attributes:
-        name: for people, tables and folders.
-        framework: as :mod:`bubbleviz.annotate` calls it.
-        job: placement of stages and what they take.
-        recognised: the schedule that the order must be found to be; empty where it has no name.
-        schedule: as the framework calls it; empty where there is nothing to choose.
-        forward_only: whether nothing goes backward.
-        options: of the framework's schedule or configuration.
-        since: the first version of the framework that has it.
-        planned: name of a schedule whose plan bubbleviz writes, for the framework to run.
+        name: Name on the command line, in the output and of the folder.
+        framework: Name of the framework in :mod:`bubbleviz.annotate`.
+        job: Placement and times of the stages.
+        recognised: Schedule that bubbleviz must recognize, or "" if the order has no name.
+        schedule: The framework's name of the schedule, or "" if it has only one.
+        forward_only: Whether there are no backwards.
+        options: Options of the framework's schedule or configuration.
+        since: First version of the framework that supports the case.
+        planned: Schedule whose order bubbleviz writes for the framework, or "".
     """
 
     name: str
@@ -42,21 +42,21 @@ class Case:
 
     @property
     def chunks(self) -> int:
-        """Virtual stages a rank."""
+        """Number of virtual stages per rank."""
         return len(self.job.placement) // self.job.ranks
 
 
 def _job(
     placement: tuple[int, ...], microbatches: int, *, uneven: bool = False, ms: float = 160.0
 ) -> Job:
-    """Return a job whose stages differ; with uneven ones, the ends take twice as long.
+    """Return a job whose stages take slightly different times.
 
     Args:
-        placement: rank of each stage.
-        microbatches: m.
-        uneven: whether the first and the last stage take twice as long.
-        ms: of a forward and its backward. The more a framework does around its layers, the longer
-            they must sleep for what it does not to matter.
+        placement: Rank of each stage.
+        microbatches: Number of microbatches.
+        uneven: Whether the first and the last stage take twice as long.
+        ms: Time of a forward and its backward. It must be long compared with the overhead of the
+            framework.
     """
     count = len(placement)
     last = count - 1
@@ -83,9 +83,9 @@ _LONG, _LONG_TWO, _LONG_V = (_job(p, 8, ms=240.0) for p in (tuple(range(4)), _lo
 _UNEVEN, _UNEVEN_TWO = (_job(p, 8, uneven=True) for p in (tuple(range(4)), _looped(4)))
 _LONG_UNEVEN = _job(tuple(range(4)), 8, uneven=True, ms=240.0)
 _P2P = (("overlap_p2p_comm", True), ("batch_p2p_comm", False))
-#: Megatron-Core runs a forward beside a backward, in one step.
+#: Option of Megatron-Core that runs a forward next to a backward, in one step.
 OVERLAP = "overlap_moe_expert_parallel_comm"
-#: Megatron-Core opens its own NVTX ranges: warmup, steady, cooldown, and those of transfers.
+#: Megatron-Core opens its own NVTX ranges for warmup, steady state, cooldown and transfers.
 OWN_RANGES = "nvtx_ranges"
 
 _MEGATRON = (
@@ -108,7 +108,7 @@ _MEGATRON = (
         _LONG_TWO,
         "combined-1f1b",
         options=(*_P2P, (OVERLAP, True)),
-        # 0.16 takes GPTModel alone.
+        # Version 0.16 supports GPTModel only.
         since=(0, 19),
     ),
     Case("1F1B, forward only", MEGATRON, _ONE, "", forward_only=True),
@@ -121,7 +121,7 @@ _TORCH = (
     Case("interleaved 1F1B", TORCH, _TWO, "interleaved-1f1b", "Interleaved1F1B"),
     Case("looped BFS", TORCH, _TWO, "looped-bfs", "LoopedBFS"),
     Case("interleaved zero bubble", TORCH, _LONG_TWO, "interleaved-zb", "InterleavedZeroBubble"),
-    # Up to 2.10 a rank sends to itself where a V turns, which gloo refuses.
+    # Up to 2.10, a rank sends to itself at the turn of the V, which gloo refuses.
     Case("ZB-V", TORCH, _LONG_V, "zb-v", "ZBVZeroBubble", since=(2, 11)),
     Case("DualPipeV", TORCH, _LONG_V, "dualpipev", "DualPipeV", since=(2, 11)),
     Case("GPipe, forward only", TORCH, _ONE, "", "GPipe", forward_only=True, since=(2, 8)),
@@ -142,7 +142,8 @@ _DEEPSPEED = (
     Case("forward only", DEEPSPEED, _LONG, "", forward_only=True),
 )
 CASES = (*_MEGATRON, *_TORCH, *_DEEPSPEED)
-#: What runs in a minute: two ranks. Megatron-Core interleaves on two with P2P overlapped alone.
+#: Cases with two ranks, which take a minute. On two ranks, Megatron-Core interleaves correctly only
+#: if P2P communication is overlapped.
 _SHORT, _SHORT_TWO = _job((0, 1), 4, ms=200.0), _job(_looped(2), 4, ms=200.0)
 QUICK = tuple(
     replace(case, job=_SHORT if case.chunks == 1 else _SHORT_TWO)

@@ -1,4 +1,4 @@
-"""Hold what bubbleviz says of a run against what its stages wrote down themselves."""
+"""Compares bubbleviz's reports of a run with the log of its stages."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.operations.jsonl.sessions import read_session
 from scripts.frameworks.cases import Case
 
-#: Points of the ratio ``schedule`` between truth and report, and between report and profiler.
+#: Maximum error of the ratio ``schedule`` in points, and difference from PyTorch's profiler.
 _POINTS, _POINTS_OF_PROFILER = 0.5, 1.0
-#: How much longer than its stage worked an operation may be in the median: layers and framework.
+#: Maximum median of the excess length of operations over the work of their stage, as a share.
 _LONGER = 0.03
-#: Which parts of a stage an operation runs; PyTorch runs both halves of a first stage's in its W.
+#: Parts of a stage that an operation may run. PyTorch runs both halves of the first stage's
+#: backward in its W.
 _PARTS = {Phase.F: {"F"}, Phase.B: {"B"}, Phase.W: {"W", "B"}, Phase.BW: {"B", "W"}}
 _PARTS[Phase.FB] = {"F", "B", "W"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out.
+    """The result of checking a run.
 
     Attributes:
-        wrong: what does not hold, one sentence each.
-        longer: share by which operations are longer than their stage worked, in the median.
-        points: difference of ``schedule`` to the truth, the median of iterations, in points.
-        points_of_profiler: the same to PyTorch's profile of iterations that both recorded.
+        wrong: Failed checks, one sentence each.
+        longer: Median excess length of operations over the work of their stage, as a share.
+        points: Median error of ``schedule`` over iterations, in points.
+        points_of_profiler: Median difference of ``schedule`` from PyTorch's profile, in points.
     """
 
     wrong: tuple[str, ...]
@@ -60,12 +61,12 @@ class _Work:
 
 
 def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
-    """Return what came out of a run that :mod:`scripts.frameworks.ranks` wrote to a folder.
+    """Check a run that :mod:`scripts.frameworks.ranks` wrote to a folder.
 
     Args:
-        case: that was run.
-        folder: of the run.
-        wider: factor of the limits of times, infinity on a machine that does much else.
+        case: The case.
+        folder: Folder of the run.
+        wider: Factor of the limits of times; infinity on a busy machine.
     """
     ranks = [
         json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8"))
@@ -74,39 +75,44 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
     plan = folder / "plan.csv" if case.planned else None
     report = bubbleviz.analyze(folder / "recording", plan=plan)
     worked = [
-        _Work(_iteration(of, part[3]), of["rank"], *part) for of in ranks for part in of["worked"]
+        _Work(_find_iteration(of, part[3]), of["rank"], *part)
+        for of in ranks
+        for part in of["worked"]
     ]
     wrong = [
-        f"rank {of['rank']}: {said}"
+        f"rank {of['rank']}: {problem}"
         for of in ranks
-        for said in (
-            "" if of["unchanged"] else "losses or weights are others than without annotations",
+        for problem in (
+            "" if of["unchanged"] else "losses or weights differ from a run without annotations",
             f"still wrapped: {', '.join(of['left'])}" if of["left"] else "",
         )
-        if said
+        if problem
     ]
-    wrong += _named(report, worked)
-    wrong += _transferred(case, folder / "recording", worked)
-    wrong += _recognised(case, report, len(ranks[0]["spans"]))
-    wrong += _iterations(report, ranks)
-    points = _points(report, worked)
+    wrong += _check_names(report, worked)
+    wrong += _check_transfers(case, folder / "recording", worked)
+    wrong += _check_order(case, report, len(ranks[0]["spans"]))
+    wrong += _check_iterations(report, ranks)
+    points = _schedule_error(report, worked)
     if not points <= wider * _POINTS:
         wrong.append(f"schedule is off by {points:.2f} points")
-    longer = _longer(report, worked)
+    longer = _excess_length(report, worked)
     if not longer <= wider * _LONGER:
-        wrong.append(f"operations are {longer:.1%} longer than their stages worked")
-    of_profiler, differing = _beside_the_profiler(case, folder, plan, wider)
-    wrong += differing
+        wrong.append(f"operations are {longer:.1%} longer than the work of their stages")
+    of_profiler, differences = _compare_with_profiler(case, folder, plan, wider)
+    wrong += differences
     return Outcome(tuple(dict.fromkeys(wrong)), longer, points, of_profiler)
 
 
-def _iteration(of_rank: dict[str, Any], start_ns: int) -> int:
-    begun = [span[0] for span in of_rank["spans"]]
-    return int(np.searchsorted(begun, start_ns, side="right")) - 1
+def _find_iteration(log: dict[str, Any], start_ns: int) -> int:
+    """Return the iteration of a rank in which a time lies."""
+    starts_ns = [span[0] for span in log["spans"]]
+    return int(np.searchsorted(starts_ns, start_ns, side="right")) - 1
 
 
-def _inside(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[tuple[int, list[_Work]]]:
-    """Yield each F and backward of a report, with what worked inside it."""
+def _work_of_operations(
+    report: bubbleviz.Report, worked: list[_Work]
+) -> Iterator[tuple[int, list[_Work]]]:
+    """Yield the row of each F and backward of a report, with the work inside it."""
     operations = report.operations
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED))
     by_rank: dict[int, list[_Work]] = defaultdict(list)
@@ -115,16 +121,16 @@ def _inside(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[tuple[int
     numbers = [rank.number for rank in report.ranks]
     for row in rows.tolist():
         start, end = int(operations.start_ns[row]), int(operations.end_ns[row])
-        mine = by_rank[numbers[int(operations.rank[row])]]
-        yield row, [part for part in mine if start <= part.start_ns and part.end_ns <= end]
+        work = by_rank[numbers[int(operations.rank[row])]]
+        yield row, [part for part in work if start <= part.start_ns and part.end_ns <= end]
 
 
-def _named(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[str]:
-    """Say which operations have another name, stage, microbatch or iteration than was worked in."""
+def _check_names(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[str]:
+    """Yield the operations whose phase, stage, microbatch or iteration differs from the log."""
     operations = report.operations
-    held: Counter[_Work] = Counter()
-    for row, parts in _inside(report, worked):
-        held.update(parts)
+    n_operations: Counter[_Work] = Counter()
+    for row, parts in _work_of_operations(report, worked):
+        n_operations.update(parts)
         phase = Phase(int(operations.phase[row]))
         stage, number = int(operations.virtual_stage[row]), int(operations.microbatch[row])
         what = f"{phase.label} of microbatch {number} on stage {stage}"
@@ -137,17 +143,17 @@ def _named(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[str]:
                 )
             if part.phase not in _PARTS[phase] or there not in both:
                 yield f"{what} ran {part.phase}{part.microbatch} on stage {part.stage}"
-        # PyTorch's first stage has nothing to do in its B.
+        # The first stage does nothing in its B with PyTorch.
         if not parts and not (phase is Phase.B and stage == 0):
-            yield f"{what}: nothing worked in it"
-    lost = [part for part in worked if held[part] != 1]
+            yield f"{what}: no work inside"
+    lost = [part for part in worked if n_operations[part] != 1]
     if lost:
-        yield f"{len(lost)} of {len(worked)} parts are in no operation, or several: {lost[0]}"
+        yield f"{len(lost)} of {len(worked)} parts are in no operation or in several: {lost[0]}"
 
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A recorded transfer; ``places`` are its (virtual stage, microbatch), one or two."""
+    """A recorded transfer; ``places`` has one or two pairs (virtual stage, microbatch)."""
 
     phase: Phase
     places: tuple[tuple[int, int], ...]
@@ -156,73 +162,75 @@ class _Transfer:
     end_ns: int
 
 
-def _transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]]]:
-    """Yield rank, iteration and transfers of each recorded iteration, also without any."""
+def _read_transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]]]:
+    """Yield the rank, the iteration and the transfers of each recorded iteration."""
     for file in recording.iterdir():
         session = read_session(str(file), unwatched)
-        own, named = session.stretch.operations, understand(session.names, built_in()["bubbleviz"])
-        found: list[list[_Transfer]] = [[] for _ in session.stretch.iterations.number]
-        for row in np.flatnonzero(np.isin(named.phase[own.name_id], TRANSFERS)).tolist():
-            name = own.name_id[row]
+        operations = session.stretch.operations
+        named = understand(session.names, built_in()["bubbleviz"])
+        of_iteration: list[list[_Transfer]] = [[] for _ in session.stretch.iterations.number]
+        for row in np.flatnonzero(np.isin(named.phase[operations.name_id], TRANSFERS)).tolist():
+            name = operations.name_id[row]
             places = (
                 (int(named.stage[name]), int(named.microbatch[name])),
                 (int(named.second_stage[name]), int(named.second_microbatch[name])),
             )
-            found[own.iteration[row]].append(
+            of_iteration[operations.iteration[row]].append(
                 _Transfer(
                     Phase(int(named.phase[name])),
                     tuple(place for place in places if min(place) >= 0),
-                    bool(own.launches[row]),
-                    int(own.host_start_ns[row]),
-                    int(own.host_end_ns[row]),
+                    bool(operations.launches[row]),
+                    int(operations.host_start_ns[row]),
+                    int(operations.host_end_ns[row]),
                 )
             )
-        for number, transfers in enumerate(found):
+        for number, transfers in enumerate(of_iteration):
             yield session.header.rank, number, transfers
 
 
-def _transferred(case: Case, recording: Path, worked: list[_Work]) -> Iterator[str]:
-    """Say which transfers are named after what they do not carry, and which inputs none brings.
+def _check_transfers(case: Case, recording: Path, worked: list[_Work]) -> Iterator[str]:
+    """Yield the transfers with wrong names, and the inputs that no transfer brings.
 
-    What a transfer sends was made by one of the last two operations before it; what it brings is
-    worked on later, and where it waits was sent before it ended.
+    A transfer sends the result of one of the last two operations before it. It receives the input
+    of a later operation, and if it waits, it ends after that input was sent.
     """
-    at, ends = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
-    # A gradient is there once B is done, whether W follows or not.
+    placement, ends = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
+    # The gradient is complete after B, whether W follows or not.
     parts = [part for part in worked if part.phase != "W"]
     runs = {(p.iteration, p.phase, p.stage, p.microbatch): p for p in parts}
-    for rank, number, transfers in _transfers(recording):
-        mine = [p for p in parts if (p.rank, p.iteration) == (rank, number)]
-        lacking = {
+    for rank, number, transfers in _read_transfers(recording):
+        work = [p for p in parts if (p.rank, p.iteration) == (rank, number)]
+        missing = {
             (p.phase, p.stage, p.microbatch)
-            for p in mine
-            if p.stage != ends[p.phase] and at[p.stage + (-1 if p.phase == "F" else 1)] != rank
+            for p in work
+            if p.stage != ends[p.phase]
+            and placement[p.stage + (-1 if p.phase == "F" else 1)] != rank
         }
-        wanted = frozenset(lacking)
+        required = frozenset(missing)
         for transfer in transfers:
-            ended = sorted(p.end_ns for p in mine if p.end_ns <= transfer.start_ns)[-2:]
-            made = {(f"SEND_{p.phase}", p.stage, p.microbatch) for p in mine if p.end_ns in ended}
+            ended = sorted(p.end_ns for p in work if p.end_ns <= transfer.start_ns)[-2:]
+            made = {(f"SEND_{p.phase}", p.stage, p.microbatch) for p in work if p.end_ns in ended}
             for stage, microbatch in transfer.places or [(-1, -1)]:
                 brought = set()
                 for way, step in (("F", -1), ("B", 1)):
                     input_ = way, stage, microbatch
-                    if input_ in wanted and transfer.phase.label in {f"RECV_{way}", "SEND_RECV"}:
+                    if input_ in required and transfer.phase.label in {f"RECV_{way}", "SEND_RECV"}:
                         user = runs[(number, *input_)]
                         sent_ns = runs[number, way, stage + step, microbatch].end_ns
                         if transfer.start_ns <= user.start_ns and (
                             transfer.launches or sent_ns <= transfer.end_ns <= user.start_ns
                         ):
                             brought.add(input_)
-                lacking -= brought
+                missing -= brought
                 both = transfer.phase is Phase.SEND_RECV
                 kinds = ("SEND_F", "SEND_B") if both else (transfer.phase.label,)
                 if not brought and not made & {(kind, stage, microbatch) for kind in kinds}:
                     yield f"rank {rank}: {transfer} carries nothing of microbatch {microbatch}"
-        for way, stage, microbatch in sorted(lacking):
+        for way, stage, microbatch in sorted(missing):
             yield f"rank {rank}: no transfer brings {way}{microbatch} of stage {stage} its input"
 
 
-def _recognised(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
+def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
     whole = [(i.complete, i.microbatches) for i in report.iterations]
     if whole != [(True, case.job.microbatches)] * iterations:
         yield f"iterations are (complete, microbatches) {whole}, not {iterations}"
@@ -234,46 +242,46 @@ def _recognised(case: Case, report: bubbleviz.Report, iterations: int) -> Iterat
             or case.recognised not in (schedule.name, *schedule.also)
         ):
             found = "" if schedule is None else schedule.name or schedule.reason
-            yield f"the order is not recognised as {case.recognised} ({found})"
+            yield f"the order is recognized as {found or None}, not {case.recognised}"
     steps = int((report.operations.phase == Phase.OPTIMIZER).sum())
     if not case.forward_only and steps != iterations * case.job.ranks:
-        yield f"{steps} steps of optimizers are named, not one a rank and iteration"
+        yield f"{steps} optimizer steps instead of one per rank and iteration"
     if any(rank.stage != rank.number for rank in report.ranks):
         yield f"ranks are on stages {[(rank.number, rank.stage) for rank in report.ranks]}"
 
 
-def _iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> Iterator[str]:
-    """Say which iterations begin or end where no rank began or ended one."""
+def _check_iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the iterations that exceed the iterations of the training loop."""
     for number, iteration in enumerate(report.iterations):
         begun = min(of["spans"][number][0] for of in ranks)
         ended = max(of["spans"][number][1] for of in ranks)
         if not begun <= iteration.start_ns <= iteration.end_ns <= ended:
             yield (
-                f"iteration {number} is {iteration.start_ns - begun} ns after its beginning, to "
-                f"{iteration.end_ns - ended} ns after its end"
+                f"iteration {number} starts {iteration.start_ns - begun} ns after the loop's, and "
+                f"ends {iteration.end_ns - ended} ns after it"
             )
 
 
-def _points(report: bubbleviz.Report, worked: list[_Work]) -> float:
-    """Return how far ``schedule`` is from its definition, applied to the truth, in the median."""
+def _schedule_error(report: bubbleviz.Report, worked: list[_Work]) -> float:
+    """Return the median error of ``schedule`` in points; the log of the stages is the truth."""
     differences = []
     for number, iteration in enumerate(report.iterations):
-        parts = _whole([part for part in worked if part.iteration == number])
+        parts = _merge_backwards([part for part in worked if part.iteration == number])
         window = max(part.end_ns for part in parts) - min(part.start_ns for part in parts)
         busy = sum(part.end_ns - part.start_ns for part in parts)
         truth = 1 - busy / window / len(report.ranks)
-        differences.append(100 * abs(truth - _schedule(iteration)))
+        differences.append(100 * abs(truth - _schedule_ratio(iteration)))
     return statistics.median(differences)
 
 
-def _schedule(iteration: Iteration) -> float:
-    """Return an iteration's ratio; not a number where it has none, which is within no limit."""
+def _schedule_ratio(iteration: Iteration) -> float:
+    """Return the ratio ``schedule`` of an iteration, or NaN, which exceeds every limit."""
     value = iteration.ratios["schedule"].value
     return math.nan if value is None else value
 
 
-def _whole(parts: list[_Work]) -> list[_Work]:
-    """Return the parts with B and W of one backward as one, where nothing ran between them."""
+def _merge_backwards(parts: list[_Work]) -> list[_Work]:
+    """Return the parts with B and W merged if they follow each other."""
     whole: list[_Work] = []
     for part in sorted(parts, key=lambda part: (part.rank, part.start_ns)):
         last = whole[-1] if whole else None
@@ -287,34 +295,34 @@ def _whole(parts: list[_Work]) -> list[_Work]:
     return whole
 
 
-def _longer(report: bubbleviz.Report, worked: list[_Work]) -> float:
-    """Return by how much operations are longer than the sleep in them, in the median."""
+def _excess_length(report: bubbleviz.Report, worked: list[_Work]) -> float:
+    """Return the median excess length of operations over the work inside them, as a share."""
     operations = report.operations
     shares = [
         (operations.end_ns[row] - operations.start_ns[row])
-        / sum(part.end_ns - part.start_ns for part in _whole(parts))
+        / sum(part.end_ns - part.start_ns for part in _merge_backwards(parts))
         - 1
-        for row, parts in _inside(report, worked)
+        for row, parts in _work_of_operations(report, worked)
         if parts
     ]
     return float(np.median(shares)) if shares else math.nan
 
 
-def _beside_the_profiler(
+def _compare_with_profiler(
     case: Case, folder: Path, plan: Path | None, wider: float
 ) -> tuple[float, list[str]]:
-    """Return how far both recordings of the same iterations are apart, and what else differs."""
+    """Return the median difference of ``schedule`` in points, and sentences on differences."""
     recorded = bubbleviz.analyze(folder / "twice", plan=plan)
     traces = [folder / f"trace{rank}.json" for rank in range(case.job.ranks)]
-    # Older versions do not say that they are of one host.
+    # Traces of older versions do not name their host.
     traced = bubbleviz.analyze(traces, plan=plan, align="utc")
     wrong = []
-    if _order(recorded) != _order(traced):
-        wrong.append("PyTorch's profiler saw another order than the recording")
+    if _list_operations(recorded) != _list_operations(traced):
+        wrong.append("PyTorch's profile has another order than the recording")
     names = [report.schedule and report.schedule.name for report in (recorded, traced)]
     if names[0] != names[1]:
         wrong.append(f"the recording is {names[0]}, PyTorch's profile {names[1]}")
-    ratios = [list(map(_schedule, report.iterations)) for report in (recorded, traced)]
+    ratios = [list(map(_schedule_ratio, report.iterations)) for report in (recorded, traced)]
     if len(ratios[0]) != len(ratios[1]):
         return math.nan, [*wrong, f"iterations differ: {len(ratios[0])}, {len(ratios[1])}"]
     points = statistics.median(100 * abs(one - other) for one, other in zip(*ratios, strict=True))
@@ -323,8 +331,8 @@ def _beside_the_profiler(
     return points, wrong
 
 
-def _order(report: bubbleviz.Report) -> list[tuple[int, ...]]:
-    """Return rank, iteration, phase, microbatch and virtual stage of operations, in order."""
+def _list_operations(report: bubbleviz.Report) -> list[tuple[int, ...]]:
+    """Return rank, iteration, phase, microbatch and stage of operations, in launch order."""
     operations = report.operations
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED))
     rows = rows[np.lexsort((operations.host_start_ns[rows], operations.rank[rows]))]

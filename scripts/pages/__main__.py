@@ -1,7 +1,7 @@
-"""Build the site into ``build/site``: pages written by hand, the guides, and what they show.
+"""Build the site into ``build/site``: hand-written pages, guides, gallery and reference.
 
-The guides are those that ``bubbleviz guide`` shows; commands, options and docstrings are asked of
-the package; runs of the gallery are planted, analysed and drawn. A link to nothing fails.
+The reference is generated from the commands and docstrings of the package. The runs of the gallery
+are simulated, analyzed and drawn. A broken link fails the build.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from scripts.pages import gallery, reference
 
 ROOT = gallery.ROOT
 _HERE = Path(__file__).parent
-#: What is built from, and the site.
+#: Folders of the site's sources and of the site.
 _WORK, _SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-#: A formula of its own line, or one in a line of a page that has such.
+#: Formulas on separate lines, and formulas in the text of pages that have such lines.
 _BLOCK, _INLINE = re.compile(r"\$\$(.+?)\$\$", re.DOTALL), re.compile(r"\$([^$\n]+)\$")
 _SHOWN = re.compile(r"^<!-- screen: (bubbleviz .+) -->$", re.MULTILINE)
-#: A guide as text names it, which is a link here.
+#: A mention of a guide, which becomes a link.
 _GUIDE = re.compile(r"`bubbleviz guide ([a-z-]+)`")
 _REPOSITORY = "https://github.com/bubbleviz/bubbleviz/blob/main/"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the site, and print where it is; return the exit status."""
+    """Build the site and return the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/site", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="take the gallery of the last build")
+    parser.add_argument("--keep", action="store_true", help="keep the gallery of the last build")
     options = parser.parse_args(arguments)
     docs = _WORK / "docs"
     if not options.keep:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.copytree(_HERE / "docs", docs, dirs_exist_ok=True)
     if not options.keep or not (docs / "gallery").exists():
         for name in gallery.write(_WORK / "runs", docs):
-            print(f"planted and shown: {name}", flush=True)
+            print(f"gallery: {name}", flush=True)
     commands = reference.write(docs)
     _write_guides(docs)
     for page in docs.rglob("*.md"):
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = (_HERE / "mkdocs.yml").read_text(encoding="utf-8")
     pages = "".join(f"\n      - gallery/{one.name}.md" for one in gallery.RUNS)
     settings = settings.replace("- gallery/index.md", f"- gallery/index.md{pages}")
-    # A guide that has no place yet stands first.
+    # Guides that are not in mkdocs.yml come first.
     guides = {page.name for page in (docs / "guides").glob("*.md")}
     placed = set(re.findall(r"guides/([\w-]+\.md)", settings))
     pages = "".join(f"\n      - guides/{name}" for name in sorted(guides - placed))
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = settings.replace("- reference/index.md", f"- reference/index.md{pages}")
     (_WORK / "mkdocs.yml").write_text(settings, encoding="utf-8")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean"]
-    # Which successors its theme has is no concern of a build.
+    # The theme advertises its successor otherwise.
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run([*command, "-f", str(_WORK / "mkdocs.yml")], env=quiet, check=False)
     if not done.returncode:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write_guides(docs: Path) -> None:
-    """Put the guides, the changelog and what is read and run where the site has them."""
+    """Copy the guides, the changelog, the security policy and the picture of the example."""
     (docs / "guides").mkdir(exist_ok=True)
     guides = sorted((ROOT / "bubbleviz" / "guides").glob("*.md"))
     names = {guide.stem for guide in guides}

@@ -1,4 +1,4 @@
-"""The gallery: runs with a known fault or schedule, each as terminal screen, picture and page."""
+"""The gallery: runs with a known fault or schedule, as terminal output, picture and page."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Columns of terminal screens.
+#: Width of terminal output in columns.
 _WIDTH = 82
 _PLANT = "python scripts/make_fixture.py"
 #: Real kernels and links never take exactly the same time.
 _USUAL = "--iterations 4 --jitter 0.02 --transfer-ns 20000"
-#: The window of style.css, and colours that have a contrast of 4.5 or more on it.
+#: Background of style.css, and colours with a contrast of at least 4.5 on it.
 _THEME = TerminalTheme(
     (28, 33, 40),
     (208, 215, 222),
@@ -43,12 +43,12 @@ class Shown:
     """A run of the gallery.
 
     Attributes:
-        name: of its page and folder.
-        title: of its page.
-        text: what it shows.
-        planted: the command that writes the run; the folder follows it.
-        run: folder of the run in the one that is written to.
-        options: of ``bubbleviz analyze``, beside the outputs.
+        name: Name of the page and folder.
+        title: Title of the page.
+        text: Description of the run.
+        planted: Command that writes the run, without the folder at the end.
+        run: Folder of the run inside the folder that the command writes.
+        options: Options of ``bubbleviz analyze`` in addition to the outputs.
     """
 
     name: str
@@ -63,14 +63,14 @@ RUNS = (
     Shown(
         "slow-rank",
         "A slow rank",
-        "One GPU of eight computes 1.3 times as long as its replica. Seven GPUs wait for it, those "
-        "of the other replica in the gradients' reduce-scatter.",
+        "One GPU of eight takes 1.3 times as long as its replica. Seven GPUs wait for it; those of "
+        "the other replica wait in the reduce-scatter of the gradients.",
         f"{_PLANT} --replicas 2 --reduce-ns 400000 --slow-rank 5 --slow-rank-factor 1.3 {_USUAL}",
     ),
     Shown(
         "uneven-stage",
         "An uneven stage",
-        "Stage 2 holds 1.4 times the work of the others, and sets the pace of all.",
+        "Stage 2 has 1.4 times the work of the other stages, which wait for it.",
         f"{_PLANT} --slow-stage 2 --slow-factor 1.4 {_USUAL}",
     ),
     Shown(
@@ -103,8 +103,8 @@ RUNS = (
     Shown(
         "zb-v",
         "ZB-V",
-        "Two chunks a GPU in the shape of a V, and backwards split into B and W: W fills what 1F1B "
-        "leaves idle.",
+        "Two chunks per GPU in the shape of a V, and backwards split into B and W. W fills the "
+        "idle time of 1F1B.",
         f"{_PLANT} --recipe zb-v",
     ),
     Shown(
@@ -126,10 +126,10 @@ RUNS = (
 
 
 def terminal(folder: Path, command: str) -> str:
-    """Return the screen that a command of bubbleviz prints in a folder, as HTML.
+    """Run a command of bubbleviz in a folder and return its output as HTML.
 
     Raises:
-        CalledProcessError: the command fails.
+        CalledProcessError: The command fails.
     """
     words = [sys.executable, "-m", "bubbleviz", *shlex.split(command)[1:]]
     variables = {"COLUMNS": str(_WIDTH), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
@@ -144,18 +144,18 @@ def terminal(folder: Path, command: str) -> str:
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), legacy_windows=False)
     console.print(Text.from_ansi(done.stdout), soft_wrap=True)
     code = console.export_html(inline_styles=True, code_format="{code}", theme=_THEME)
-    # No line is blank, or Markdown would take the block for ended.
+    # A blank line would end the block in Markdown.
     lines = "\n".join(line or " " for line in code.rstrip().splitlines())
     return f'<pre class="terminal" tabindex="0">{lines}</pre>'
 
 
 def write(runs: Path, docs: Path, shown: Sequence[Shown] = RUNS) -> Iterator[str]:
-    """Plant the runs, write their pages, and yield the name of each as it is done.
+    """Write the runs and their pages, and yield the name of each finished run.
 
     Args:
-        runs: folder of the planted runs.
-        docs: folder of the site's pages.
-        shown: what to show.
+        runs: Folder of the runs.
+        docs: Folder of the site's pages.
+        shown: Runs to show.
     """
     pages = docs / "gallery"
     pages.mkdir(parents=True, exist_ok=True)
@@ -174,11 +174,11 @@ def write(runs: Path, docs: Path, shown: Sequence[Shown] = RUNS) -> Iterator[str
 
 
 def _plant(one: Shown, folder: Path) -> None:
-    """Write the profiles of a run straight into its folder."""
+    """Write the profiles of a run into its folder."""
     written = folder.with_name(f".{folder.name}")
     words = [*shlex.split(one.planted), str(written)]
     words[0] = sys.executable
-    # Lists of numbers end where the folder begins.
+    # The folder comes first, since an option with several numbers would take it as a number.
     words = [*words[:2], str(written), *words[2:-1]] if words[1].endswith(".py") else words
     subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(folder)
@@ -206,7 +206,7 @@ scale]({one.name}-report.svg)]({one.name}-report.svg)</div>
 
 [Open the interactive page]({one.name}-report.html){{ .md-button }}
 
-The run is planted, so that what is wrong with it is known. In a checkout, this writes it:
+The run is synthetic, so its fault is known exactly. In a clone, this command writes it:
 
     {planted}
 """
@@ -221,8 +221,8 @@ def _index(shown: Sequence[Shown]) -> str:
     )
     return f"""# Gallery
 
-Nine runs, each with one thing to see. The build of this site plants them and runs bubbleviz
-on them: every number, picture and page is what the command above it gives.
+Nine synthetic runs, each with one thing to see. The build of this site writes them and runs
+bubbleviz on them: every number, picture and page is the output of the command above it.
 
 <div class="gallery">
 {cards}

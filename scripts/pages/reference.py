@@ -1,4 +1,4 @@
-"""The reference: every command by its own parameters, and every public name of Python."""
+"""The reference: the parameters of every command, and every public name of Python."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import typer
 import bubbleviz
 from bubbleviz.cli.app import application
 
-#: An option in a text.
+#: An option in text.
 _OPTION = re.compile(r"(?<![\w`-])--?[a-z][\w-]*(?![\w`])")
-#: Heads of tables that do not list options.
+#: Titles of the first columns of tables that do not list options.
 _HEADS = {"Arguments": "argument"}
 
 
@@ -66,7 +66,7 @@ def _panel(parameter: Any) -> str:
 
 
 def _names(parameter: Any, context: Any) -> str:
-    """Return how a parameter is written, and what it takes."""
+    """Return the names of a parameter and its metavar."""
     if parameter.param_type_name == "argument":
         return f"`{parameter.make_metavar(context)}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
@@ -75,17 +75,17 @@ def _names(parameter: Any, context: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as one cell of a table."""
+    """Return text as a table cell."""
     return _text(" ".join(text.split()).replace("|", "\\|"))
 
 
 def _text(text: str) -> str:
-    """Return a text of the help as Markdown, its options as code."""
+    """Return help text as Markdown, with options as code."""
     return _OPTION.sub(r"`\g<0>`", html.escape(text, quote=False))
 
 
 def _python() -> Iterator[str]:
-    """Yield the lines of the page of the library: its names where they are defined."""
+    """Yield the lines of the page of the Python library."""
     yield from (
         "# Python",
         "",
@@ -93,7 +93,7 @@ def _python() -> Iterator[str]:
         "",
     )
     public = [name for name in bubbleviz.__all__ if not name.startswith("__")]
-    # Functions first: they are where a program begins.
+    # Functions come first, since programs start with them.
     for name in sorted(public, key=lambda name: (not name.islower(), name)):
         home = getattr(bubbleviz, name).__module__
         yield from (f"::: {home}.{name}", "    options:", f"      heading: bubbleviz.{name}", "")

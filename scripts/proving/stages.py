@@ -1,4 +1,4 @@
-"""Stages that sleep: a small layer whose F, B and W take given times and no processor."""
+"""Stages: small layers whose F, B and W sleep for given times."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 
 from scripts.proving.jobs import Job
 
-#: Numbers of a row, and rows of a microbatch.
+#: Width of a layer, and rows of a microbatch.
 WIDTH = 4
 ROWS = 2
 
 
 class Worked(NamedTuple):
-    """When a stage worked, on the monotonic clock: it slept, and computed its layers.
+    """An interval in which a stage worked: it slept and computed its layers.
 
     Attributes:
         phase: F, B or W.
-        stage: virtual stage.
-        microbatch: counted from 0.
-        start_ns: from when.
-        end_ns: until when.
+        stage: Virtual stage.
+        microbatch: Microbatch, from 0.
+        start_ns: Start on the monotonic clock.
+        end_ns: End on the monotonic clock.
     """
 
     phase: str
@@ -33,33 +33,33 @@ class Worked(NamedTuple):
 
 
 class Switch:
-    """Whether stages sleep, which they do not while a job is set up; and when they worked.
+    """State of all stages of this process: whether they sleep, and the log of their work.
 
     Attributes:
-        asleep: whether they sleep, and write down when they work.
-        worked: what this process did.
-        factors: how many times as long each microbatch takes; empty where all are alike.
+        asleep: Whether stages sleep and log their work. They do not while a job is set up.
+        worked: Log of this process.
+        factors: Factor of the times of each microbatch, or () if all are equal.
     """
 
     asleep = False
     factors: tuple[float, ...] = ()
     worked: list[Worked] = []  # noqa: RUF012  # one process is one rank
-    #: When the gradient of an output came, by stage and microbatch.
+    #: Arrival time of each output gradient, keyed by stage and microbatch.
     _came_ns: dict[tuple[int, int], int] = {}  # noqa: RUF012  # likewise
 
     @classmethod
     def comes(cls, place: tuple[int, int]) -> None:
-        """Note that a backward begins."""
+        """Log the start of a backward."""
         cls._came_ns[place] = time.monotonic_ns()
 
     @classmethod
     def lasting(cls, seconds: float, place: tuple[int, int]) -> float:
-        """Return what a microbatch takes where a usual one takes so many seconds."""
+        """Return the time of a microbatch, given the usual time in seconds."""
         return seconds * cls.factors[place[1]] if cls.factors else seconds
 
     @classmethod
     def sleep(cls, phase: str, seconds: float, place: tuple[int, int]) -> None:
-        """Sleep in a backward, and write down that it worked since its gradient came."""
+        """Sleep in a backward, and log it from the arrival of its gradient."""
         if cls.asleep and seconds > 0:
             begun = cls._came_ns.pop(place, time.monotonic_ns())
             time.sleep(cls.lasting(seconds, place))
@@ -67,7 +67,7 @@ class Switch:
 
 
 class _Activation(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has no types here
-    """Takes T_F forwards, and T_B where the gradient of the input is computed."""
+    """Takes T_F in the forward, and T_B when the gradient of the input is computed."""
 
     @staticmethod
     def forward(
@@ -85,7 +85,7 @@ class _Activation(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has
 
 
 class _Weight(torch.autograd.Function):  # type: ignore[misc]  # likewise
-    """Takes T_W where the gradient of the weight is computed, and nothing forwards."""
+    """Takes T_W when the gradient of the weight is computed, and no time in the forward."""
 
     @staticmethod
     def forward(ctx: Any, weight: Any, weight_s: float, place: tuple[int, int]) -> Any:
@@ -99,7 +99,7 @@ class _Weight(torch.autograd.Function):  # type: ignore[misc]  # likewise
 
 
 class _Output(torch.autograd.Function):  # type: ignore[misc]  # likewise
-    """Notes when the gradient of the output comes."""
+    """Logs the arrival of the gradient of the output."""
 
     @staticmethod
     def forward(ctx: Any, rows: Any, place: tuple[int, int]) -> Any:
@@ -113,11 +113,11 @@ class _Output(torch.autograd.Function):  # type: ignore[misc]  # likewise
 
 
 class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
-    """A layer; PyTorch runs its B and W apart, or both where the schedule does not split them.
+    """A layer whose backward PyTorch runs as B and W, or as one if the schedule does not split it.
 
-    The first stage has an embedding below it, so that it has a B at all. PyTorch runs both halves
-    of that stage's backward in its W. The first number of each row is that of its microbatch, and
-    passes through every stage as it is.
+    The first stage also has an embedding, so that it has a B at all. PyTorch runs both halves of
+    its backward in the W. The first number of each row is the microbatch, which passes through all
+    stages unchanged.
     """
 
     def __init__(self, stage: int, times_ms: tuple[float, float, float]) -> None:
@@ -137,7 +137,7 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
         """Return the output of a microbatch."""
         begun = time.monotonic_ns()
         number = rows[..., :1].detach()
-        # A stage that is tried with made-up rows gets no microbatch at all.
+        # PyTorch infers shapes with rows that have no microbatch.
         place = (self._stage, 0 if number.is_meta else int(number.flatten()[0].item()))
         if self.embedding is not None:
             rows = rows @ self.embedding
@@ -161,7 +161,7 @@ def make_stages(job: Job, rank: int) -> dict[int, Stage]:
 
 
 def batch(microbatches: int) -> tuple[Any, Any]:
-    """Return inputs and targets, the same on every rank."""
+    """Return inputs and targets. They are the same on every rank."""
     draw = torch.Generator().manual_seed(7)
     shape = (ROWS * microbatches, WIDTH)
     inputs = torch.randn(shape, generator=draw, dtype=torch.float64)
@@ -170,7 +170,7 @@ def batch(microbatches: int) -> tuple[Any, Any]:
 
 
 def expected_gradients(stages: int, microbatches: int) -> dict[str, Any]:
-    """Return the gradients of the model in one piece."""
+    """Return the gradients of the undivided model."""
     models = [Stage(stage, (0.0, 0.0, 0.0)) for stage in range(stages)]
     inputs, target = batch(microbatches)
     for rows, wanted in zip(inputs.chunk(microbatches), target.chunk(microbatches), strict=True):
