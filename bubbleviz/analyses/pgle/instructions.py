@@ -6,6 +6,7 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,9 +21,9 @@ from bubbleviz.model import intervals, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.model.profile import Activities, Profile, Ranges
 
-#: Collectives may overlap compute for so much of their time (clock grain) without a word.
+#: Maximum share of the time of collectives that may overlap compute, due to the clock's grain.
 _OVERLAPPED = 0.01
 OVERLAP = "collectives overlap compute"
 PAIRS = "asynchronous collectives"
@@ -81,7 +82,7 @@ def measure(
         raise without_instructions(profile)
     linked = linking.link(with_added_communication(profile, kinds), profile.ranges.take(rows))
     links, activities = linked.work, linked.profile.activities
-    thunks, apart = thunks_of(profile.ranges, rows, names)
+    thunks, n_apart = thunks_of(profile.ranges, rows, names)
     work = np.flatnonzero(links.range != NONE)
     if len(work) == 0:
         raise NothingToAnalyseError(
@@ -91,92 +92,137 @@ def measure(
     thunk = links.range[work].astype(np.int64)
     groups = groups_of(thunks.execution[thunk], activities.rank[work].astype(np.int64))
     length_ns = activities.end_ns[work] - activities.start_ns[work]
-    # Copies have no name; the place behind the last one is theirs.
-    by_name = np.append(matching(activities.names, kinds.communication), False)
-    communication = by_name[activities.name_id[work]]
-    moves = matching(names.instructions, kinds.communication)
-    moves[thunks.instruction[thunk[communication]]] = True
+    # Copies have no name; they take the last element.
+    is_communication_name = np.append(matching(activities.names, kinds.communication), False)
+    is_communication = is_communication_name[activities.name_id[work]]
+    is_collective = matching(names.instructions, kinds.communication)
+    is_collective[thunks.instruction[thunk[is_communication]]] = True
     first = thunk[groups.first]
     samples = Samples(
         instruction=thunks.instruction[first],
         module=thunks.module[first],
         device=activities.rank[work[groups.first]].astype(np.int64),
         cost_ns=intervals.group_sum(groups.of_row, len(groups), length_ns),
-        collective=moves[thunks.instruction[first]],
+        collective=is_collective[thunks.instruction[first]],
         instructions=names.instructions,
         modules=names.modules,
     )
     in_modules = bool((thunks.within != NONE).any())
-    keep, left_out, once = _kept(
+    keep, left_out, n_warm_modules = _kept(
         thunks.take(first), samples.device, profile.ranges, skip, in_modules=in_modules
     )
-    counts = keep[groups.of_row]
-    # How long collectives ran over all devices, and how long of that beside compute.
-    device, devices = activities.rank[work].astype(np.int64), len(activities.ranks)
-    spans = device, devices, activities.start_ns[work], activities.end_ns[work]
-    compute = (work < activities.kernels) & ~communication & counts
-    cover = intervals.GroupCover(intervals.group_union(*spans, compute), devices)
-    owner, low_ns, high_ns = intervals.group_union(*spans, communication & counts)
-    collectives_ns = int((high_ns - low_ns).sum())
-    overlapped_ns = int(cover.within(owner, low_ns, high_ns).sum())
-    # Each instruction that launches a whole graph does so by one call.
-    _, row = np.unique(thunks.instruction[thunk], return_index=True)
-    called = distinct(links.call[work[row]])
-    calls = profile.calls.names(called[called != NONE].astype(np.int64))
-    graphs = sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
-    length_ns = activities.end_ns - activities.start_ns
-    outside, unlinked = (
-        links.rule == rule for rule in (linking.LinkRule.OUTSIDE, linking.LinkRule.UNLINKED)
+    counted = keep[groups.of_row]
+    notes = (
+        *_note_overlap(path, activities, work[counted], is_communication[counted]),
+        *_note_pairs(path, n_apart),
+        *_note_graphs(path, _count_graph_launches(profile, thunks.instruction[thunk], links, work)),
+        *_note_work_without_costs(path, activities, links),
+        *_note_warm_modules(path, n_warm_modules, skip),
     )
-    notes = [
-        Limitation(what, f"{path}: {reason}", int(count), kind)
-        for what, count, reason, kind in (
-            (
-                OVERLAP,
-                overlapped_ns > _OVERLAPPED * collectives_ns,
-                f"{100 * overlapped_ns / max(collectives_ns, 1):.1f} % of their time beside "
-                "compute kernels, which slows both; record with the latency-hiding scheduler and "
-                "asynchronous collectives off",
-                LimitationKind.WRONG_COSTS,
-            ),
-            (
-                PAIRS,
-                apart,
-                "the latency-hiding scheduler put other instructions between their start and done, "
-                "so costs would be wrong: record with it off",
-                LimitationKind.WRONG_COSTS,
-            ),
-            (
-                GRAPHS,
-                graphs,
-                f"{graphs} instruction{'s launch' if graphs > 1 else ' launches'} whole graphs, "
-                "and what is inside has no costs; record with --xla_gpu_enable_command_buffer=",
-                LimitationKind.WRONG_COSTS,
-            ),
-            (
-                "work outside every instruction",
-                outside.sum(),
-                f"{length_ns[outside].sum() / 1e6:,.3f} ms; it is in no cost",
-                LimitationKind.COSTS,
-            ),
-            (
-                "kernels without their launching call",
-                unlinked.sum(),
-                f"{length_ns[unlinked].sum() / 1e6:,.3f} ms; they are in no cost",
-                LimitationKind.COSTS,
-            ),
-            (
-                "modules whose warm-up counts",
-                once,
-                f"no device runs them more than {texts.counted(skip, 'time')}, so their warm-up "
-                "is in their costs",
-                LimitationKind.COSTS,
-            ),
-        )
-        if count
-    ]
     limitations = (*linked.profile.limitations, *linked.limitations, *notes)
     return samples.take(keep), left_out, limitations
+
+
+def _note_overlap(
+    path: str, activities: Activities, work: Ints, is_communication: Bools
+) -> Iterator[Limitation]:
+    """Yield a limitation if collectives run at the same time as compute kernels.
+
+    Args:
+        path: Path of the profile.
+        activities: Kernels, then copies.
+        work: Activities of the executions that count.
+        is_communication: Whether each of them is communication.
+    """
+    n_devices = len(activities.ranks)
+    device = activities.rank[work].astype(np.int64)
+    spans = device, n_devices, activities.start_ns[work], activities.end_ns[work]
+    is_compute = (work < activities.kernels) & ~is_communication
+    compute = intervals.GroupCover(intervals.group_union(*spans, is_compute), n_devices)
+    owner, start_ns, end_ns = intervals.group_union(*spans, is_communication)
+    collectives_ns = int((end_ns - start_ns).sum())
+    overlapped_ns = int(compute.within(owner, start_ns, end_ns).sum())
+    if overlapped_ns > _OVERLAPPED * collectives_ns:
+        share = 100 * overlapped_ns / max(collectives_ns, 1)
+        yield Limitation(
+            OVERLAP,
+            f"{path}: {share:.1f} % of their time beside compute kernels, which slows both; record "
+            "with the latency-hiding scheduler and asynchronous collectives off",
+            1,
+            LimitationKind.WRONG_COSTS,
+        )
+
+
+def _note_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
+    """Yield a limitation if other instructions run between the halves of collectives."""
+    if n_apart:
+        yield Limitation(
+            PAIRS,
+            f"{path}: the latency-hiding scheduler put other instructions between their start and "
+            "done, so costs would be wrong: record with it off",
+            n_apart,
+            LimitationKind.WRONG_COSTS,
+        )
+
+
+def _count_graph_launches(
+    profile: Profile, instruction: Ints, links: linking.LinkedWork, work: Ints
+) -> int:
+    """Return the number of instructions that launch CUDA graphs.
+
+    An instruction that launches a graph does so by a single call.
+
+    Args:
+        profile: The profile.
+        instruction: Instruction of each activity in ``work``.
+        links: Ranges and calls of the activities.
+        work: Activities of all executions.
+    """
+    _, row = np.unique(instruction, return_index=True)
+    called = distinct(links.call[work[row]])
+    calls = profile.calls.names(called[called != NONE].astype(np.int64))
+    return sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
+
+
+def _note_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
+    """Yield a limitation if instructions launch CUDA graphs."""
+    if n_graphs:
+        launches = f"{n_graphs} instruction{'s launch' if n_graphs > 1 else ' launches'}"
+        yield Limitation(
+            GRAPHS,
+            f"{path}: {launches} whole graphs, and what is inside has no costs; record with "
+            "--xla_gpu_enable_command_buffer=",
+            n_graphs,
+            LimitationKind.WRONG_COSTS,
+        )
+
+
+def _note_work_without_costs(
+    path: str, activities: Activities, links: linking.LinkedWork
+) -> Iterator[Limitation]:
+    """Yield limitations for work that belongs to no instruction."""
+    length_ns = activities.end_ns - activities.start_ns
+    for what, rule, clause in (
+        ("work outside every instruction", linking.LinkRule.OUTSIDE, "it is in no cost"),
+        ("kernels without their launching call", linking.LinkRule.UNLINKED, "they are in no cost"),
+    ):
+        is_left_out = links.rule == rule
+        count = int(is_left_out.sum())
+        if count:
+            reason = f"{path}: {length_ns[is_left_out].sum() / 1e6:,.3f} ms; {clause}"
+            yield Limitation(what, reason, count, LimitationKind.COSTS)
+
+
+def _note_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Limitation]:
+    """Yield a limitation if modules run so seldom that their warm-up counts."""
+    if n_modules:
+        yield Limitation(
+            "modules whose warm-up counts",
+            f"{path}: no device runs them more than {texts.counted(skip, 'time')}, so their "
+            "warm-up is in their costs",
+            n_modules,
+            LimitationKind.COSTS,
+        )
 
 
 def without_instructions(profile: Profile) -> NothingToAnalyseError:
