@@ -116,11 +116,10 @@ class Check:
         """Line with verdict, ratio, value, limit and n, and reasons to doubt the value."""
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
-        verdict = (
-            f"{describe_verdict(self.passed)}: {self.name} "
-            f"{_format_value(self.value, limit)} is {'at most' if self.within else 'above'} "
-            f"{limit.written} (mean of {counted(self.ratio.bubble.n, averaged)})"
-        )
+        value, samples = _format_value(self.value, limit), counted(self.ratio.bubble.n, averaged)
+        relation = f"{'at most' if self.within else 'above'} {limit.written}"
+        verdict = f"{describe_verdict(self.passed)}: {self.name} {value} is {relation}"
+        verdict += f" (mean of {samples})"
         restrictions = read_restrictions(self.saved.restrictions)
         if restrictions:
             reasons = "; ".join(restriction.text for restriction in restrictions)

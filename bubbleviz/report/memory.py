@@ -1,4 +1,4 @@
-"""Memory of a run: its ranks' peaks, and what operations of each virtual stage hold, in bytes."""
+"""Memory of a run in bytes: peaks of its ranks, and what operations of virtual stages allocate."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory
 
-#: Unknown number, as in columns.
-UNKNOWN = -1
-#: No ratio, time or amount is beyond this, and its square is still finite.
+#: Ratios, times and amounts, within bounds whose square is finite.
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Meta(ge=0, le=1e30)]
 Count = Annotated[int, Meta(ge=0)]
@@ -24,10 +23,10 @@ class RankPeak:
     """Memory of a rank, in bytes.
 
     Attributes:
-        rank: of the report.
-        peak_bytes: most that was allocated at once.
-        resident_bytes: what is allocated when an iteration begins; None unknown.
-        stage: of the rank; None unknown.
+        rank: Index of the rank.
+        peak_bytes: Maximum of the allocated memory.
+        resident_bytes: Memory that is allocated when an iteration begins, or None if it is unknown.
+        stage: Stage of the rank, or None if it is unknown.
     """
 
     rank: int
@@ -41,13 +40,13 @@ class PhaseMemory:
     """Memory of the operations of one virtual stage and phase: medians, in bytes.
 
     Attributes:
-        virtual_stage: place of the chunk in the model's order; None unknown.
-        phase: label of that of the operations.
-        n: how many there are, over all replicas.
-        net_bytes: how much more is allocated after one than before it.
-        above_bytes: how much more at its fullest moment than before it.
-        held_bytes: what an F allocates that its backward frees: the activations of a microbatch.
-        kept_bytes: the part of them that W frees; all where a backward is one operation.
+        virtual_stage: Position of the chunk in the model, or None if it is unknown.
+        phase: Phase of the operations.
+        n: Number of operations, over all replicas.
+        net_bytes: Allocated memory after an operation minus that before it.
+        above_bytes: Peak during an operation minus the memory allocated before it.
+        held_bytes: Activations of a microbatch: what an F allocates and its backward frees.
+        kept_bytes: The part of them that W frees; all of them if the backward is one operation.
     """
 
     virtual_stage: int | None
@@ -64,8 +63,8 @@ class RunMemory:
     """Memory of a run.
 
     Attributes:
-        ranks: by number.
-        operations: by virtual stage and phase.
+        ranks: Peaks of the ranks, by number.
+        operations: Memory of operations, by virtual stage and phase.
     """
 
     ranks: tuple[RankPeak, ...]
@@ -75,40 +74,51 @@ class RunMemory:
 def measured_memory(
     memory: RunMemory, stage_of_virtual: Mapping[int, int]
 ) -> MeasuredMemory | None:
-    """Return memory by virtual stage and device; None where a stage lacks its own.
+    """Return the memory of each virtual stage and device.
 
-    Beside activations a device holds what is there when an iteration begins, and the most that any
-    of its operations needs for itself: a forward above what it leaves, a backward above what was
-    there before it.
+    Besides activations, a device holds what is allocated when an iteration begins, and the largest
+    temporary memory of any of its operations.
 
     Args:
-        memory: of the run.
-        stage_of_virtual: stage of the ranks that hold each virtual stage.
+        memory: Memory of the run.
+        stage_of_virtual: Stage of the ranks that hold each virtual stage; -1 if it is unknown.
+
+    Returns:
+        The memory, or None if that of a virtual stage or device is unknown.
     """
-    forwards = {k.virtual_stage: k for k in memory.operations if k.phase == Phase.F.label}
-    stages = range(len(stage_of_virtual.keys() - {UNKNOWN}))
-    if not stages or any(
-        s not in forwards or stage_of_virtual.get(s, UNKNOWN) == UNKNOWN for s in stages
-    ):
+    forwards = {op.virtual_stage: op for op in memory.operations if op.phase == Phase.F.label}
+    virtual_stages = range(len(stage_of_virtual.keys() - {NONE}))
+    is_known = all(
+        stage in forwards and stage_of_virtual.get(stage, NONE) != NONE for stage in virtual_stages
+    )
+    if not virtual_stages or not is_known:
         return None
-    devices = sorted({stage_of_virtual[s] for s in stages})
     resident = []
-    for device in devices:
-        known = [
-            peak.resident_bytes
-            for peak in memory.ranks
-            if peak.stage == device and peak.resident_bytes is not None
-        ]
+    for device in sorted({stage_of_virtual[stage] for stage in virtual_stages}):
+        peaks = [peak for peak in memory.ranks if peak.stage == device]
+        known = [peak.resident_bytes for peak in peaks if peak.resident_bytes is not None]
         if not known:
             return None
-        own = [
-            kind.above_bytes - (max(kind.net_bytes, 0.0) if kind.phase == Phase.F.label else 0.0)
-            for kind in memory.operations
-            if kind.virtual_stage is not None and stage_of_virtual.get(kind.virtual_stage) == device
+        temporary = [
+            _temporary_bytes(operations)
+            for operations in memory.operations
+            if operations.virtual_stage is not None
+            and stage_of_virtual.get(operations.virtual_stage) == device
         ]
-        resident.append(max(known) + max(0.0, *own))
+        resident.append(max(known) + max(0.0, *temporary))
     return MeasuredMemory(
-        held=tuple(forwards[s].held_bytes for s in stages),
-        kept=tuple(forwards[s].kept_bytes for s in stages),
+        held=tuple(forwards[stage].held_bytes for stage in virtual_stages),
+        kept=tuple(forwards[stage].kept_bytes for stage in virtual_stages),
         resident=tuple(resident),
     )
+
+
+def _temporary_bytes(operations: PhaseMemory) -> float:
+    """Return what operations need only while they run.
+
+    This is the peak of a forward above what it leaves allocated, and the peak of a backward above
+    what was allocated before it.
+    """
+    if operations.phase == Phase.F.label:
+        return operations.above_bytes - max(operations.net_bytes, 0.0)
+    return operations.above_bytes

@@ -135,11 +135,13 @@ def choose_sizes_and_times(
             stages,
             measured.microbatches if microbatches is None else microbatches,
         )
-    given: dict[str, Any] = {
-        name: (float(ms),) if isinstance(ms, (int, float, Real)) else tuple(map(float, ms))
-        for name, ms in (("forward_ms", tf), ("backward_ms", tb), ("weight_ms", tw))
-        if ms is not None
-    }
+    phases = {"forward_ms": tf, "backward_ms": tb, "weight_ms": tw}
+    given: dict[str, Any] = {name: _list_times(ms) for name, ms in phases.items() if ms is not None}
     given |= {} if tcomm is None else {"transfer_ms": tcomm}
     # With a given time, virtual stages no longer take what was measured.
     return sizes, replace(times, measured=None, **given) if given else times
+
+
+def _list_times(ms: float | Sequence[float]) -> tuple[float, ...]:
+    """Return one time for all stages, or the times of the stages."""
+    return (float(ms),) if isinstance(ms, (int, float, Real)) else tuple(map(float, ms))

@@ -21,19 +21,20 @@ from bubbleviz.report.ratio_summary import ReportSummary
 from bubbleviz.report.restrictions import find_no_pipeline
 from bubbleviz.report.summary import SCHEMA, RunSummary
 
-#: Maximum size of a report.
-_MOST_BYTES = 1 << 32
+#: Maximum size of a report in bytes.
+_MAX_BYTES = 1 << 32
 #: Keys in the first bytes of traces of PyTorch and XLA, and the number of these bytes.
-_OF_TRACES, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
+_TRACE_KEYS, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
 #: Schema of reports that are not read any more.
 _OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 
 
 def looks_saved(path: str) -> bool:
-    """Return whether a path is to be read as a report: a pipe, ``.json``, or text that opens ``{``.
+    """Return whether a path is to be read as a report rather than as profiles.
 
-    A path that cannot be read is not; its reader raises the error.
+    Reports are pipes, ``.json`` files that are no traces, and files that begin with ``{``. The
+    result is False if the path cannot be read; whoever reads it then raises the error.
     """
     file = Path(path)
     try:
@@ -43,9 +44,9 @@ def looks_saved(path: str) -> bool:
             return False
         if file.suffix.lower() == ".json":
             with file.open("rb") as opened:
-                return _OF_TRACES.search(opened.read(_HEAD)) is None
+                return _TRACE_KEYS.search(opened.read(_HEAD)) is None
         if not file.stat().st_size:
-            # A kernel's log looks like an empty file, and reading it waits.
+            # Kernel logs look like empty files, and reading one would block.
             return False
         with file.open("rb") as opened:
             return opened.read(64).lstrip().startswith(b"{")
@@ -59,9 +60,9 @@ def read_saved(path: str) -> ReportSummary:
     Raises:
         InputError: The file cannot be read, or is not such a report.
     """
-    data = _report_bytes(path)
-    if _schema_of(path, data) == IDLE_SCHEMA:
-        return _checked(path, _decoded(path, data, IdleSummary))
+    data = _read_bytes(path)
+    if _read_schema(path, data) == IDLE_SCHEMA:
+        return _check_ratios(path, _decode(path, data, IdleSummary))
     return _read_summary(path, data)
 
 
@@ -71,13 +72,13 @@ def read_summary(path: str) -> RunSummary:
     Raises:
         InputError: The file cannot be read, or is not such a report.
     """
-    return _read_summary(path, _report_bytes(path))
+    return _read_summary(path, _read_bytes(path))
 
 
 def _read_summary(path: str, data: bytes) -> RunSummary:
-    schema = _schema_of(path, data)
+    schema = _read_schema(path, data)
     if schema == IDLE_SCHEMA:
-        raise _without_operations(path, _decoded(path, data, IdleSummary))
+        raise _explain_idle_report(path, _decode(path, data, IdleSummary))
     if schema != SCHEMA:
         if schema == _OLD_SCHEMA:
             raise InputError(
@@ -88,7 +89,7 @@ def _read_summary(path: str, data: bytes) -> RunSummary:
             f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; give the profiles of the run, "
             "or a report of them: bubbleviz analyze RUN -o report.json"
         )
-    return _check_parts(path, _checked(path, _decoded(path, data, RunSummary)))
+    return _check_parts(path, _check_ratios(path, _decode(path, data, RunSummary)))
 
 
 def read_pipeline(path: str) -> RunSummary:
@@ -122,17 +123,17 @@ def check_pipeline(path: str, run: RunSummary) -> RunSummary:
 _Summary = TypeVar("_Summary", RunSummary, IdleSummary)
 
 
-def _report_bytes(path: str) -> bytes:
+def _read_bytes(path: str) -> bytes:
     """Return the bytes of a report; a pipe can be read only once.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: The file cannot be read.
     """
     hint = "name a report that bubbleviz analyze -o report.json wrote"
-    return read_bounded(path, _MOST_BYTES, "a report", hint, pipes=True)
+    return read_bounded(path, _MAX_BYTES, "a report", hint, pipes=True)
 
 
-def _schema_of(path: str, data: bytes) -> str:
+def _read_schema(path: str, data: bytes) -> str:
     """Return the schema that the JSON of a report names.
 
     Raises:
@@ -142,14 +143,14 @@ def _schema_of(path: str, data: bytes) -> str:
         values = msgspec_json.decode(data, type=dict[str, Raw])
         return msgspec_json.decode(values["schema"], type=str)
     except KeyError:
-        raise _no_report(path, "it names no schema") from None
+        raise _explain_no_report(path, "it names no schema") from None
     except _UNREADABLE as error:
         if data.startswith(b"\x1f\x8b"):
             raise InputError(f"{path}: is packed; unpack it with gunzip") from error
-        raise _no_report(path, error) from error
+        raise _explain_no_report(path, error) from error
 
 
-def _decoded(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
+def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
     """Return the summary in the JSON of a report.
 
     Raises:
@@ -158,14 +159,14 @@ def _decoded(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
     try:
         return msgspec_json.decode(data, type=kind)
     except _UNREADABLE as error:
-        raise _no_report(path, error) from error
+        raise _explain_no_report(path, error) from error
 
 
-def _checked(path: str, summary: _Summary) -> _Summary:
-    """Return a summary whose parts fit each other.
+def _check_ratios(path: str, summary: _Summary) -> _Summary:
+    """Return a summary if it has its primary ratio, and a window of each ratio.
 
     Raises:
-        InputError: They do not.
+        InputError: A ratio or a window is missing.
     """
     numbers = summary.summary
     missing = sorted(set(numbers.bubble_ratio) - set(numbers.window_ns))
@@ -178,7 +179,7 @@ def _checked(path: str, summary: _Summary) -> _Summary:
 
 
 def _check_parts(path: str, summary: RunSummary) -> RunSummary:
-    """Return a summary whose advice is listed and whose phases exist.
+    """Return a summary if it lists all advice that it refers to, and only known phases.
 
     Raises:
         InputError: Advice is missing, or a phase is unknown.
@@ -201,19 +202,19 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
     return summary
 
 
-def _without_operations(path: str, idle: IdleSummary) -> InputError:
-    """Return the error for a report on idle time, which names what shows its profiles."""
+def _explain_idle_report(path: str, idle: IdleSummary) -> InputError:
+    """Return the error for a report on idle time, with the command that shows its profiles."""
     profiles = dict.fromkeys(rank.profile for rank in idle.ranks if rank.profile)
-    shown = " ".join(map(shell_word, profiles))
-    way = f"for a page run bubbleviz view {shown}"
-    if not profiles or not all(Path(profile).exists() for profile in profiles):
-        way = "a page needs its profiles, which are no longer where they were: give them to view"
+    if profiles and all(Path(profile).exists() for profile in profiles):
+        hint = f"for a page run bubbleviz view {' '.join(map(shell_word, profiles))}"
+    else:
+        hint = "a page needs its profiles, which are no longer where they were: give them to view"
     return InputError(
-        f"{path}: a report on idle time, without operations; compare and gate take it, and {way}"
+        f"{path}: a report on idle time, without operations; compare and gate take it, and {hint}"
     )
 
 
-def _no_report(path: str, why: object) -> InputError:
+def _explain_no_report(path: str, why: object) -> InputError:
     return InputError(
         f"{path}: is not a bubbleviz report ({str(why)[:300]}); write one with bubbleviz "
         "analyze -o report.json"
