@@ -177,7 +177,7 @@ def join(
     ranks = []
     for profile, (recording, machine) in enumerate(zip(recordings, machines, strict=True)):
         for rank in recording.ranks:
-            ranks.append(JoinedRank(profile, _host(recording, rank), machine, rank))
+            ranks.append(JoinedRank(profile, _find_host(recording, rank), machine, rank))
     joined = JoinedRecordings(
         ranks=tuple(ranks),
         machine_of_profile=tuple(machines),
@@ -198,10 +198,10 @@ def _number_over_all(parts: Recordings) -> dict[str, Any]:
     """Return the tables by name, with ranks, operations and names numbered over all recordings."""
     n_ranks = [len(recording.ranks) for recording in parts.recordings]
     first_number = {
-        "meeting": _first_meetings(parts),
-        "rank": _first_rows(n_ranks),
-        "operation": _first_rows(parts.lengths("operations")),
-        "name_id": _first_rows(parts.names),
+        "meeting": _find_first_meetings(parts),
+        "rank": _count_rows_before(n_ranks),
+        "operation": _count_rows_before(parts.lengths("operations")),
+        "name_id": _count_rows_before(parts.names),
     }
     tables = {}
     for table_name in (part.name for part in fields(RecordedTables)):
@@ -220,18 +220,18 @@ def _number_over_all(parts: Recordings) -> dict[str, Any]:
     return tables
 
 
-def _first_rows(lengths: Ints | Sequence[int]) -> Ints:
+def _count_rows_before(lengths: Ints | Sequence[int]) -> Ints:
     """Return the number of rows before each part."""
     return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
 
-def _host(recording: Recording, rank: LocalRank) -> str:
+def _find_host(recording: Recording, rank: LocalRank) -> str:
     """Return the host of a rank: the one that a table gives, or else the host of the profile."""
     told = rank.told
     return recording.source.host if told is None or told.host is None else told.host
 
 
-def _first_meetings(parts: Recordings) -> Ints:
+def _find_first_meetings(parts: Recordings) -> Ints:
     """Return the number that the first meeting of each recording gets in the run.
 
     Each recording numbers its meetings from 0. In the run they follow each other.

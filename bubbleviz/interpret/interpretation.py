@@ -93,7 +93,7 @@ def interpret(
             spent = layer_times(LayerRanges(profile.ranges, named), work, placed, keys)
         start_ns, end_ns = _measure_extent(linked)
         notes = (
-            *_limitations_of_work(linked, operations),
+            *_list_work_limitations(linked, operations),
             *profile.limitations,
             *candidates_of(profile, kinds),
             *homeless,
@@ -104,7 +104,7 @@ def interpret(
             source=profile.source,
             convention=conventions[0].name,
             conventions=_name_conventions(conventions, names),
-            ranks=_local_ranks(activities.ranks, profile, names),
+            ranks=_list_ranks(activities.ranks, profile, names),
             coverage=measure_coverage(linked, coverage, unattributed),
             start_ns=start_ns,
             end_ns=end_ns,
@@ -118,7 +118,7 @@ def interpret(
             recording,
             **tables,
             hints=hints.compacted(),
-            overheads=_overheads(profile),
+            overheads=_find_overheads(profile),
             unrecorded=linked.unrecorded,
             hosts=hosts,
             pauses=RankIntervals.none(),
@@ -198,7 +198,7 @@ def _name_conventions(conventions: Sequence[Convention], names: NameMeanings) ->
     return frozenset(conventions[index].name for index in used)
 
 
-def _limitations_of_work(linked: LinkedProfile, operations: Operations) -> list[Limitation]:
+def _list_work_limitations(linked: LinkedProfile, operations: Operations) -> list[Limitation]:
     """Return the limitations of the work, of which one matters only if operations were delayed.
 
     Work from before the capture changes no ratio if it ended before the first operation began.
@@ -214,7 +214,7 @@ def _limitations_of_work(linked: LinkedProfile, operations: Operations) -> list[
     ]
 
 
-def _overheads(profile: Profile) -> RankIntervals:
+def _find_overheads(profile: Profile) -> RankIntervals:
     """Return when the profiler held up the process of each rank."""
     process, overheads = profile.activities.ranks[:, 0], profile.overheads
     rank, row = np.nonzero(process[:, None] == overheads.process[None, :])
@@ -228,7 +228,7 @@ def _overheads(profile: Profile) -> RankIntervals:
 _RANKS = re.compile(r"(?<![a-z])(rank|tp|dp|pp)[-_]?([0-9]{1,6})(?![0-9])")
 
 
-def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
+def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
     """Return the ranks with their devices, and the global ranks that the profile or names give."""
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     named = names.rank[profile.ranges.name_id]

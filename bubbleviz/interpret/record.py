@@ -205,21 +205,21 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
         if isinstance(file, OpenOperations):
             return by_clock(recording_of(file.operations()))
         try:
-            return _recorded(file, path, options)
+            return _interpret_file(file, path, options)
         except _NothingNamedError:
             raise
         except NothingToAnalyseError as error:
-            others = _other_commands(file, path)
+            others = _suggest_commands(file, path)
             raise NothingToAnalyseError(f"{error}; {others}") from error
 
 
-def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
+def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file; see :func:`_record_export`."""
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
         known = chosen or tuple(convention_file.built_in().values())
         sampled = file.sample((*globs_of(known), *layer_globs()), _FEW_ROWS)
-        candidates = chosen or _recognised(file, known, sampled)
+        candidates = chosen or _recognise_conventions(file, known, sampled)
         # Most profiles have no ranges of layers.
         layers = names_layers(sampled)
     further = (*OPERATION_GLOBS, *(layer_globs() if layers else ()))
@@ -249,11 +249,11 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     ]
     why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
     tried = " or ".join(c.name for c in candidates) or "any built-in convention"
-    reason = _nothing_named(file, tried, path, why, options, lacking)
+    reason = _explain_missing_names(file, tried, path, why, options, lacking)
     raise _NothingNamedError(f"{path}: {reason}")
 
 
-def _recognised(
+def _recognise_conventions(
     file: OpenFile, known: Sequence[Convention], names: Mapping[str, int]
 ) -> tuple[Convention, ...]:
     """Return the conventions that range names follow.
@@ -271,7 +271,7 @@ def _recognised(
     return convention_file.recognised(scores)
 
 
-def _other_commands(file: OpenFile, path: str) -> str:
+def _suggest_commands(file: OpenFile, path: str) -> str:
     """Return a clause that suggests commands for a profile without operations.
 
     An error message must suggest a command, but none that refuses the same profile. If the profile
@@ -318,7 +318,7 @@ def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()
     return f"{', '.join(first)}, and {last}" if first else last
 
 
-def _nothing_named(
+def _explain_missing_names(
     file: OpenFile, known: str, path: str, why: str, options: ReadOptions, lacking: Sequence[str]
 ) -> str:
     """Return the reason why nothing can be analysed, and a remedy.
@@ -347,8 +347,9 @@ def _nothing_named(
         )
         has_next_step = True
     else:
+        commands = _suggest_commands(file, path)
         remedy = (
-            f"{_other_commands(file, path)}; to measure a pipeline, write a convention and pass it "
+            f"{commands}; to measure a pipeline, write a convention and pass it "
             "with --convention FILE.toml (bubbleviz guide conventions), or name operations in the "
             "training script (bubbleviz guide annotate)"
         )
@@ -356,4 +357,4 @@ def _nothing_named(
     frequent = ", ".join(f"{one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes)
     seen = f"; the most frequent names (# for numbers) are {frequent}" if frequent else ""
     reason = f"no range names {' and '.join(lacking)} as {known} does; {remedy}{seen}"
-    return reason if has_next_step else f"{reason}; {_other_commands(file, path)}"
+    return reason if has_next_step else f"{reason}; {_suggest_commands(file, path)}"

@@ -31,14 +31,14 @@ class Timebase:
     """One clock for all profiles.
 
     Attributes:
-        clocks: of the profiles.
-        machine: number of the machine of each rank.
-        comparable: of each machine, whether its times can be compared with the reference's.
-        uncertainty_ns: of each machine; -1 where nothing bounds it.
-        contradicted: whether what happened before what contradicts itself.
-        limitations: what could not be inferred.
-        jump_ns: by iteration, by how much lengths of time may be off that one clock alone gives, as
-            it was set meanwhile; empty where none was.
+        clocks: Clock of each profile.
+        machine: Index of the machine of each rank.
+        comparable: Mask of the machines whose times can be compared with those of the reference.
+        uncertainty_ns: Uncertainty of the clock of each machine, or -1 if it is not bounded.
+        contradicted: Whether the precedences contradict each other.
+        limitations: Properties that could not be inferred.
+        jump_ns: Maximum error of durations on a single clock in each iteration, because the clock
+            was set meanwhile; empty if no clock was set.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -56,7 +56,7 @@ def timebase(
     captures: Sequence[tuple[int, int]],
     method: str,
 ) -> Timebase:
-    """Return the clock of all profiles.
+    """Find the common clock of all profiles.
 
     Args:
         joined: The recordings on the clocks of their sessions, with stages and iterations.
@@ -65,9 +65,9 @@ def timebase(
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
     if any(clock is not None and clock.aligned for clock in joined.told_clocks):
-        return _as_told(joined)
+        return _use_told_clocks(joined)
     if method != "causal" or len(joined.machines) == 1:
-        return _by_session(joined, clocks, method)
+        return _use_session_clocks(joined, clocks, method)
     bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
     for own, machine, capture in zip(clocks, joined.machine_of_profile, captures, strict=True):
         bounds[machine].extend(time + own.offset_ns for time in capture)
@@ -75,10 +75,10 @@ def timebase(
     ends_ns = np.array([max(times) for times in bounds.values()], np.int64)
     extents = starts_ns, ends_ns
     reference = _reference_machine(joined)
-    solution = _solved(joined, extents, reference)
+    solution = _solve_machines(joined, extents, reference)
     if reference and not _is_constant(solution[1]):
         # Corrections with drift or without bounds cannot be converted to the first machine's clock.
-        solution = _solved(joined, extents, 0)
+        solution = _solve_machines(joined, extents, 0)
     precedences, corrections, contradiction, dropped = solution
     steps, stepped = clock_steps(precedences, len(joined.machines), extents)
     corrections = stepped if steps else corrections
@@ -86,10 +86,10 @@ def timebase(
     profiles = zip(clocks, joined.machine_of_profile, strict=True)
     corrected = tuple(clock.corrected(by_machine[machine]) for clock, machine in profiles)
     uncertainties = [correction.uncertainty_ns for correction in corrections]
-    found = _timebase(joined, corrected, uncertainties)
+    found = _make_timebase(joined, corrected, uncertainties)
     notes = []
     if not found.comparable.all() and joined.paired:
-        notes.append(_unbounded(joined, found.comparable))
+        notes.append(_describe_unbounded(joined, found.comparable))
     if dropped:
         notes.append(
             Limitation(
@@ -99,22 +99,22 @@ def timebase(
             )
         )
     if contradiction is not None:
-        notes.append(_contradicting(joined, precedences, contradiction))
+        notes.append(_describe_contradiction(joined, precedences, contradiction))
     if steps:
-        notes.append(_stepped(joined, steps))
+        notes.append(_describe_steps(joined, steps))
     return replace(
         found,
         contradicted=contradiction is not None or len(steps) > 0,
-        jump_ns=_jumps(len(joined.iteration_names), steps, contradiction),
+        jump_ns=_measure_jumps(len(joined.iteration_names), steps, contradiction),
         limitations=tuple(notes),
     )
 
 
 def within_machines(joined: JoinedRecordings) -> tuple[Limitation, ...]:
-    """Return a limitation where ranks of one machine, which share its clock, contradict each other.
+    """Return a limitation if ranks of one machine, which share a clock, contradict each other.
 
-    Only received inputs count: spans may begin with kernels that need none. Where stages were given
-    that cannot be, these are wrong, and no clock is.
+    Only recorded receives count, because spans may begin with kernels that need no input. If the
+    user's stages contradict the data, the stages are wrong and not the clock.
     """
     given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in joined.limitations)
     if given or not joined.paired or (joined.arrivals.latest_ns == NEVER).all():
@@ -131,7 +131,7 @@ def within_machines(joined: JoinedRecordings) -> tuple[Limitation, ...]:
     ends = int(pairs.after_row[row]), int(pairs.before_row[row])
     stages = " and ".join(str(int(joined.operations.virtual_stage[at])) for at in ends)
     reason = (
-        f"{_need(joined, pairs, row)} (virtual stages {stages}), and ran "
+        f"{_describe_need(joined, pairs, row)} (virtual stages {stages}), and ran "
         f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
         "them are wrong, its work goes on after what it passes on, or stages are other than "
         "inferred (--parallel sets them)"
@@ -184,10 +184,10 @@ def rank_precedences(joined: JoinedRecordings) -> offsets.Precedences:
 
     Replicas of a stage that cannot be distinguished are compared on the clock of their machine.
     """
-    return _causal(joined, np.arange(len(joined.ranks)), joined.machine_of_rank)
+    return _find_dependencies(joined, np.arange(len(joined.ranks)), joined.machine_of_rank)
 
 
-def _solved(
+def _solve_machines(
     joined: JoinedRecordings, extents: tuple[Ints, Ints], reference: int
 ) -> tuple[offsets.Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
     """Solve the clocks of all machines.
@@ -204,7 +204,7 @@ def _solved(
         is_without_collectives: Whether precedences of collectives were dropped because they
             contradict the others.
     """
-    causal = _causal(joined, joined.machine_of_rank)
+    causal = _find_dependencies(joined, joined.machine_of_rank)
     reduced = offsets.together()
     if joined.paired:
         table = reductions(joined.collectives, joined.operations)
@@ -216,28 +216,28 @@ def _solved(
     if found[1] is None or len(reduced) == 0:
         return both, *found, False
     alone = solve(causal, *extents, reference)
-    # What contradicts itself without them is not their fault.
+    # A contradiction that exists without collectives is not caused by them.
     return (both, *found, False) if alone[1] is not None else (causal, *alone, True)
 
 
-def _as_told(joined: JoinedRecordings) -> Timebase:
-    """Return the clocks as a table of operations tells them that is on one clock already."""
+def _use_told_clocks(joined: JoinedRecordings) -> Timebase:
+    """Return the clocks that a table of operations states. Its times are on one clock already."""
     told: dict[str, int | None] = {}
     for machine, clock in zip(joined.machine_of_profile, joined.told_clocks, strict=True):
         told[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0
     clocks = tuple(ProfileClock(0, told[machine]) for machine in joined.machine_of_profile)
-    found = _timebase(joined, clocks, [told[machine] for machine in joined.machines])
+    found = _make_timebase(joined, clocks, [told[machine] for machine in joined.machines])
     if found.comparable.all():
         return found
-    return replace(found, limitations=(_unbounded(joined, found.comparable),))
+    return replace(found, limitations=(_describe_unbounded(joined, found.comparable),))
 
 
-def _timebase(
+def _make_timebase(
     joined: JoinedRecordings,
     clocks: tuple[ProfileClock, ...],
     uncertainty: list[int | None],
 ) -> Timebase:
-    """Return the timebase of clocks with the uncertainty of each machine; None unbounded."""
+    """Return the timebase of clocks, given the uncertainty of each machine (None if unbounded)."""
     uncertainty_ns = [NONE if bound is None else bound for bound in uncertainty]
     return Timebase(
         clocks=clocks,
@@ -249,8 +249,10 @@ def _timebase(
     )
 
 
-def _by_session(joined: JoinedRecordings, clocks: Sequence[ProfileClock], method: str) -> Timebase:
-    """Return the clocks of the sessions. Only ``utc`` trusts the clocks of further machines."""
+def _use_session_clocks(
+    joined: JoinedRecordings, clocks: Sequence[ProfileClock], method: str
+) -> Timebase:
+    """Return the clocks of sessions. Only ``utc`` makes times of different machines comparable."""
     count = len(joined.machines)
     if method == "none":
         # Each machine stays on the clock of its first profile.
@@ -260,7 +262,7 @@ def _by_session(joined: JoinedRecordings, clocks: Sequence[ProfileClock], method
             ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
             for machine, clock in pairs
         ]
-    found = _timebase(joined, tuple(clocks), [0, *[None] * (count - 1)])
+    found = _make_timebase(joined, tuple(clocks), [0, *[None] * (count - 1)])
     if count == 1:
         return found
     if method == "none":
@@ -274,12 +276,12 @@ def _by_session(joined: JoinedRecordings, clocks: Sequence[ProfileClock], method
         "period need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
-    precedences = _causal(joined, joined.machine_of_rank)
+    precedences = _find_dependencies(joined, joined.machine_of_rank)
     early = precedences.before_ns - precedences.after_ns
     if broken := early.max(initial=0) > GRAIN_NS:
         row = int(early.argmax())
         reason = (
-            f"{_need(joined, precedences, row)}, and by UTC it ran "
+            f"{_describe_need(joined, precedences, row)}, and by UTC it ran "
             f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
             "(!), and --align causal finds better ones"
         )
@@ -290,14 +292,14 @@ def _by_session(joined: JoinedRecordings, clocks: Sequence[ProfileClock], method
     )
 
 
-def _causal(
+def _find_dependencies(
     joined: JoinedRecordings, clock: Ints, replica_clock: Ints | None = None
 ) -> offsets.Precedences:
-    """Return the precedences of data dependencies; none where iterations are not paired.
+    """Return the precedences of data dependencies, or none if iterations are not paired.
 
     Args:
         joined: The recordings with stages, pipelines and iterations.
-        clock: of each rank.
+        clock: Clock of each rank.
         replica_clock: Clock of each rank on which replicas of a stage are compared. It is
             ``clock`` if omitted.
     """
@@ -312,8 +314,8 @@ def _causal(
     )
 
 
-def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
-    """Return a limitation on machines whose clocks nothing bounds from both sides."""
+def _describe_unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
+    """Return a limitation for machines whose clocks are not bounded from both sides."""
     lacking = [machine for machine, ok in zip(joined.machines, known, strict=True) if not ok]
     return Limitation(
         "clocks of several hosts",
@@ -324,7 +326,7 @@ def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
     )
 
 
-def _contradicting(
+def _describe_contradiction(
     joined: JoinedRecordings, precedences: offsets.Precedences, contradiction: Contradiction
 ) -> Limitation:
     """Return the limitation for a cycle of dependencies that no clocks satisfy."""
@@ -335,7 +337,7 @@ def _contradicting(
         after = machines[int(precedences.after[row])]
         is_operation = precedences.after_row[row] >= 0
         collective = f"a collective of {after} holds {before}"
-        needs.append(_need(joined, precedences, row) if is_operation else collective)
+        needs.append(_describe_need(joined, precedences, row) if is_operation else collective)
     hosts = dict.fromkeys(machines[int(precedences.before[row])] for row in contradiction.rows)
     return Limitation(
         "clocks of several hosts contradict each other",
@@ -346,22 +348,22 @@ def _contradicting(
     )
 
 
-def _jumps(
+def _measure_jumps(
     iterations: int, steps: Sequence[ClockStep], contradiction: Contradiction | None
 ) -> Ints:
-    """Return by how much clocks may have jumped in each iteration; empty if none did."""
+    """Return the maximum jump of clocks in each iteration, or an empty column if none was set."""
     jumps = np.zeros(iterations, np.int64)
     if not steps and contradiction is not None:
         return jumps + 2 * contradiction.by_ns
     for step in steps:
-        # Bounds tell about by how much.
+        # The bounds give the size of the jump only approximately.
         at = slice(step.before, step.behind + 1)
         jump_ns = abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS)
         jumps[at] = np.maximum(jumps[at], jump_ns)
     return jumps if steps else np.empty(0, np.int64)
 
 
-def _stepped(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
+def _describe_steps(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
     """Return the limitation for clocks that were set during the capture."""
     machines = joined.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
@@ -376,8 +378,8 @@ def _stepped(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation
     )
 
 
-def _need(joined: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
-    """Return a clause that says which operation needs which."""
+def _describe_need(joined: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
+    """Return a clause that names an operation and the operation that it needs."""
     operations, names = joined.operations, []
     for at in (int(precedences.after_row[row]), int(precedences.before_row[row])):
         name = operations.names[int(operations.name_id[at])]

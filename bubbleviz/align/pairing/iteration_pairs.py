@@ -252,10 +252,10 @@ def _list_neighbours(joined: JoinedRecordings, working: Ints) -> _Neighbours:
     # Early stages of a run that only goes forward may be iterations ahead of late stages.
     is_loose = ((stage < 0) | (pipeline < 0)) & (run_kind(joined.operations.phase) != INFERENCE)
     in_step = np.where(is_loose, joined.machine_of_rank, NONE)
-    return _neighbours(working[order], pipeline, stage, in_step)
+    return _pair_neighbours(working[order], pipeline, stage, in_step)
 
 
-def _neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
+def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
     """Return the pairs of ranks that are compared: each rank with the previous one in an order.
 
     The first rank of a pipeline is compared with the first of all ranks of its stage. Ranks of one
@@ -293,7 +293,7 @@ def _pair_by_name(joined: JoinedRecordings) -> JoinedRecordings:
     number = _number_idle_iterations(rank[owners.first], number, is_idle)
     is_used = (~is_idle | (number >= 0)) & (iteration[owners.first] >= 0)
     used = np.flatnonzero(is_used)
-    anchor, away = _between(rank[owners.first[used]], number[used])
+    anchor, away = _find_nearest_named(rank[owners.first[used]], number[used])
     pairs = groups_of(anchor, away)
     pair_of_owner = scattered(len(owners), used, pairs.of_row)
     is_worked = marked(len(pairs), pair_of_owner[~is_idle & (pair_of_owner >= 0)])
@@ -303,7 +303,7 @@ def _pair_by_name(joined: JoinedRecordings) -> JoinedRecordings:
     return replace(
         joined,
         common_iteration=np.repeat(common[of_row], lengths),
-        iteration_names=tuple(map(_name, anchor[first].tolist(), away[first].tolist())),
+        iteration_names=tuple(map(_name_iteration, anchor[first].tolist(), away[first].tolist())),
         paired=True,
         iteration_numbers=(rank[owners.first], iteration[owners.first], common),
     )
@@ -365,7 +365,7 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     return np.where(leads & np.isin(preceding, of_work), preceding, number)
 
 
-def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
+def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
     """Return the nearest named iteration of each iteration, and the distance from it.
 
     It is the last named iteration so far. Iterations before the first named one of their rank are
@@ -385,7 +385,7 @@ def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
     return number[anchor], row - anchor
 
 
-def _name(number: int, away: int) -> str:
+def _name_iteration(number: int, away: int) -> str:
     if away == 0:
         return str(number)
     where = f"after {number}" if away > 0 else f"before {number}"

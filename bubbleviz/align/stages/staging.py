@@ -167,19 +167,19 @@ def stage(
     inputs = _Inputs(joined, joined.machine_of_rank, numbers, named, parallel)
     if order or (parallel is not None and named is None):
         staged = _stage_as_given(inputs)
-        if _is_other(inputs, staged):
-            return _noted(inputs, staged, (_GIVEN_CONTRADICTED,))
+        if _contradicts_waits(inputs, staged):
+            return _add_limitations(inputs, staged, (_GIVEN_CONTRADICTED,))
     elif named is not None:
         # Names may give a chunk by its stage; tables number the chunks of each rank.
         by_name = any(rank.local.told is None for rank in joined.ranks)
-        staged = _with(inputs, named, by_name=by_name)
+        staged = _apply_stages(inputs, named, by_name=by_name)
     elif (told := virtual_stages.told_stages(joined)) is not None:
         n_stages = int(told.max(initial=0)) + 1
-        staged = _with(inputs, virtual_stages.stages_in_order(joined, told, n_stages))
+        staged = _apply_stages(inputs, virtual_stages.stages_in_order(joined, told, n_stages))
     else:
-        return _inferred(inputs)
-    unknown = _stages_unknown(inputs, staged)
-    return _noted(inputs, staged, unknown, stages_missing=_lacks_named_stage(inputs))
+        return _stage_by_waits(inputs)
+    unknown = _find_unknown_stages(inputs, staged)
+    return _add_limitations(inputs, staged, unknown, stages_missing=_lacks_named_stage(inputs))
 
 
 def _stage_as_given(inputs: _Inputs) -> JoinedRecordings:
@@ -188,7 +188,9 @@ def _stage_as_given(inputs: _Inputs) -> JoinedRecordings:
     stage_of_rank, n_stages = np.searchsorted(np.sort(number), number), len(number)
     if inputs.parallel is not None:
         stage_of_rank, n_stages = inputs.parallel.stage(number), inputs.parallel.pp
-    return _with(inputs, virtual_stages.stages_in_order(inputs.joined, stage_of_rank, n_stages))
+    return _apply_stages(
+        inputs, virtual_stages.stages_in_order(inputs.joined, stage_of_rank, n_stages)
+    )
 
 
 def _lacks_named_stage(inputs: _Inputs) -> bool:
@@ -204,29 +206,29 @@ def _has_gap(stage: Ints) -> bool:
     return len(grouping.distinct(stage)) <= int(stage.max(initial=NONE))
 
 
-def _inferred(inputs: _Inputs) -> JoinedRecordings:
+def _stage_by_waits(inputs: _Inputs) -> JoinedRecordings:
     """Return the stages that waiting times give.
 
     The ranks get no stages if nothing shows any.
     """
     if inputs.joined.unmarked:
-        return _noted(inputs, _with(inputs, VirtualStages.none()), ())
-    inferred, by_number = _inferred_stages(inputs)
-    staged = _with(inputs, inferred)
-    notes = _stages_unknown(inputs, staged)
+        return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.none()), ())
+    inferred, by_number = _infer_stages(inputs)
+    staged = _apply_stages(inputs, inferred)
+    notes = _find_unknown_stages(inputs, staged)
     known = not notes
     unproven = not _forms_pipeline(inputs, staged, known=known)
     if known and unproven:
-        staged = _with(inputs, VirtualStages.none())
+        staged = _apply_stages(inputs, VirtualStages.none())
         notes = (_UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
-    numbered = _as_in_job(inputs, inferred, staged)
-    noted = _noted(inputs, numbered, notes, stages_missing=numbered is not staged)
+    numbered = _number_stages_as_job(inputs, inferred, staged)
+    noted = _add_limitations(inputs, numbered, notes, stages_missing=numbered is not staged)
     return replace(noted, pipeline_unproven=unproven)
 
 
-def _as_in_job(
+def _number_stages_as_job(
     inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
 ) -> JoinedRecordings:
     """Return stages with the numbers of the job, if the numbers of the ranks give these.
@@ -245,7 +247,7 @@ def _as_in_job(
         return staged
     if not receives_from_earlier_stage(staged, find_transfer_stages(staged)):
         return staged
-    return _with(inputs, stages.changed(virtual_stage=stages.virtual_stage + before[0]))
+    return _apply_stages(inputs, stages.changed(virtual_stage=stages.virtual_stage + before[0]))
 
 
 def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -> bool:
@@ -277,7 +279,7 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -
     return stage_order.nests(numbered, inputs.joined.arrivals)
 
 
-def _noted(
+def _add_limitations(
     inputs: _Inputs,
     staged: JoinedRecordings,
     notes: tuple[Limitation, ...],
@@ -367,7 +369,9 @@ def _find_stage_gaps(
     return ((first,), False, False) if first else ((), False, True)
 
 
-def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> JoinedRecordings:
+def _apply_stages(
+    inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False
+) -> JoinedRecordings:
     """Return recordings with virtual stages, and the pipelines and iterations that follow."""
     joined = inputs.joined
     operations = virtual_stages.set_stages(joined.operations, stages, by_name=by_name)
@@ -398,7 +402,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> J
     return pair_iterations(staged)
 
 
-def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
+def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Infer virtual stages from waiting times.
 
     Returns:
@@ -432,11 +436,11 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         found = split(comparable, inputs.joined.arrivals, number, inputs.machine)
         if found is not None:
             return found[0], found[1] and not inputs.numbers.named
-    by_number = _stages_by_number(inputs) if inputs.numbers.named else None
+    by_number = _infer_stages_by_number(inputs) if inputs.numbers.named else None
     return by_number or stages, False
 
 
-def _stages_by_number(inputs: _Inputs) -> VirtualStages | None:
+def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """Infer virtual stages from the numbers of ranks, or return None if these show no pipelines.
 
     The number of replicas is right if operations of the resulting pipelines nest like stages, and
@@ -483,9 +487,9 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
     ]
 
 
-def _is_other(inputs: _Inputs, staged: JoinedRecordings) -> bool:
+def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
     """Return whether the waiting times give an order other than the user's."""
-    inferred, _ = _inferred_stages(inputs)
+    inferred, _ = _infer_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
         return False
     return bool(
@@ -493,7 +497,7 @@ def _is_other(inputs: _Inputs, staged: JoinedRecordings) -> bool:
     )
 
 
-def _stages_unknown(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Limitation, ...]:
+def _find_unknown_stages(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
     unknown = int((staged.stage_of_rank[inputs.joined.working] < 0).sum())
     note = Limitation(
