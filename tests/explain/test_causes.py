@@ -439,26 +439,26 @@ def test_overlap_is_that_of_kernels(source: str) -> None:
         for start_ns, end_ns, *row in _kernels_of(summary.path)
     ]
     for iteration in report.iterations:
-        for own in iteration.ranks:
-            rank = report.ranks[own.rank]
+        for rank_iteration in iteration.ranks:
+            rank = report.ranks[rank_iteration.rank]
             mine = [k for k in kernels if k[2:5] == (rank.profile, rank.pid, rank.device_id)]
-            low_ns, high_ns = _communication_window(report, iteration.index, own)
+            low_ns, high_ns = _communication_window(report, iteration.index, rank_iteration)
             edges = sorted(
                 {low_ns, high_ns} | {t for k in mine for t in k[:2] if low_ns < t < high_ns}
             )
-            told = [0, 0]
+            expected_ns = [0, 0]
             for low, high in pairwise(edges):
                 open_now = [k for k in mine if k[0] <= low < k[1]]
                 if any(k[5] for k in open_now):
-                    told[0] += high - low
-                    told[1] += (high - low) * any(not k[5] for k in open_now)
+                    expected_ns[0] += high - low
+                    expected_ns[1] += (high - low) * any(not k[5] for k in open_now)
             communication = report.explanation.communication
 
-            assert told == [
-                communication.communication_ns[iteration.index, own.rank],
-                communication.overlapped_ns[iteration.index, own.rank],
+            assert expected_ns == [
+                communication.communication_ns[iteration.index, rank_iteration.rank],
+                communication.overlapped_ns[iteration.index, rank_iteration.rank],
             ]
-            assert communication.exposed_ns[iteration.index, own.rank] <= told[0]
+            assert communication.exposed_ns[iteration.index, rank_iteration.rank] <= expected_ns[0]
 
 
 def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:

@@ -174,8 +174,11 @@ def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank() -> None:
     assert set(report.operations.rank[waits.peer_operation].tolist()) <= {
         r.index for r in report.ranks if r.pipeline == 1
     }
-    told = [*(sentence for _, sentence in longest_bubbles(report)), longest_implied(report) or ""]
-    assert any(f"waits in ReduceScatter for rank {slow.number} (" in bubble for bubble in told)
+    sentences = [
+        *(sentence for _, sentence in longest_bubbles(report)),
+        longest_implied(report) or "",
+    ]
+    assert any(f"waits in ReduceScatter for rank {slow.number} (" in bubble for bubble in sentences)
 
 
 @pytest.mark.parametrize("pieces", [1, 3])

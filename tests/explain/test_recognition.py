@@ -359,8 +359,10 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
     for recognition in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
         assert (recognition.name, recognition.exact) == (name, False)
         assert {d.what for d in recognition.deviations} == {"missing"}
-        told = sorted((d.rank, int(d.phase), d.microbatch, d.chunk) for d in recognition.deviations)
-        assert told == lost
+        missing = sorted(
+            (d.rank, int(d.phase), d.microbatch, d.chunk) for d in recognition.deviations
+        )
+        assert missing == lost
         assert recognition.distance == pytest.approx(len(lost) / sum(map(len, whole)))
 
     # And one more operation elsewhere.
@@ -394,9 +396,13 @@ def cleared(plan: Plan) -> list[list[Op]]:
 )
 def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) -> None:
     plan = planned(name, p, m)
-    whole, found = named(of_orders(devices_of(plan))), named(of_orders(cleared(plan)))
-    assert name in (found.name, *found.also)
-    assert (found.name, found.also, found.reason) == (whole.name, whole.also, whole.reason)
+    whole, cleared_recognition = named(of_orders(devices_of(plan))), named(of_orders(cleared(plan)))
+    assert name in (cleared_recognition.name, *cleared_recognition.also)
+    assert (cleared_recognition.name, cleared_recognition.also, cleared_recognition.reason) == (
+        whole.name,
+        whole.also,
+        whole.reason,
+    )
 
 
 def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
@@ -545,10 +551,10 @@ def test_where_microbatches_are_counted_by_order_no_name_is_certain(
         schedule=plantable(schedule), microbatches=8, iterations=1, names="constant"
     )
     report = analysed(planting)
-    found = report.schedule
-    assert found is not None
-    assert (found.name, found.inferred) == (name, True)
-    assert "which may make one schedule look like another" in found.reason
+    recognition = report.schedule
+    assert recognition is not None
+    assert (recognition.name, recognition.inferred) == (name, True)
+    assert "which may make one schedule look like another" in recognition.reason
     if name is not None:
         # The line may be wrapped.
         text = " ".join(render(report, View()).split())
@@ -570,13 +576,13 @@ def test_planted_runs_are_recognised(tmp_path: Path, name: str) -> None:
     )
     truth = plant(planting, tmp_path)
     report = bubbleviz.analyze([tmp_path / file.path for file in truth.files])
-    found = report.schedule
+    recognition = report.schedule
 
-    assert found is not None
+    assert recognition is not None
     # What was searched may be the order of another schedule, and then has its name.
     searched = is_searched(schedule_named(schedule))
-    assert schedule in (found.name, *found.also) or (searched and found.exact)
-    assert found.exact or searched
+    assert schedule in (recognition.name, *recognition.also) or (searched and recognition.exact)
+    assert recognition.exact or searched
     training = [i.index for i in report.iterations if i.kind == "training"]
-    assert [i.iteration for i in found.iterations] == training
+    assert [i.iteration for i in recognition.iterations] == training
     assert len(training) == planting.iterations - (planting.evaluation_at >= 0)

@@ -186,16 +186,16 @@ def test_panels_change_no_other_output(tmp_path: Path) -> None:
 
 def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
     report, others = planted(replace(SPLIT, schedule="1f1b"))
-    shown = titles(theory(report, View()))
+    panel_titles = titles(theory(report, View()))
 
-    assert len(shown) == 3
-    assert shown[1].endswith("at the measured times: the best in as much memory")
+    assert len(panel_titles) == 3
+    assert panel_titles[1].endswith("at the measured times: the best in as much memory")
 
     # An ideal 1F1B stands for an unknown schedule.
     unknown = replace(others, same=None, best=None)
-    shown = titles(theory(replace(report, theory=unknown), View()))
-    assert len(shown) == 2
-    assert shown[0].endswith("ideal: equal stages, free transfers")
+    panel_titles = titles(theory(replace(report, theory=unknown), View()))
+    assert len(panel_titles) == 2
+    assert panel_titles[0].endswith("ideal: equal stages, free transfers")
 
 
 def test_why_there_is_no_theory_is_told_to_the_end() -> None:

@@ -39,11 +39,11 @@ Work = tuple[str, int, int, int]
 
 def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
     """Return a rank of F, B and Optimizer, which runs kernels of communication as well."""
-    own = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
+    all_work = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
     path = profile(
         folder,
-        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(own)],
-        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(own)],
+        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(all_work)],
+        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(all_work)],
         [R(0, 20, "F0.0.0"), R(25, 40, "B0.0.0"), R(45, 60, "Optimizer"), *ranges],
     )
     return record(str(path), ReadOptions())[0]
@@ -96,7 +96,7 @@ def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Pa
 
 
 def with_communicators(folder: Path) -> Recordings:
-    own = (
+    all_work = (
         ("gemm", 10, 1_000, 1_100),
         ("gemm", 30, 1_200, 1_300),
         ("adam", 90, 2_000, 2_100),
@@ -115,8 +115,8 @@ def with_communicators(folder: Path) -> Recordings:
     ]
     path = profile(
         folder,
-        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(own)],
-        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(own)],
+        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(all_work)],
+        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(all_work)],
         ranges,
     )
     carrying(
@@ -356,7 +356,7 @@ def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str)
         (round((e["ts"] - base_us) * 1000), round((e["ts"] - base_us + e["dur"]) * 1000), e["name"])
         for e in kernels
     ]
-    told = report.explanation.communication
+    times = report.explanation.communication
     for iteration in report.iterations:
         rows = report.operations.iteration == iteration.index
         rows &= (report.operations.phase <= 3) & (report.operations.has_span == 1)
@@ -367,4 +367,4 @@ def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str)
         compute = union([(a, b) for a, b, n in inside if not n.startswith("nccl")])
         counted = length(minus(communication, compute))
         assert counted > 0
-        assert abs(int(told.exposed_ns[iteration.index, 0]) - counted) <= 2_000
+        assert abs(int(times.exposed_ns[iteration.index, 0]) - counted) <= 2_000

@@ -89,8 +89,12 @@ def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
         if "no_kernels" not in path.name
     ]
     assert len(paths) > 15
-    found = {path.name: limitation_subjects(_link(path)) for path in paths}
-    assert {name: told for name, told in found.items() if told & {TWICE, LENGTHLESS, LOST}} == {}
+    subjects_of_files = {path.name: limitation_subjects(_link(path)) for path in paths}
+    assert {
+        name: subjects
+        for name, subjects in subjects_of_files.items()
+        if subjects & {TWICE, LENGTHLESS, LOST}
+    } == {}
 
 
 # Rows that are recorded twice, and kernels without a length.

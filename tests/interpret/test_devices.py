@@ -285,8 +285,8 @@ def test_each_process_gets_the_gpu_that_it_sees(
         gpu(path, gpus)
     if seen is not None:
         seen_by(path, seen, uuids)
-    told = document(path, cli)
-    assert (told[11, 0], told[12, 0]) == found
+    report_document = document(path, cli)
+    assert (report_document[11, 0], report_document[12, 0]) == found
 
 
 def test_the_drivers_number_counts_where_no_process_says(tmp_path: Path, cli: CommandLine) -> None:
@@ -373,6 +373,6 @@ def test_planted_processes_with_backward_threads(
     ]
     crossing = sum(o.kernels for o in truth.operations if o.phase in ("B", "BW"))
     assert report.profiles[0].cross_thread_kernels == crossing
-    for own, true in zip(report.iterations, truth.iterations, strict=True):
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         for ratio, value in true.bubble_ratio.items():
-            assert own.ratios[ratio].value == pytest.approx(value, abs=1e-9)
+            assert iteration.ratios[ratio].value == pytest.approx(value, abs=1e-9)

@@ -139,11 +139,11 @@ def test_many_files_at_once_are_the_same(exports_folder: Path) -> None:
 @contextmanager
 def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the process that reads a file die so many times."""
-    own = os.getpid()
+    parent_pid = os.getpid()
 
     def dies(one: str, how: ReadOptions, watch: Watch) -> tuple[Recordings, tuple[Step, ...]]:
         deaths = len(list(folder.glob("death*")))
-        if os.getpid() != own and one == path and deaths < times:
+        if os.getpid() != parent_pid and one == path and deaths < times:
             (folder / f"death{deaths}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return record(one, how, watch)

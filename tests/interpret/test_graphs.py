@@ -226,9 +226,9 @@ def test_what_is_not_attributed_is_named_with_its_place(tmp_path: Path) -> None:
         K(4_500, 4_700, 555, "orphan_kernel"),
     ]
     report = bubbleviz.analyze([profile(tmp_path, kernels, calls, RANGES)])
-    found = {k.name: (k.count, k.gpu_ns) for k in report.unattributed_kernels}
+    unattributed = {k.name: (k.count, k.gpu_ns) for k in report.unattributed_kernels}
 
-    assert found == {
+    assert unattributed == {
         "other_kernel": (1, 300), "orphan_kernel": (1, 200), "stray_kernel": (2, 70),
     }  # fmt: skip
     assert [k.gpu_ns for k in report.unattributed_kernels] == [300, 200, 70]

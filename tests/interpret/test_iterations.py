@@ -314,9 +314,9 @@ def export(folder: Path, names: Callable[[Chunk], list[str]], *, steps: bool = F
     for chunk in served(RUN):
         rows.pid, start = 1 + chunk.stage, chunk.start_ns + _BEGIN_NS
         rows.launch(start - 5_000, start, chunk.end_ns + _BEGIN_NS, took=3_000)
-        own = [*([f"ProfilerStep#{chunk.number + 7}"] if steps else []), *names(chunk)]
-        for depth, name in enumerate(own):
-            wide = 400 * (len(own) - depth)
+        range_names = [*([f"ProfilerStep#{chunk.number + 7}"] if steps else []), *names(chunk)]
+        for depth, name in enumerate(range_names):
+            wide = 400 * (len(range_names) - depth)
             rows.add_range(start - 6_000 - wide, start - 1_900 + wide, name)
     return rows.write(folder)
 

@@ -298,12 +298,12 @@ def xla(*, damaged: bool) -> list[P]:
     for i in range(12):
         start = 1_000_000 + 100 * US * i
         end = start + (250 if damaged and i == 2 else 10) * US
-        told: dict[str, int | str] = {
+        stats: dict[str, int | str] = {
             "correlation_id": i + 1,
             "hlo_op": "fusion.1",
             "hlo_module": "jit_step",
         }
-        kernels.append(E("fusion_1", start, end, told))
+        kernels.append(E("fusion_1", start, end, stats))
         calls.append(op("cuLaunchKernel", start - 20 * US, start - 15 * US, correlation_id=i + 1))
     device = P("/device:GPU:0", [L("Stream #7(Kernel)", kernels, 7)])
     return [device, P("/host:CPU", [L("launcher", calls, 100)], {"process_id": 4321})]

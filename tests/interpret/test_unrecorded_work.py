@@ -465,10 +465,10 @@ def test_unknown_times_agree_with_a_slow_reference(
         until = min(starts, default=max(lost))
         if until > max([launch, *ends]):
             expected.append((max([launch, *ends]), until))
-    found = _find_open_times(
+    open_times = _find_open_times(
         np.array(lost, np.int64), np.array(launched), activities, np.arange(len(rows))
     )
-    assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+    assert list(zip(*(column.tolist() for column in open_times), strict=True)) == expected
 
 
 @pytest.mark.real_files

@@ -77,9 +77,9 @@ def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) ->
 
 
 def test_a_long_name_is_held_once() -> None:
-    found = pa.array(coded(np.zeros(100_000, np.int64), ["n" * 10_000]))
+    names = pa.array(coded(np.zeros(100_000, np.int64), ["n" * 10_000]))
 
-    assert found.nbytes < 1_000_000
+    assert names.nbytes < 1_000_000
 
 
 def test_whole_numbers_are_not_copied(report: Report) -> None:
@@ -127,8 +127,8 @@ def test_stages_that_are_not_known_are_null(report: Report) -> None:
     bubbles = replace(report.bubbles, operations=operations)
 
     for table in (operations, bubbles):
-        found = pl.DataFrame(table)
-        assert found["stage"].to_list() == [half[rank] for rank in found["rank"]]
+        frame = pl.DataFrame(table)
+        assert frame["stage"].to_list() == [half[rank] for rank in frame["rank"]]
     assert pa.table(replace(operations, stages=()))["stage"].null_count == len(operations)
 
 
@@ -183,20 +183,20 @@ def test_a_schema_that_is_asked_for_is_given(report: Report) -> None:
 
 
 def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
-    own = tuple(report.iterations)
+    iterations = tuple(report.iterations)
 
-    assert len(report.iterations) == len(own) >= 2
-    assert report.iterations[0] is own[0]
-    assert report.iterations[-1] is own[-1]
-    assert report.iterations[1:] == in_order(own[1:]) == own[1:]
-    assert own[1] in report.iterations
-    assert report.iterations != own[1:]
-    assert report.iterations != list(own)
+    assert len(report.iterations) == len(iterations) >= 2
+    assert report.iterations[0] is iterations[0]
+    assert report.iterations[-1] is iterations[-1]
+    assert report.iterations[1:] == in_order(iterations[1:]) == iterations[1:]
+    assert iterations[1] in report.iterations
+    assert report.iterations != iterations[1:]
+    assert report.iterations != list(iterations)
     assert hash(in_order(())) == hash(in_order(()))
-    assert list(reversed(report.iterations)) == list(reversed(own))
+    assert list(reversed(report.iterations)) == list(reversed(iterations))
     assert not in_order(())
     with pytest.raises(IndexError):
-        report.iterations[len(own)]
+        report.iterations[len(iterations)]
 
 
 def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:

@@ -85,8 +85,8 @@ def test_joined_tables_have_the_rows_of_all_in_order(
     assert list(zip(whole.first.tolist(), whole.second.tolist(), strict=True)) == expected
     rows = data.draw(st.lists(st.sampled_from(range(len(expected))))) if expected else []
     taken = whole.take(column(*rows))
-    found = list(zip(taken.first.tolist(), taken.second.tolist(), strict=True))
-    assert found == [expected[row] for row in rows]
+    taken_rows = list(zip(taken.first.tolist(), taken.second.tolist(), strict=True))
+    assert taken_rows == [expected[row] for row in rows]
     assert not taken.first.flags.writeable
 
 
@@ -203,7 +203,7 @@ def test_values_are_found_at_their_first_place(
     ascending: list[int], values: list[int], narrow: bool
 ) -> None:
     of = np.int32 if narrow else np.int64
-    found = found_in(np.array(ascending, of), np.array(values, of))
+    places = found_in(np.array(ascending, of), np.array(values, of))
 
     expected = [ascending.index(value) if value in ascending else -1 for value in values]
-    assert found.tolist() == expected
+    assert places.tolist() == expected

@@ -17,9 +17,9 @@ ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=12)
 @given(ROWS)
 def test_distinct_rows_are_those_of_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
     first, second, chosen = np.array(rows, np.int64).reshape(-1, 3).T
-    found = distinct_rows(first, second, chosen=chosen == 1)
+    distinct = distinct_rows(first, second, chosen=chosen == 1)
     wanted = sorted({(one, other) for one, other, is_chosen in rows if is_chosen})
-    assert [tuple(row) for row in found.T.tolist()] == wanted
+    assert [tuple(row) for row in distinct.T.tolist()] == wanted
 
 
 @given(st.dictionaries(st.tuples(NUMBERS, NUMBERS), NUMBERS, max_size=8), NUMBERS, ROWS)
@@ -31,11 +31,11 @@ def test_rows_are_looked_up_by_columns_of_one_value(
         np.array([*known.values()], np.int64),
         np.array([row[0] for row in rows], np.int64),
     )
-    found = looked_up((first, second), values, (wanted, constant(value, len(rows))))
-    assert found.tolist() == [known.get((row[0], value), NONE) for row in rows]
+    values_found = looked_up((first, second), values, (wanted, constant(value, len(rows))))
+    assert values_found.tolist() == [known.get((row[0], value), NONE) for row in rows]
     alike = first[second == value], second[second == value]
-    found = looked_up(alike, values[second == value], (wanted, constant(value, len(rows))))
-    assert found.tolist() == [known.get((row[0], value), NONE) for row in rows]
+    values_found = looked_up(alike, values[second == value], (wanted, constant(value, len(rows))))
+    assert values_found.tolist() == [known.get((row[0], value), NONE) for row in rows]
 
 
 def test_a_group_without_rows_has_no_latest_time() -> None:

@@ -33,11 +33,11 @@ def test_a_line_of_at_most_eight(text: str, expected: str) -> None:
 
 @given(st.text(), st.integers(min_value=1, max_value=30))
 def test_a_line_is_printable_and_short(text: str, longest: int) -> None:
-    found = one_line(text, longest)
+    line = one_line(text, longest)
 
-    assert len(found) <= longest
-    assert found.isprintable()
-    assert one_line(found, longest) == found
+    assert len(line) <= longest
+    assert line.isprintable()
+    assert one_line(line, longest) == line
 
 
 @given(st.text())

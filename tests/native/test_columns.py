@@ -71,12 +71,12 @@ def every_other(count: int) -> Bools:
 
 def unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
     """Return the unions of intervals in any order and sorted."""
-    found = []
+    results = []
     for some in (spans, sorted(spans)):
         chosen = lists(intervals.union(*columns(some), every_other(len(some))))
         assert chosen == lists(intervals.union(*columns(some[::2])))
-        found.append(lists(intervals.union(*columns(some))))
-    return found
+        results.append(lists(intervals.union(*columns(some))))
+    return results
 
 
 def measured(spans: list[tuple[int, int]], asked: list[tuple[int, int]]) -> list[int]:
@@ -150,7 +150,7 @@ def linked(
 
 def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
     """Return the unions of groups, in any order and sorted by time."""
-    found = []
+    results = []
     for some in (rows, sorted(rows, key=lambda row: row[1])):
         group, start, end = np.array(some, np.int64).reshape(-1, 3).T
         chosen = every_other(len(some))
@@ -158,9 +158,9 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
         of_some = intervals.group_union(np.where(chosen, group, -1), 4, start, end, chosen)
         alone = intervals.group_union(group[::2], 4, start[::2], end[::2])
         assert lists(of_some) == lists(alone)
-        found.append(lists(intervals.group_union(group, 4, start, end)))
-        found.append([intervals.group_measure(group, 4, start, end).tolist()])
-    return found
+        results.append(lists(intervals.group_union(group, 4, start, end)))
+        results.append([intervals.group_measure(group, 4, start, end).tolist()])
+    return results
 
 
 def divided(group: list[int]) -> Any:
@@ -201,12 +201,12 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     columns = {name: np.full(4, -1) for name in Operations.column_names()}
     columns |= {name: np.array(numbers) for name, numbers in iterations.items()}
     keys = Operations(**(columns | {"phase": phase}), names=())
-    found = []
+    results = []
     for ranks, first in ((range(2, 5), 0), (range(1), None)):
         of_ranks = work if first == 0 else work.changed(rank=np.zeros(count, np.int32))
         seen = vars(measure_times(keys, of_ranks, ranks))
-        found.append([np.asarray(seen[name]).tolist() for name in seen])
-    return found
+        results.append([np.asarray(seen[name]).tolist() for name in seen])
+    return results
 
 
 def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
@@ -316,17 +316,17 @@ def test_both_make_the_same(what: str, data: st.DataObject) -> None:
     drawn, _, work = CASES[what]
     rows = data.draw(st.tuples(*drawn))
 
-    without, found = both(lambda: work(*rows))
+    without, compiled_result = both(lambda: work(*rows))
 
-    assert found == without
+    assert compiled_result == without
 
 
 @pytest.mark.parametrize("what", CASES)
 def test_both_make_the_same_of_examples(what: str) -> None:
     for rows in CASES[what][1]:
-        without, found = both(partial(CASES[what][2], *rows))
+        without, compiled_result = both(partial(CASES[what][2], *rows))
 
-        assert found == without
+        assert compiled_result == without
 
 
 @pytest.mark.parametrize("owner", [4, -2])

@@ -55,11 +55,11 @@ def plant(planting: Planting, directory: Path) -> Truth:
         recorder = Recorder(planting, place.rank)
         recorder.record(units)
         recording = recording_of(planting, recorder, place, cut)
-        own = _operations(recording, units, clock_of(planting, place))
-        operations += own
+        rank_operations = _operations(recording, units, clock_of(planting, place))
+        operations += rank_operations
         times = recorder.host.times()
         begun = [cut is None or times[push] <= cut for push, _ in recorder.span]
-        captured += [op for op, seen in zip(own, begun, strict=True) if seen]
+        captured += [op for op, seen in zip(rank_operations, begun, strict=True) if seen]
         unattributed[place.rank] = _unattributed(recording)
         by_file.setdefault(place.file, []).append(recording)
         ranks.append(_true_rank(planting, place))
@@ -89,10 +89,10 @@ def _file_name(planting: Planting, place: Place) -> str:
 def _operations(recording: Recording, units: list[Unit], clock: Clock) -> list[TrueOperation]:
     """Return a rank's operations with what the capture holds of them."""
     device = recording.device
-    own = (device["kind"] == KERNEL) & (device["operation"] != NONE)
-    seen = own & recording.linked
+    is_kernel = (device["kind"] == KERNEL) & (device["operation"] != NONE)
+    seen = is_kernel & recording.linked
     starts, ends, counts, active = _spans(device, seen, len(units))
-    lost = np.bincount(device["operation"][own & ~recording.kept], minlength=len(units))
+    lost = np.bincount(device["operation"][is_kernel & ~recording.kept], minlength=len(units))
     operations = []
     for number, unit in enumerate(units):
         span = (int(starts[number]), int(ends[number])) if counts[number] else None

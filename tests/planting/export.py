@@ -307,9 +307,9 @@ def _ranges(
         first = len(names)
     rows = _sorted(_joined(recordings, parts, clock), "start", "recording")
     number = np.arange(len(rows["start"]), dtype=np.int64)
-    own = rows["library"] == 0
-    registered = own & _chosen(planting.text, ("text", "registered"), number)
-    start_end = own & _chosen(planting.ranges, ("push_pop", "start_end"), number)
+    is_named_by_framework = rows["library"] == 0
+    registered = is_named_by_framework & _chosen(planting.text, ("text", "registered"), number)
+    start_end = is_named_by_framework & _chosen(planting.ranges, ("push_pop", "start_end"), number)
     texts = [names[n] for n in rows["name"].tolist()]
     return {
         "start": rows["start"],

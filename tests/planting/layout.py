@@ -58,11 +58,11 @@ _OVERHEADS = (
 
 def tables_of(ddl: str) -> dict[str, dict[str, bool]]:
     """Return the columns of each table, and whether each must be given."""
-    found = {}
+    tables = {}
     for name, body in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\);", ddl, re.DOTALL):
         columns = re.findall(r"^ +(\w+) +(?:INTEGER|TEXT|REAL)( +NOT NULL)?", body, re.MULTILINE)
-        found[name] = {column: bool(needed) for column, needed in columns}
-    return found
+        tables[name] = {column: bool(needed) for column, needed in columns}
+    return tables
 
 
 def enums() -> dict[str, Columns]:

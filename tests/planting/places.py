@@ -41,9 +41,9 @@ class Clock:
 
     def of(self, times: Ints) -> Ints:
         """Return the file's times of global times."""
-        shown = times + times * self.drift_ppb // 10**9
-        shown = shown + np.where(times >= self.step_at_ns, self.step_ns, 0)
-        return np.asarray(shown - self.started_ns, dtype=np.int64)
+        shown_ns = times + times * self.drift_ppb // 10**9
+        shown_ns = shown_ns + np.where(times >= self.step_at_ns, self.step_ns, 0)
+        return np.asarray(shown_ns - self.started_ns, dtype=np.int64)
 
     def of_one(self, time: int) -> int:
         """Return the file's time of one global time."""

@@ -126,15 +126,17 @@ def iterations_of(
     train = any(op.phase != "F" for op in operations)
     result = []
     for k in sorted({op.iteration for op in operations}):
-        own = [op for op in operations if op.iteration == k]
-        work = [op for op in own if op.phase in WORK]
+        operations_of_iteration = [op for op in operations if op.iteration == k]
+        work = [op for op in operations_of_iteration if op.phase in WORK]
         ranks = numbers_of(k, k + 1, operations, unattributed).values()
         complete = all(op.complete for op in work)
         low, ratio = (dict[str, float | None].fromkeys(WINDOWS) for _ in range(2))
         for name in WINDOWS:
-            told = complete and (name != "step" or all(op.complete for op in own))
+            has_ratio = complete and (
+                name != "step" or all(op.complete for op in operations_of_iteration)
+            )
             accounts = [rank.accounts[name] for rank in ranks if name in rank.accounts]
-            if told and accounts:
+            if has_ratio and accounts:
                 busy, window = (
                     sum(column)
                     for column in zip(*((a.work(name), a.length) for a in accounts), strict=True)

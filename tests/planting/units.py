@@ -54,8 +54,8 @@ def simulation_of(planting: Planting) -> Simulation:
 
     def delay(task: Task) -> int:
         if task.operation.phase is Phase.OPTIMIZER:
-            own = plan.device_of(task.operation.virtual_stage) == planting.late_optimizer
-            return planting.late_optimizer_ns if own else 0
+            is_late = plan.device_of(task.operation.virtual_stage) == planting.late_optimizer
+            return planting.late_optimizer_ns if is_late else 0
         late = _stage(planting, plan, task.operation.virtual_stage) == planting.late_stage
         return planting.late_ns if late and task.operation.phase is Phase.F else 0
 

@@ -51,14 +51,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
     """Return the report (None where nothing can be analysed) and the reference's analysis."""
     path = rows.write(folder)
-    found = reference.analyse(path)
-    for iteration in found.iterations or ():
+    analysis = reference.analyse(path)
+    for iteration in analysis.iterations or ():
         for rank in iteration.values():
             assert all(a.length == sum(a[1:]) for a in rank.accounts.values())
     try:
-        return api.analyze([path], convention="zero-bubble"), found
+        return api.analyze([path], convention="zero-bubble"), analysis
     except ProfileError:
-        return None, found
+        return None, analysis
 
 
 def of_reference(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
@@ -104,10 +104,10 @@ def of_report(report: Report) -> Counter[tuple[object, ...]]:
 
 def check(rows: Rows, folder: Path) -> reference.Analysis:
     """Compare operations and coverage; return the reference's analysis."""
-    report, found = both(rows, folder)
+    report, analysis = both(rows, folder)
     if report is not None:
         profile = report.profiles[0]
-        assert reference.coverage(found) == (
+        assert reference.coverage(analysis) == (
             profile.kernels,
             profile.linked_kernels,
             profile.attributed_kernels,
@@ -117,8 +117,8 @@ def check(rows: Rows, folder: Path) -> reference.Analysis:
             profile.comm_ns,
             profile.copy_ns,
         )
-        assert of_report(report) == of_reference(found)
-    return found
+        assert of_report(report) == of_reference(analysis)
+    return analysis
 
 
 _ONE_CALL = (C(4, 5, 1, tid=2),)
@@ -371,15 +371,15 @@ def test_numbers_of_one_rank(folder: Path) -> None:
     @example(_ONE_WITHOUT_GPU_WORK)
     @example(_STARTING_TOGETHER)
     def agree(rows: Rows) -> None:
-        report, found = both(rows, folder)
-        if report is None or len({rank for i in found.iterations or () for rank in i}) != 1:
+        report, analysis = both(rows, folder)
+        if report is None or len({rank for i in analysis.iterations or () for rank in i}) != 1:
             return
         # What looks like parts of its only microbatch may be several, which the reference joins.
         if ITERATIONS_UNMARKED in report.restrictions:
             return
         complete = [i.complete for i in report.iterations if i.ranks]
         assert without_cut(accounts_of_report(report), complete) == without_cut(
-            accounts_of_reference(found), complete
+            accounts_of_reference(analysis), complete
         )
 
     agree()

@@ -110,9 +110,9 @@ def test_exit_codes_and_missing_files_are_differences(store: Store, tmp_path: Pa
     old = kept(store, "old", tmp_path / "old", 0, same=b"1", changed=b"2", gone=b"3")
     new = kept(store, "new", tmp_path / "new", 1, same=b"1", changed=b"9")
 
-    found = {d.file: d.changed for d in differences_of("analyze/run", old, new, store)}
+    changes = {d.file: d.changed for d in differences_of("analyze/run", old, new, store)}
 
-    assert found == {
+    assert changes == {
         CODES: ["-[0]", "+[1]"],
         "changed": ["-2", "+9"],
         "gone": ["-3", "+no such file"],

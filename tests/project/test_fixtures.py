@@ -150,8 +150,8 @@ def test_the_ratios_of_the_shipped_fixtures_are_their_truth(name: str) -> None:
     truth = read_truth(FIXTURES / name / "truth.json")
 
     assert len(report.iterations) == len(truth.iterations) > 1
-    for own, true in zip(report.iterations, truth.iterations, strict=True):
-        found = {ratio: own.ratios[ratio].value for ratio in true.bubble_ratio}
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+        found = {ratio: iteration.ratios[ratio].value for ratio in true.bubble_ratio}
         assert found == pytest.approx(true.bubble_ratio, abs=1e-9)
 
 

@@ -27,9 +27,15 @@ TOLD = {"outputs.md"}
 def messages(path: Path) -> Iterator[str]:
     """Yield the texts of a module that are no docstrings."""
     tree = ast.parse(path.read_text("utf-8"))
-    told = {id(own.value) for own in ast.walk(tree) if isinstance(own, ast.Expr)}
+    docstring_ids = {
+        id(statement.value) for statement in ast.walk(tree) if isinstance(statement, ast.Expr)
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstring_ids
+        ):
             yield node.value
 
 

@@ -267,8 +267,10 @@ def test_a_convention_explains_itself(convention: Convention) -> None:
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
 def test_no_other_convention_takes_the_forwards_and_backwards(convention: Convention) -> None:
-    own = understand(convention.examples, convention)
-    counted = [t for t, phase in zip(own.texts, own.phase, strict=True) if phase in COUNTED]
+    meanings = understand(convention.examples, convention)
+    counted = [
+        t for t, phase in zip(meanings.texts, meanings.phase, strict=True) if phase in COUNTED
+    ]
 
     for other in CONVENTIONS:
         if other is not convention:
@@ -375,8 +377,8 @@ def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
     with closing(empty_database(name)) as database:
         database.execute(f"CREATE TEMP VIEW {view} AS {query(name).text}")
         description = database.execute(f"SELECT * FROM {view}").description
-    own = [each for each in QUERIES if each.startswith(f"{folder}/")]
-    needed = {column for each in own for column in query(each).requires.get(view, ())}
+    variants = [each for each in QUERIES if each.startswith(f"{folder}/")]
+    needed = {column for each in variants for column in query(each).requires.get(view, ())}
 
     assert {column for column, *_ in description} == needed
     assert "ORDER BY" not in query(name).text

@@ -27,10 +27,10 @@ def analysed(name: str) -> tuple[Report, Truth]:
 @pytest.mark.parametrize("name", RUNS)
 def test_operations_equal_the_truth(name: str) -> None:
     report, truth = analysed(name)
-    found = found_rows(report)
+    reported_rows = found_rows(report)
 
-    assert len(found) > 2 * len(report.ranks)
-    assert found == true_rows(report, truth, truth.operations)
+    assert len(reported_rows) > 2 * len(report.ranks)
+    assert reported_rows == true_rows(report, truth, truth.operations)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -38,8 +38,8 @@ def test_ratios_equal_the_truth(name: str) -> None:
     report, truth = analysed(name)
 
     check_ratios(report, truth)
-    for own, true in zip(report.iterations, truth.iterations, strict=True):
-        assert not own.complete or own.microbatches == true.microbatches
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+        assert not iteration.complete or iteration.microbatches == true.microbatches
 
 
 @pytest.mark.parametrize("name", RUNS)

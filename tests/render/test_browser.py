@@ -149,12 +149,12 @@ def test_the_ratios_of_a_part_are_those_of_a_plain_sum(opened: Open) -> None:
     page = opened(SMALL)
     start, end = page.run("return run.workSpan(0)")
     low, high = start + (end - start) * 0.3, start + (end - start) * 0.62
-    found = page.run(f"return run.ratios({low}, {high})")
+    ratios = page.run(f"return run.ratios({low}, {high})")
     base = int(page.run("return run.data.base_ns"))
     expected = plain_schedule(SMALL, 0, low + base, high + base)
 
-    assert found[0]["name"] == "schedule"
-    assert found[0]["ratio"] == pytest.approx(expected, abs=1e-9)
+    assert ratios[0]["name"] == "schedule"
+    assert ratios[0]["ratio"] == pytest.approx(expected, abs=1e-9)
 
 
 def plain_schedule(report: Report, index: int, low: float, high: float) -> float:
@@ -177,10 +177,10 @@ def test_idle_time_of_an_iteration_is_that_of_the_report_by_cause(name: str, ope
     page = opened(report)
     for iteration in report.iterations:
         sums = page.run(f"return run.idle(...run.workSpan({iteration.index}))")
-        told = report.explanation.causes.of_iteration(report.headline, iteration.index)
+        expected_ns = report.explanation.causes.of_iteration(report.headline, iteration.index)
         known = iteration.ratios[report.headline].value is not None
 
-        assert sums == (list(told.values()) if known else [0] * len(told))
+        assert sums == (list(expected_ns.values()) if known else [0] * len(expected_ns))
 
 
 # Zoom, pan, hover, select
@@ -218,8 +218,8 @@ def test_an_operation_of_a_rank_is_found(
     page = opened(SMALL)
     page.page.get_by_label("find").fill(words)
     page.page.get_by_label("find").press("Enter")
-    told = "const row = timeline.selected; return row < 0 ? null"
-    chosen = page.run(f"{told} : [run.label(row), run.operations.rank[row]]")
+    script = "const row = timeline.selected; return row < 0 ? null"
+    chosen = page.run(f"{script} : [run.label(row), run.operations.rank[row]]")
 
     assert chosen == (None if found is None else [*found])
 
@@ -300,10 +300,10 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
     assert page.page.locator("#operation h4").first.inner_text() == page.run(
         f"return run.label({row})"
     )
-    told = page.page.locator("#operation").inner_text()
-    assert f"exactly {operations.end_ns[row] - operations.start_ns[row]:,} ns" in told
-    assert f"{operations.kernels[row]} compute kernels" in told
-    assert operations.names[operations.name_id[row]] in told
+    text = page.page.locator("#operation").inner_text()
+    assert f"exactly {operations.end_ns[row] - operations.start_ns[row]:,} ns" in text
+    assert f"{operations.kernels[row]} compute kernels" in text
+    assert operations.names[operations.name_id[row]] in text
     page.page.get_by_role("button", name="next on its rank").click()
     assert page.run("return timeline.selected") == following(row)
     page.page.locator("#timeline canvas").focus()
@@ -450,14 +450,14 @@ def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
 def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> None:
     """The marked row would show a rank that is as fast as all others, were it another replica."""
     report = analysed(SLOW_COPY)
-    own = opened(report)
-    own.page.select_option("#rows", "stage")
+    web_page = opened(report)
+    web_page.page.select_option("#rows", "stage")
 
-    drawn = own.run("return timeline.rows.map((row) => row.rank)")
+    drawn = web_page.run("return timeline.rows.map((row) => row.rank)")
     assert [report.ranks[rank].pipeline for rank in drawn] == [1] * 3
-    further = own.page.locator("#advice ~ p").all_inner_texts()
+    further = web_page.page.locator("#advice ~ p").all_inner_texts()
     assert [text.removeprefix("Then: ") for text in further] == [
-        own.text.split(". ")[0] for own in write_all_advice(report)[1:3]
+        web_page.text.split(". ")[0] for web_page in write_all_advice(report)[1:3]
     ]
     assert further
 
@@ -490,10 +490,10 @@ def test_the_headline_has_every_restriction(opened: Open) -> None:
     notes = tuple(Limitation("a", "b", kind=kind) for kind in kinds)
     report = replace(SMALL, limitations=notes)
 
-    shown = opened(report).page.locator("#headline").inner_text()
+    headline = opened(report).page.locator("#headline").inner_text()
 
     assert len(report.restrictions) == 2
-    assert "; ".join(restriction.text for restriction in report.restrictions) in shown
+    assert "; ".join(restriction.text for restriction in report.restrictions) in headline
 
 
 def test_the_headline_of_one_iteration_has_no_joint_without_a_spread(opened: Open) -> None:
@@ -575,10 +575,10 @@ def test_a_served_page_is_shown_to_those_who_know_its_address(
             own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
             own.page.goto(url)
             own.page.locator("body[data-ready]").wait_for(timeout=60_000)
-            shown = own.page.locator("h1").inner_text()
+            heading = own.page.locator("h1").inner_text()
             own.page.fill("#find", "rank 2")
             own.page.press("#find", "Enter")
-            found = own.page.locator("#live").inner_text()
+            live_text = own.page.locator("#live").inner_text()
             for key in "bs":
                 own.page.press("#timeline canvas", key)
             own.page.close()
@@ -588,8 +588,8 @@ def test_a_served_page_is_shown_to_those_who_know_its_address(
 
     assert own.complaints == []
     ratio = SMALL.summary.bubble_ratio[SMALL.headline].mean
-    assert (percent(ratio) if idle is None else "4 devices, idle for 1.01 %") in shown
-    assert found.endswith(" is selected.")
+    assert (percent(ratio) if idle is None else "4 devices, idle for 1.01 %") in heading
+    assert live_text.endswith(" is selected.")
 
 
 def test_a_page_without_scripts_says_what_to_do(browser: Browser, tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def test_the_columns_are_those_of_the_operations() -> None:
 
 @pytest.mark.parametrize("text", [*HOSTILE, "</script><script>alert(1)</script>", "\ud800"])
 def test_names_are_not_markup(text: str) -> None:
-    plain, hostile = (Elements(html.render(own, View())) for own in (SMALL, named(SMALL, text)))
+    plain, hostile = (
+        Elements(html.render(report, View())) for report in (SMALL, named(SMALL, text))
+    )
 
     assert hostile.tags == plain.tags
 
@@ -143,7 +145,7 @@ def test_nothing_is_asked_of_the_network() -> None:
         if name in attributes
     ]
 
-    assert {own for own in asked if not str(own).startswith("#")} == {"data:,"}
+    assert {address for address in asked if not str(address).startswith("#")} == {"data:,"}
     assert "default-src 'none'" in page
     assert "@import" not in page
     assert not re.search(r"url\((?!data:|#)", elements.texts[""][:20_000])

@@ -93,8 +93,8 @@ def test_an_empty_report_is_a_table_of_dashes() -> None:
     text = render(report_of([]), View())
 
     check(without_comments(text))
-    _, *found = rows(text)
-    assert [row[1] for row in found] == ["--"] * len(ratio_definitions())
+    _, *table_rows = rows(text)
+    assert [row[1] for row in table_rows] == ["--"] * len(ratio_definitions())
     assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
 
 
@@ -102,10 +102,10 @@ def test_an_empty_report_is_a_table_of_dashes() -> None:
 
 
 def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> None:
-    header, *found = rows(render(report, View()))
+    header, *table_rows = rows(render(report, View()))
 
     assert header[:2] == ["Ratio", "Mean"]
-    assert found[0] == [
+    assert table_rows[0] == [
         r"\textbf{schedule}",
         "27.27",
         "0.00",
@@ -114,7 +114,7 @@ def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> N
         "33.00",
         "37.50",
     ]
-    assert [row[0] for row in found[1:]] == ["stage", "step", "period"]
+    assert [row[0] for row in table_rows[1:]] == ["stage", "step", "period"]
 
     other = replace(report, headline="period")
     assert [row[0] for row in rows(render(other, View()))[1:]] == [
@@ -192,8 +192,8 @@ def test_hostile_names_are_inert(report: Report, name: str) -> None:
 
 @given(st.text())
 def test_escaped_text_is_one_line_of_harmless_ascii(text: str) -> None:
-    found = escaped(text)
+    latex = escaped(text)
 
-    check(found)
-    assert "\n" not in found
-    assert not re.search(r"(?<!\{)[\[\]*](?!\})", found)
+    check(latex)
+    assert "\n" not in latex
+    assert not re.search(r"(?<!\{)[\[\]*](?!\})", latex)

@@ -86,16 +86,16 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
     if unit_ns > 1:
         monkeypatch.setattr(shards, "_BYTES_OF_OPERATION", 1e9)
     whole = timeline_of(replicas).tables
-    own = opened(replicas)
+    web_page = opened(replicas)
 
-    assert own.run("return shards.unitNs") == unit_ns
-    assert own.run("return shards.all.map((each) => [each.first, each.last])") == [
+    assert web_page.run("return shards.unitNs") == unit_ns
+    assert web_page.run("return shards.all.map((each) => [each.first, each.last])") == [
         [0, 4],
         [4, 8],
         [8, 12],
     ]
     for first in (0, 4, 8):
-        found = tables_of(own, first)
+        tables = tables_of(web_page, first)
         row = int(np.searchsorted(whole["operations"]["rank"], first))
         for table, columns in whole.items():
             rank = (
@@ -108,10 +108,10 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
             for name, column in columns.items():
                 expected = column[rows]
                 if name in {"operation", "after", "peer_operation"}:
-                    expected = _within(expected, row, found)
+                    expected = _within(expected, row, tables)
                 if name == "thousandths" and unit_ns > 1:
                     continue
-                given = np.array(found[table][name], np.int64)
+                given = np.array(tables[table][name], np.int64)
                 apart = np.abs(given - expected)
                 assert int(apart.max(initial=0)) < (unit_ns if name.endswith("_ns") else 1), name
 
@@ -125,25 +125,27 @@ def _within(rows: Ints, first: int, found: dict[str, dict[str, list[int]]]) -> I
 def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
     replicas: Report, opened: Open
 ) -> None:
-    own = opened(replicas)
-    canvas = own.page.locator("#overview canvas")
+    web_page = opened(replicas)
+    canvas = web_page.page.locator("#overview canvas")
 
     canvas.focus()
     for key in ("Home", "ArrowRight", "ArrowRight", "ArrowDown"):
         canvas.press(key)
-    assert own.page.locator("#live").inner_text().startswith("pipeline 2, stage 1; bubble ratio")
+    assert (
+        web_page.page.locator("#live").inner_text().startswith("pipeline 2, stage 1; bubble ratio")
+    )
     canvas.press("Enter")
-    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 2")
-    assert own.run("return timeline.rows.map((row) => row.rank)") == [8, 9, 10, 11]
-    assert own.page.locator("#ranks tbody tr").count() == 4
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 2")
+    assert web_page.run("return timeline.rows.map((row) => row.rank)") == [8, 9, 10, 11]
+    assert web_page.page.locator("#ranks tbody tr").count() == 4
 
-    own.page.fill("#overview-pipeline", "0")
-    own.page.locator("#overview-pipeline").press("Enter")
-    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 0")
+    web_page.page.fill("#overview-pipeline", "0")
+    web_page.page.locator("#overview-pipeline").press("Enter")
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 0")
 
-    x, y = own.run("return many_ranks.overview.corner(1, 2)")
+    x, y = web_page.run("return many_ranks.overview.corner(1, 2)")
     canvas.click(position={"x": x + 2, "y": y + 2})
-    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 1")
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 1")
 
 
 @pytest.mark.usefixtures("few")
@@ -151,20 +153,20 @@ def test_a_pipeline_that_was_asked_for_is_shown_first(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "MOST_CHARACTERS", 1)
-    own = opened(html.render(replicas, View(ranks=(8, 9))))
+    web_page = opened(html.render(replicas, View(ranks=(8, 9))))
 
-    assert own.run("return shards.all.map((each) => each.first)") == [8]
-    assert title_of(own).inner_text() == "Timeline: Pipeline 2"
+    assert web_page.run("return shards.all.map((each) => each.first)") == [8]
+    assert title_of(web_page).inner_text() == "Timeline: Pipeline 2"
 
 
 @pytest.mark.usefixtures("few")
 def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
-    own = opened(replicas)
-    first = own.page.locator("#standing-out tbody tr").first
+    web_page = opened(replicas)
+    first = web_page.page.locator("#standing-out tbody tr").first
 
     assert first.inner_text().startswith("node0 GPU 7 (pipeline order 6), stage 2")
     first.get_by_role("button").click()
-    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 1")
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 1")
 
 
 @pytest.mark.usefixtures("few")
@@ -172,10 +174,10 @@ def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
 def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
     scheme: str, replicas: Report, opened: Open
 ) -> None:
-    own = opened(replicas, scheme=scheme)
-    own.run("for (const each of document.querySelectorAll('[aria-expanded]')) each.click();")
+    web_page = opened(replicas, scheme=scheme)
+    web_page.run("for (const each of document.querySelectorAll('[aria-expanded]')) each.click();")
 
-    assert violations(own) == []
+    assert violations(web_page) == []
 
 
 @pytest.mark.usefixtures("few")
@@ -184,12 +186,14 @@ def test_copies_stand_side_by_side_where_pipelines_are_not_known(
 ) -> None:
     monkeypatch.setattr(shards, "_UNKNOWN_RANKS", 3)
     ranks = tuple(replace(rank, pipeline=None) for rank in replicas.ranks)
-    own = opened(replace(replicas, ranks=ranks))
+    web_page = opened(replace(replicas, ranks=ranks))
 
-    assert own.run("return many_ranks.overview.columns.map((each) => each.cells.size)") == [4] * 3
-    own.run("await many_ranks.show(6);")
-    assert own.run("return timeline.rows.map((row) => row.rank)") == [6, 7, 8]
-    assert own.page.locator("#timeline-title").inner_text() == "Timeline: Ranks 6 to 8"
+    assert (
+        web_page.run("return many_ranks.overview.columns.map((each) => each.cells.size)") == [4] * 3
+    )
+    web_page.run("await many_ranks.show(6);")
+    assert web_page.run("return timeline.rows.map((row) => row.rank)") == [6, 7, 8]
+    assert web_page.page.locator("#timeline-title").inner_text() == "Timeline: Ranks 6 to 8"
 
 
 @pytest.mark.usefixtures("few")
@@ -197,23 +201,27 @@ def test_pipelines_that_find_no_room_are_named(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "MOST_CHARACTERS", 7_000)
-    own = opened(replicas)
-    held = own.run("return shards.all.length")
+    web_page = opened(replicas)
+    held = web_page.run("return shards.all.length")
 
     assert 0 < held < 3
-    assert "left out of this page" in own.page.locator("#overview-panel").inner_text()
-    missing = own.run("return run.report.ranks.findIndex((rank) => shards.of(rank.index) < 0)")
-    own.run(f"await many_ranks.show({missing});")
-    assert "holds no operations of" in own.page.locator("#overview-missing").inner_text()
+    assert "left out of this page" in web_page.page.locator("#overview-panel").inner_text()
+    missing = web_page.run("return run.report.ranks.findIndex((rank) => shards.of(rank.index) < 0)")
+    web_page.run(f"await many_ranks.show({missing});")
+    assert "holds no operations of" in web_page.page.locator("#overview-missing").inner_text()
 
 
 @pytest.mark.usefixtures("few")
 def test_means_are_those_of_the_entries(replicas: Report, opened: Open) -> None:
     means = means_of(replicas)
-    own = opened(replicas)
+    web_page = opened(replicas)
 
-    assert own.run("return run.means.ratio") == pytest.approx(means.bubble_ratio.tolist(), abs=1e-8)
-    assert own.run("return run.means.busy.F") == pytest.approx(means.busy_ns["F"].tolist(), abs=1)
+    assert web_page.run("return run.means.ratio") == pytest.approx(
+        means.bubble_ratio.tolist(), abs=1e-8
+    )
+    assert web_page.run("return run.means.busy.F") == pytest.approx(
+        means.busy_ns["F"].tolist(), abs=1
+    )
 
 
 @pytest.mark.usefixtures("few")
@@ -223,10 +231,10 @@ def test_a_saved_report_of_many_ranks_is_shown_without_operations(
     file = tmp_path / "report.json"
     file.write_text(json.render(replicas, View()), encoding="utf-8")
     saved = read_summary(str(file))
-    own = opened(html.page_of_saved(str(file), structs.replace(saved, timeline=None)))
-    own.run("await many_ranks.show(6);")
+    web_page = opened(html.page_of_saved(str(file), structs.replace(saved, timeline=None)))
+    web_page.run("await many_ranks.show(6);")
 
-    assert "holds no operations of" in own.page.locator("#overview-missing").inner_text()
-    assert "p1 stage 2" in own.page.locator("#standing-out tbody tr").first.inner_text()
-    assert own.page.locator("#ranks tbody tr").count() == 4
-    assert own.page.locator("#ranks-panel p").first.inner_text().startswith("Pipeline 1:")
+    assert "holds no operations of" in web_page.page.locator("#overview-missing").inner_text()
+    assert "p1 stage 2" in web_page.page.locator("#standing-out tbody tr").first.inner_text()
+    assert web_page.page.locator("#ranks tbody tr").count() == 4
+    assert web_page.page.locator("#ranks-panel p").first.inner_text().startswith("Pipeline 1:")

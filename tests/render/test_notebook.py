@@ -39,12 +39,12 @@ class Read:
 def test_an_empty_report_shows_that_it_is() -> None:
     empty = report_of([], limitations=(Limitation("all of it", "nothing ran"),))
 
-    found = Read(fragment(empty))
+    elements = Read(fragment(empty))
 
-    assert "Bubble ratio (schedule): -" in found.text
-    assert "Nothing to draw: no GPU has any operation" in found.text
-    assert "all of it: nothing ran" in found.text
-    assert found.tags.count("svg") == 1
+    assert "Bubble ratio (schedule): -" in elements.text
+    assert "Nothing to draw: no GPU has any operation" in elements.text
+    assert "all of it: nothing ran" in elements.text
+    assert elements.tags.count("svg") == 1
     assert bounded_picture(empty)[2] == 0
 
 
@@ -64,10 +64,10 @@ def test_it_says_what_the_table_says(report: Report) -> None:
 def test_limitations_are_listed(report: Report) -> None:
     notes = tuple(Limitation(f"what {n}", f"because {n}") for n in range(500))
 
-    found = Read(fragment(replace(report, limitations=notes)))
+    elements = Read(fragment(replace(report, limitations=notes)))
 
-    assert found.tags.count("li") == 13
-    assert "and 488 more" in found.text
+    assert elements.tags.count("li") == 13
+    assert "and 488 more" in elements.text
 
 
 def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
@@ -81,10 +81,10 @@ def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
 
 def test_it_needs_no_script_and_no_network_and_styles_its_own_elements(report: Report) -> None:
     html = fragment(report)
-    found = Read(html)
+    elements = Read(html)
 
-    assert not {"script", "link", "iframe", "object", "img", "a", "use"} & set(found.tags)
-    assert not {n for n in found.names if n.startswith("on")} | found.names & {"href", "src"}
+    assert not {"script", "link", "iframe", "object", "img", "a", "use"} & set(elements.tags)
+    assert not {n for n in elements.names if n.startswith("on")} | elements.names & {"href", "src"}
     assert re.findall(r"url\((?!#)|@import", html) == []
     for sheet in ET.fromstring(html).iter("style"):
         for selector in re.findall(r"(?:^|\})([^{}]+)\{", sheet.text or "", re.MULTILINE):
@@ -106,11 +106,11 @@ def test_hostile_names_are_inert() -> None:
     hostile = named(report_of(ops), HOSTILE)
 
     html = fragment(hostile)
-    found = Read(html)
+    elements = Read(html)
 
     assert "<script" not in html
-    assert "<script>alert(1)</script>" in found.text
-    assert "script" not in found.tags
+    assert "<script>alert(1)</script>" in elements.text
+    assert "script" not in elements.tags
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", html)
     assert len(html) < 60_000
 
@@ -131,12 +131,12 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
 
 
 def test_jupyter_shows_it(report: Report) -> None:
-    shown, _ = DisplayFormatter().format(report)  # type: ignore[no-untyped-call]  # theirs
+    formats, _ = DisplayFormatter().format(report)  # type: ignore[no-untyped-call]  # theirs
 
-    assert shown["text/html"] == fragment(report)
-    assert shown["image/svg+xml"] == render(report, View())
-    assert shown["text/plain"] == repr(report)
-    assert len(shown["text/plain"].splitlines()) == 1
+    assert formats["text/html"] == fragment(report)
+    assert formats["image/svg+xml"] == render(report, View())
+    assert formats["text/plain"] == repr(report)
+    assert len(formats["text/plain"].splitlines()) == 1
 
 
 def test_idle_time_is_shown_as_html_and_printed_as_a_line(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
     assert places[5] == (1, 1), "the planted rank"
 
     for page in (report, saved(report, tmp_path)):
-        own = opened(page)
-        rows = texts_of(own.page.locator("#slowdowns tbody tr"))
+        web_page = opened(page)
+        rows = texts_of(web_page.page.locator("#slowdowns tbody tr"))
         assert [row[0] for row in rows] == ["replica 0", "replica 1"]
         shown: dict[tuple[int | None, int | None], float] = {
             (replica, stage): float(text)
@@ -75,22 +75,24 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
         for index, slowdown in slowdowns.by_rank.items():
             assert shown[places[index]] == float(f"{slowdown:.2f}")
         assert max(shown, key=lambda place: shown[place]) == (1, 1)
-        exact = own.page.locator("#slowdowns tbody span").first.get_attribute("title")
+        exact = web_page.page.locator("#slowdowns tbody span").first.get_attribute("title")
         assert float(str(exact)) == slowdowns.by_rank[0]
-        assert f"{slowdowns.total:.3f} times as long" in section_of(own, "slowdown").inner_text()
+        assert (
+            f"{slowdowns.total:.3f} times as long" in section_of(web_page, "slowdown").inner_text()
+        )
 
 
 def test_the_curve_has_the_slowdown_of_each_iteration(opened: Open) -> None:
     report = analysed(RUN)
     slowdowns = report.slowdowns
     assert slowdowns is not None
-    own = opened(report)
-    values = own.run("return charts.views.get('slowdown-trend').spec.data.values")
+    web_page = opened(report)
+    values = web_page.run("return charts.views.get('slowdown-trend').spec.data.values")
 
     assert {value["index"]: value["slowdown"] for value in values} == slowdowns.by_iteration
     names = {value["index"]: value["iteration"] for value in values}
     assert names == {i.index: i.name for i in report.iterations if i.averaged}
-    own.run("await timeline.callbacks.iteration(1)")
+    web_page.run("await timeline.callbacks.iteration(1)")
 
 
 def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -> None:
@@ -100,11 +102,11 @@ def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -
     ranks = tuple(
         replace(rank, pipeline=rank.index // 2, stage=rank.index % 2) for rank in report.ranks
     )
-    own = opened(replace(report, ranks=ranks))
-    rows = texts_of(own.page.locator("#slowdowns tbody tr"))
+    web_page = opened(replace(report, ranks=ranks))
+    rows = texts_of(web_page.page.locator("#slowdowns tbody tr"))
 
     assert len(rows) == 64
-    caption = own.page.locator("#slowdowns caption").inner_text()
+    caption = web_page.page.locator("#slowdowns caption").inner_text()
     assert caption == "64 of 66 replicas: those with the slowest ranks"
     slowdowns = report.slowdowns
     assert slowdowns is not None
@@ -153,8 +155,8 @@ def served(folder: Path) -> tuple[Report, list[int], list[float]]:
 def test_the_planted_cost_of_a_chunk_is_in_the_table(opened: Open, tmp_path: Path) -> None:
     report, tokens, _ = served(tmp_path)
     for page in (report, saved(report, tmp_path)):
-        own = opened(page)
-        first, second = texts_of(own.page.locator("#chunk-costs tbody tr"))
+        web_page = opened(page)
+        first, second = texts_of(web_page.page.locator("#chunk-costs tbody tr"))
 
         assert first[:3] == ["0", str(len(tokens)), "100 to 1,024"]
         costs = report.explanation.chunk_costs
@@ -169,13 +171,13 @@ def test_the_planted_cost_of_a_chunk_is_in_the_table(opened: Open, tmp_path: Pat
 
 def test_the_chart_has_measured_chunks_and_the_fit(opened: Open, tmp_path: Path) -> None:
     report, tokens, times_ns = served(tmp_path)
-    own = opened(report)
+    web_page = opened(report)
     script = "return charts.views.get('chunks-chart').spec.layer.map((own) => own.data.values)"
 
-    assert own.page.locator("#chunk-stage").input_value() == "1", "the slowest stage"
-    own.page.locator("#chunk-stage").select_option("0")
-    own.page.wait_for_function("() => document.querySelector('#chunks-chart svg')")
-    dots, line = own.run(script)
+    assert web_page.page.locator("#chunk-stage").input_value() == "1", "the slowest stage"
+    web_page.page.locator("#chunk-stage").select_option("0")
+    web_page.page.wait_for_function("() => document.querySelector('#chunks-chart svg')")
+    dots, line = web_page.run(script)
     measured = sorted((dot["tokens"], dot["ms"]) for dot in dots)
     planted = sorted((x, ns / 1e6) for x, ns in zip(tokens, times_ns, strict=True))
     assert measured == [(x, pytest.approx(ms, abs=1e-5)) for x, ms in planted]
@@ -187,11 +189,11 @@ def test_the_chart_has_measured_chunks_and_the_fit(opened: Open, tmp_path: Path)
 
 
 def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> None:
-    own = opened(analysed(RUN))
+    web_page = opened(analysed(RUN))
 
-    assert not {"Chunks", "Memory", "What if"} & set(contents_of(own))
-    assert section_of(own, "chunks").count() == section_of(own, "memory").count() == 0
-    assert "Slowdown" in contents_of(own)
+    assert not {"Chunks", "Memory", "What if"} & set(contents_of(web_page))
+    assert section_of(web_page, "chunks").count() == section_of(web_page, "memory").count() == 0
+    assert "Slowdown" in contents_of(web_page)
 
 
 # Memory
@@ -220,14 +222,14 @@ def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_pat
     memory = in_bytes.memory
     assert memory is not None
     for page in (in_bytes, saved(in_bytes, tmp_path)):
-        own = opened(page)
-        rows = texts_of(own.page.locator("#memory-ranks tbody tr"))
+        web_page = opened(page)
+        rows = texts_of(web_page.page.locator("#memory-ranks tbody tr"))
         assert [row[2] for row in rows] == ["400 MB", "900 MB"]
-        cells = own.page.locator("#memory-ranks tbody tr td:nth-child(2) span").all()
+        cells = web_page.page.locator("#memory-ranks tbody tr td:nth-child(2) span").all()
         exact = [str(cell.get_attribute("title")) for cell in cells]
         assert exact == [f"{peak.peak_bytes:,} bytes" for peak in memory.ranks]
         kinds = {(row[0], row[1]): row for row in
-                 texts_of(own.page.locator("#memory-operations tbody tr"))}  # fmt: skip
+                 texts_of(web_page.page.locator("#memory-operations tbody tr"))}  # fmt: skip
         assert set(kinds) == {("0", "F"), ("0", "BW"), ("1", "F"), ("1", "BW")}
         assert kinds["0", "F"][5] == "70.0 MB"
         assert kinds["1", "F"][5] == "80.0 MB"
@@ -235,10 +237,10 @@ def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_pat
 
 def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Open) -> None:
     assert in_bytes.what_if is not None
-    own = opened(in_bytes)
-    rows = {row[0]: row for row in texts_of(own.page.locator("#schedules tbody tr"))}
-    header = own.page.locator("#schedules thead th").all_inner_texts()
-    layers = own.run("return charts.views.get('schedules-chart').spec.layer")
+    web_page = opened(in_bytes)
+    rows = {row[0]: row for row in texts_of(web_page.page.locator("#schedules tbody tr"))}
+    header = web_page.page.locator("#schedules thead th").all_inner_texts()
+    layers = web_page.run("return charts.views.get('schedules-chart').spec.layer")
     dots = next(layer for layer in layers if layer["mark"]["type"] == "point")["data"]["values"]
     by_name = {name: dot for dot in dots for name in dot["schedules"].split(", ")}
 
@@ -282,9 +284,9 @@ def test_costs_are_readable(
     scheme: str, width: int, in_bytes: Report, opened: Open, tmp_path: Path
 ) -> None:
     for report in (in_bytes, served(tmp_path)[0], analysed(RUN)):
-        own = opened(report, width=width, scheme=scheme)
-        assert violations(own) == []
-        widths = own.run(
+        web_page = opened(report, width=width, scheme=scheme)
+        assert violations(web_page) == []
+        widths = web_page.run(
             "const own = document.documentElement; return [own.scrollWidth, own.clientWidth]"
         )
         assert widths[0] <= widths[1]

@@ -42,20 +42,20 @@ def violations(page: Opened) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_rule_of_accessibility_is_broken(scheme: str, opened: Open) -> None:
-    own = opened(INTERLEAVED, scheme=scheme)
+    web_page = opened(INTERLEAVED, scheme=scheme)
 
-    assert violations(own) == []
-    own.run(OPENED)
-    assert violations(own) == []
+    assert violations(web_page) == []
+    web_page.run(OPENED)
+    assert violations(web_page) == []
 
 
 # The first screen
 
 
 def test_the_first_screen_answers_in_order(opened: Open) -> None:
-    own = opened(SMALL)
+    web_page = opened(SMALL)
     tops = [
-        own.page.locator(place).bounding_box()
+        web_page.page.locator(place).bounding_box()
         for place in ("#run-title", "#headline", "#definition", "#timeline", ".parts", "#advice")
     ]
     heights = [place["y"] for place in tops if place]
@@ -63,38 +63,43 @@ def test_the_first_screen_answers_in_order(opened: Open) -> None:
     assert len(heights) == 6
     assert heights == sorted(heights)
     assert heights[-1] < 900
-    assert own.page.locator("#run-date").inner_text() == "recorded 2025-10-09 08:53 UTC"
-    assert own.page.locator("#run-title").inner_text() == "node0.sqlite"
-    assert "idle share of all ranks" in own.page.locator("#definition").inner_text()
+    assert web_page.page.locator("#run-date").inner_text() == "recorded 2025-10-09 08:53 UTC"
+    assert web_page.page.locator("#run-title").inner_text() == "node0.sqlite"
+    assert "idle share of all ranks" in web_page.page.locator("#definition").inner_text()
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "zb-h2"])
 def test_the_parts_add_up_to_the_ratio(name: str, opened: Open) -> None:
     report = analyze(FIXTURES / name)
-    own = opened(report)
-    found = {part["name"]: part for part in own.run("return parts")}
+    web_page = opened(report)
+    parts_by_name = {part["name"]: part for part in web_page.run("return parts")}
     expected = {part.name: part for part in bubble_parts(report)}
 
-    assert set(found) == set(expected)
+    assert set(parts_by_name) == set(expected)
     for part, values in expected.items():
-        assert found[part]["share"] == pytest.approx(values.share)
-        assert found[part]["time_ns"] == pytest.approx(values.time_ns)
+        assert parts_by_name[part]["share"] == pytest.approx(values.share)
+        assert parts_by_name[part]["time_ns"] == pytest.approx(values.time_ns)
     if not expected:
-        assert "No averaged iteration has a bubble" in own.page.locator("#parts-panel").inner_text()
+        assert (
+            "No averaged iteration has a bubble"
+            in web_page.page.locator("#parts-panel").inner_text()
+        )
         return
-    total = own.page.locator("#parts tbody tr", has_text="all").locator("td").first.inner_text()
-    assert total == own.page.locator("#headline strong").inner_text()
+    total = (
+        web_page.page.locator("#parts tbody tr", has_text="all").locator("td").first.inner_text()
+    )
+    assert total == web_page.page.locator("#headline strong").inner_text()
 
 
 def test_the_contents_lead_to_every_section(opened: Open) -> None:
-    own = opened(SMALL)
-    links = own.page.locator("#contents a").all()
+    web_page = opened(SMALL)
+    links = web_page.page.locator("#contents a").all()
 
     for link in links:
         link.click()
         target = str(link.get_attribute("href"))
-        assert own.page.locator(f"{target} h2").first.is_visible()
-    titles = own.page.locator("main h2").count()
+        assert web_page.page.locator(f"{target} h2").first.is_visible()
+    titles = web_page.page.locator("main h2").count()
     assert len(links) >= titles - 2, "two charts belong to the section before them"
 
 
@@ -103,27 +108,27 @@ def test_the_contents_lead_to_every_section(opened: Open) -> None:
 
 def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
     numbers = [0, 0.00123456, 0.5, 1, 4.5, 9.994, 9.996, 27.2727, 99.96, 100, 999.6, 12345.6, -3.14]
-    found = opened(SMALL).run(f"return {numbers}.map((own) => significant(own))")
+    written_numbers = opened(SMALL).run(f"return {numbers}.map((own) => significant(own))")
 
-    assert found == [significant(number) for number in numbers]
-    assert found[:8] == ["0", "0.00123", "0.500", "1.00", "4.50", "9.99", "10.0", "27.3"]
+    assert written_numbers == [significant(number) for number in numbers]
+    assert written_numbers[:8] == ["0", "0.00123", "0.500", "1.00", "4.50", "9.99", "10.0", "27.3"]
 
 
 def test_percentages_have_two_decimals_at_most(opened: Open) -> None:
     ratios = [0, 3.22e-7, 0.0000999, 0.0001, 0.00123, 0.0456, 0.272727, 1]
-    found = opened(SMALL).run(f"return {ratios}.map(percent)")
+    percentages = opened(SMALL).run(f"return {ratios}.map(percent)")
 
-    assert found == [percent(ratio) for ratio in ratios]
-    assert found[:6] == ["0 %", "< 0.01 %", "< 0.01 %", "0.01 %", "0.12 %", "4.56 %"]
+    assert percentages == [percent(ratio) for ratio in ratios]
+    assert percentages[:6] == ["0 %", "< 0.01 %", "< 0.01 %", "0.01 %", "0.12 %", "4.56 %"]
     assert opened(SMALL).run("return percent(-3e-7)") == "> \N{MINUS SIGN}0.01 %"
 
 
 def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> None:
-    own = opened(SMALL)
-    header = own.page.locator("#ratios thead th", has_text="lower bound")
+    web_page = opened(SMALL)
+    header = web_page.page.locator("#ratios thead th", has_text="lower bound")
     meaning = header.get_attribute("title")
-    terms = own.page.locator("#ratios-panel dl.meanings")
-    button = own.page.get_by_role("button", name="What the columns mean: bubble ratios")
+    terms = web_page.page.locator("#ratios-panel dl.meanings")
+    button = web_page.page.get_by_role("button", name="What the columns mean: bubble ratios")
 
     assert meaning
     assert terms.is_hidden()
@@ -131,7 +136,7 @@ def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> 
     assert meaning in terms.inner_text()
     button.press("Enter")
     assert terms.is_hidden()
-    own.page.emulate_media(media="print")
+    web_page.page.emulate_media(media="print")
     assert meaning in terms.inner_text()
 
 
@@ -153,37 +158,39 @@ def middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, float]:
 
 
 def test_a_click_on_a_bubble_tells_its_cause_and_what_was_waited_for(opened: Open) -> None:
-    own = opened(SMALL)
-    bubble, x, y = middle_of_bubble(own, "own.peer_operation[i] >= 0 && own.iteration[i] === 0")
-    own.page.mouse.click(x, y)
-    told = own.page.locator("#operation").inner_text()
-    peer, cause = own.run(
+    web_page = opened(SMALL)
+    bubble, x, y = middle_of_bubble(
+        web_page, "own.peer_operation[i] >= 0 && own.iteration[i] === 0"
+    )
+    web_page.page.mouse.click(x, y)
+    text = web_page.page.locator("#operation").inner_text()
+    peer, cause = web_page.run(
         f"""const peer = run.bubbleRows.peer_operation[{bubble}];
         return [`${{run.label(peer)}} of ${{run.rankLabel(run.operations.rank[peer])}}`,
           run.data.causes[run.bubbleRows.cause[{bubble}]].name];"""
     )
 
-    assert own.page.locator("#operation-title").inner_text() == "Bubble"
-    assert f"idle: {cause}" in told
-    assert f"waited for {peer}" in told
-    own.page.get_by_role("button", name="which it waited for").click()
-    assert own.page.locator("#operation-title").inner_text() == "Operation"
+    assert web_page.page.locator("#operation-title").inner_text() == "Bubble"
+    assert f"idle: {cause}" in text
+    assert f"waited for {peer}" in text
+    web_page.page.get_by_role("button", name="which it waited for").click()
+    assert web_page.page.locator("#operation-title").inner_text() == "Operation"
 
 
 def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None:
-    own = opened(SMALL)
-    _, x, y = middle_of_bubble(own, "own.iteration[i] === 0")
-    tip = own.page.locator(".tip")
+    web_page = opened(SMALL)
+    _, x, y = middle_of_bubble(web_page, "own.iteration[i] === 0")
+    tip = web_page.page.locator(".tip")
     leavings: tuple[Callable[[], None], ...] = (
-        lambda: own.page.mouse.move(5, 5),
-        lambda: own.page.keyboard.press("Escape"),
-        lambda: own.page.keyboard.press("+"),
-        lambda: own.page.mouse.wheel(0, 50),
+        lambda: web_page.page.mouse.move(5, 5),
+        lambda: web_page.page.keyboard.press("Escape"),
+        lambda: web_page.page.keyboard.press("+"),
+        lambda: web_page.page.mouse.wheel(0, 50),
     )
     for leave in leavings:
-        own.page.locator("#timeline canvas").focus()
-        own.page.mouse.move(5, 5)
-        own.page.mouse.move(x, y)
+        web_page.page.locator("#timeline canvas").focus()
+        web_page.page.mouse.move(5, 5)
+        web_page.page.mouse.move(x, y)
         tip.wait_for(state="visible")
         leave()
         tip.wait_for(state="hidden")
@@ -193,11 +200,11 @@ def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None
 
 
 def test_every_control_is_reached_by_tab_and_shows_it(opened: Open) -> None:
-    own = opened(SMALL)
+    web_page = opened(SMALL)
     reached = []
     for _ in range(200):
-        own.page.keyboard.press("Tab")
-        found = own.page.evaluate(
+        web_page.page.keyboard.press("Tab")
+        controls = web_page.page.evaluate(
             """() => {
               const own = document.activeElement;
               if (own === document.body) return null;
@@ -205,11 +212,11 @@ def test_every_control_is_reached_by_tab_and_shows_it(opened: Open) -> None:
               return getComputedStyle(own).outlineStyle;
             }"""
         )
-        if found is None:
+        if controls is None:
             break
-        reached.append(found)
+        reached.append(controls)
 
-    left = own.page.evaluate(
+    left = web_page.page.evaluate(
         """() => [...document.querySelectorAll('button, select, input, a[href], canvas[tabindex]')]
           .filter((own) => own.offsetParent && !('reached' in own.dataset)).length"""
     )
@@ -218,19 +225,19 @@ def test_every_control_is_reached_by_tab_and_shows_it(opened: Open) -> None:
 
 
 def test_keys_go_from_bubble_to_bubble_and_are_told(opened: Open) -> None:
-    own = opened(SMALL)
-    own.page.locator("#timeline canvas").focus()
-    told = []
+    web_page = opened(SMALL)
+    web_page.page.locator("#timeline canvas").focus()
+    texts = []
     for key in ("b", "b", "Shift+B"):
-        own.page.keyboard.press(key)
-        told.append(own.page.locator("#live").inner_text())
+        web_page.page.keyboard.press(key)
+        texts.append(web_page.page.locator("#live").inner_text())
 
-    assert told[0].startswith("idle: ")
-    assert told[0] != told[1]
-    assert told[2] == told[0]
-    own.page.keyboard.press("Escape")
-    assert own.run("return timeline.selectedBubble") == -1
-    assert own.page.locator("#operation-part").is_hidden()
+    assert texts[0].startswith("idle: ")
+    assert texts[0] != texts[1]
+    assert texts[2] == texts[0]
+    web_page.page.keyboard.press("Escape")
+    assert web_page.run("return timeline.selectedBubble") == -1
+    assert web_page.page.locator("#operation-part").is_hidden()
 
 
 # Work a frame
@@ -243,8 +250,8 @@ def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: O
         for rank in range(2)
         for n in range(20_000)
     ]
-    own = opened(report_of(ops))
-    work, wide, rows = own.run(
+    web_page = opened(report_of(ops))
+    work, wide, rows = web_page.run(
         f"""const span = {share} * (run.endNs - run.startNs);
         timeline.show(run.startNs + 0.4 * span, run.startNs + 1.4 * span);
         timeline.painter.paint();

@@ -38,7 +38,7 @@ def drawn(*reports: Report, heading: str = "runs") -> str:
 
 def rows(svg: str) -> list[tuple[float, float, list[float]]]:
     """Return left and top of every row with boxes, and the right edges of its boxes."""
-    found = []
+    rows_of_boxes = []
     for group in parsed(svg).iter(f"{SVG}g"):
         place = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", group.get("transform", ""))
         if place is None:
@@ -48,8 +48,8 @@ def rows(svg: str) -> list[tuple[float, float, list[float]]]:
             for path in group.iter(f"{SVG}path")
             for x, width in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", path.get("d", ""))
         ]
-        found.append((float(place[1]), float(place[2]), [x + width for x, width in boxes]))
-    return found
+        rows_of_boxes.append((float(place[1]), float(place[2]), [x + width for x, width in boxes]))
+    return rows_of_boxes
 
 
 # Nothing
@@ -73,23 +73,23 @@ def test_a_panel_without_work_says_so_beside_others() -> None:
 
 
 def test_equal_runs_line_up_to_the_pixel() -> None:
-    found = rows(drawn(SHORT, SHORT))
+    panel_rows = rows(drawn(SHORT, SHORT))
 
-    assert len(found) == 4
-    assert [(left, edges) for left, _, edges in found[:2]] == [
-        (left, edges) for left, _, edges in found[2:]
+    assert len(panel_rows) == 4
+    assert [(left, edges) for left, _, edges in panel_rows[:2]] == [
+        (left, edges) for left, _, edges in panel_rows[2:]
     ]
-    assert len({top for _, top, _ in found}) == 4
+    assert len({top for _, top, _ in panel_rows}) == 4
 
 
 @pytest.mark.parametrize("reports", [(SHORT, LONG), (LONG, SHORT)])
 def test_a_run_twice_as_long_is_twice_as_wide(reports: tuple[Report, Report]) -> None:
-    found = rows(drawn(*reports))
-    ends = [max(edges) for _, _, edges in found]
+    panel_rows = rows(drawn(*reports))
+    ends = [max(edges) for _, _, edges in panel_rows]
     short, long = (ends[:2], ends[2:]) if reports[0] is SHORT else (ends[2:], ends[:2])
 
     assert long == pytest.approx([2 * end for end in short], abs=0.05)
-    assert {left for left, _, _ in found} == {found[0][0]}
+    assert {left for left, _, _ in panel_rows} == {panel_rows[0][0]}
 
 
 def test_each_run_begins_at_its_own_first_work() -> None:

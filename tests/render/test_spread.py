@@ -47,7 +47,8 @@ def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Re
         for iteration in report.iterations
     ]
     iterations = [
-        replace(i, ranks=ranks_of(own)) for i, own in zip(report.iterations, busy, strict=True)
+        replace(i, ranks=ranks_of(busy_of_ranks))
+        for i, busy_of_ranks in zip(report.iterations, busy, strict=True)
     ]
     return replace(report, iterations=in_order(iterations))
 
@@ -67,9 +68,9 @@ def test_rows_stand_in_the_order_of_stages_though_the_first_pipeline_lacks_one(k
 
 
 def _busy(ops: list[Op], rank: int) -> dict[str, int]:
-    own = [op for op in ops if op.rank == rank]
+    operations = [op for op in ops if op.rank == rank]
     return {
-        phase.label: sum(op.end - op.start for op in own if op.phase is phase)
+        phase.label: sum(op.end - op.start for op in operations if op.phase is phase)
         for phase in (Phase.F, Phase.BW)
     }
 
@@ -85,11 +86,11 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
     report = run_of(6, slow=(2,))
-    (found,) = standouts(report, means_of(report))
+    (standout,) = standouts(report, means_of(report))
 
-    assert (found.name, found.ranks) == ("pipeline 2", (4, 5))
-    assert (found.phase, found.times) == ("BW", 1.5)
-    assert found.why == "BW takes 1.50 times the median of its stage"
+    assert (standout.name, standout.ranks) == ("pipeline 2", (4, 5))
+    assert (standout.phase, standout.times) == ("BW", 1.5)
+    assert standout.why == "BW takes 1.50 times the median of its stage"
 
 
 def test_a_rank_stands_out_alone() -> None:
@@ -98,9 +99,9 @@ def test_a_rank_stands_out_alone() -> None:
     slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
     ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
     changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))
-    (found,) = standouts(changed, means_of(changed))
-    assert found.ranks == (3,)
-    assert found.why == "BW takes 2.25 times the median of its stage"
+    (standout,) = standouts(changed, means_of(changed))
+    assert standout.ranks == (3,)
+    assert standout.why == "BW takes 2.25 times the median of its stage"
 
 
 @pytest.mark.parametrize(("times", "stands_out"), [(1.1, False), (3.0, True)])
@@ -115,10 +116,10 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     ranks = [replace(own, busy_ns=b) for own, b in zip(iteration.ranks, busy, strict=True)]
     changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))
 
-    found = standouts(changed, means_of(changed))
+    found_standouts = standouts(changed, means_of(changed))
 
     assert report.summary.window_ns["schedule"].mean == 150 * MS
-    assert [own.phase for own in found] == ["Optimizer"] * stands_out
+    assert [own.phase for own in found_standouts] == ["Optimizer"] * stands_out
 
 
 def test_of_two_ranks_none_stands_out() -> None:
@@ -169,7 +170,7 @@ def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -
 
 def _numbers(text: str) -> list[int]:
     """Return the numbers of ranks that lines begin with."""
-    return [int(own) for own in re.findall(r"^ *([0-9]+) +[01] ", text, re.MULTILINE)]
+    return [int(digits) for digits in re.findall(r"^ *([0-9]+) +[01] ", text, re.MULTILINE)]
 
 
 @pytest.mark.usefixtures("few")

@@ -52,11 +52,11 @@ def periodic(*windows: tuple[int, int], ends: int) -> Report:
     (iteration,) = report.iterations
     ranks = tuple(
         replace(
-            own,
-            accounts={**own.accounts, "period": Account(*window, 0, 0, 0, 0, 0)},
+            rank_iteration,
+            accounts={**rank_iteration.accounts, "period": Account(*window, 0, 0, 0, 0, 0)},
             bubble_ratio={"period": 0.25},
         )
-        for own, window in zip(iteration.ranks, windows, strict=True)
+        for rank_iteration, window in zip(iteration.ranks, windows, strict=True)
     )
     ratios = {**iteration.ratios, "period": Ratio(0.25, 0.25, None, windows[0][1] - windows[0][0])}
     return replace(
@@ -254,12 +254,12 @@ def on_clocks(report: Report, *uncertainties: int | None, host: str | None = Non
     return replace(
         report,
         profiles=tuple(
-            replace(profile, host=own, clock_uncertainty_ns=uncertainty)
-            for own, uncertainty in zip(hosts, uncertainties, strict=True)
+            replace(profile, host=hostname, clock_uncertainty_ns=uncertainty)
+            for hostname, uncertainty in zip(hosts, uncertainties, strict=True)
         ),
         ranks=tuple(
-            replace(rank, host=own, profile=rank.index, label=f"{own} GPU {rank.index}")
-            for own, rank in zip(hosts, report.ranks, strict=True)
+            replace(rank, host=hostname, profile=rank.index, label=f"{hostname} GPU {rank.index}")
+            for hostname, rank in zip(hosts, report.ranks, strict=True)
         ),
     )
 

@@ -154,7 +154,7 @@ def _transfers(
     device: int, phases: list[int], microbatches: list[int], starts: list[int], ends: list[int]
 ) -> list[_Transfer]:
     """Return the transfers, first by operation: a receive before it, a send after it."""
-    found = []
+    transfers = []
     for phase, microbatch, start, end in zip(phases, microbatches, starts, ends, strict=True):
         if phase == Phase.OPTIMIZER:
             continue
@@ -162,10 +162,10 @@ def _transfers(
         way = "FORWARD" if forward else "BACKWARD"
         first, last = (0, DEVICES - 1) if forward else (DEVICES - 1, 0)
         if device != first:
-            found.append(_Transfer(f"RECV_{way}.{microbatch}.0.0", start, _RECEIVE_NS))
+            transfers.append(_Transfer(f"RECV_{way}.{microbatch}.0.0", start, _RECEIVE_NS))
         if device != last:
-            found.append(_Transfer(f"SEND_{way}.{microbatch}.0.0", end, _SEND_NS))
-    return found
+            transfers.append(_Transfer(f"SEND_{way}.{microbatch}.0.0", end, _SEND_NS))
+    return transfers
 
 
 def _operation_ranges(phases: list[int], microbatches: list[int], slots: Ints) -> list[Range]:

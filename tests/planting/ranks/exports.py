@@ -147,7 +147,7 @@ def _transfers(run: PlantedRun) -> list[_Launches]:
     first_text = 2 * run.recipe.microbatches + 1
     stage = np.repeat(np.arange(run.recipe.stages), run.recipe.pipelines)[:, None, None]
     before = _ends_before(run)
-    found = []
+    launches = []
     for phase, towards in ((0, 1), (1, -1)):
         sent = run.end_ns[:, :, :, phase]
         arrived = np.maximum(
@@ -162,8 +162,8 @@ def _transfers(run: PlantedRun) -> list[_Launches]:
             (receive, first, _RECEIVE_AHEAD_NS, _RECEIVES, (began, arrived)),
         ):
             named = np.where(stage == without, _NOTHING, text)
-            found.append(_launches(named, times[0] - ahead, _SEND_RECV, stream, times))
-    return found
+            launches.append(_launches(named, times[0] - ahead, _SEND_RECV, stream, times))
+    return launches
 
 
 def _ends_before(run: PlantedRun) -> Ints:

@@ -119,7 +119,7 @@ def _transfers(run: PlantedRun) -> list[tuple[Ints, ...]]:
     A receive is posted a transfer's time before its input was sent, so that it waits as long.
     """
     recipe, m = run.recipe, run.recipe.microbatches
-    found = []
+    parts = []
     for phase, send, receive, towards in ((0, _SEND_F, _RECV_F, 1), (1, _SEND_B, _RECV_B, -1)):
         sent = run.end_ns[:, :, :, phase]
         arrived = np.roll(sent, towards, axis=0)
@@ -137,5 +137,5 @@ def _transfers(run: PlantedRun) -> list[tuple[Ints, ...]]:
                 run.by_rank(start),
                 run.by_rank(end),
             )
-            found.append(tuple(column.reshape(recipe.ranks, -1) for column in each))
-    return found
+            parts.append(tuple(column.reshape(recipe.ranks, -1) for column in each))
+    return parts
