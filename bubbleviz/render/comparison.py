@@ -12,7 +12,7 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.panels import draw_panels, of_typical
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.report.compared.comparison import Cell, Comparison
+from bubbleviz.report.compared.comparison import Cell, ComparedRun, Comparison
 from bubbleviz.report.compared.followed import NOT_FOLLOWED
 from bubbleviz.report.compared.pair import count_microbatches
 from bubbleviz.report.compared.significance import ASSUMPTIONS, MeanDifference
@@ -52,18 +52,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "headline": comparison.headline,
         # The ratio whose windows give the iteration time.
         "longest": comparison.longest,
-        "runs": [
-            {
-                "title": run.title,
-                "path": run.path,
-                "version": run.saved.version,
-                "headline": run.saved.headline,
-                "ranks": len(run.saved.ranks),
-                "iterations": run.saved.summary.iterations,
-                "restrictions": list_entries(run.saved.restrictions),
-            }
-            for run in comparison.runs
-        ],
+        "runs": [_run_values(run) for run in comparison.runs],
         "ratios": [
             {"ratio": name, "runs": [_cell_document(cell) for cell in cells]}
             for name, cells in comparison.ratios.items()
@@ -85,6 +74,20 @@ def document(comparison: Comparison) -> dict[str, Any]:
         ],
         "notes": list(comparison.notes),
         "test": ASSUMPTIONS,
+    }
+
+
+def _run_values(run: ComparedRun) -> dict[str, Any]:
+    """Return the properties of a run as JSON values."""
+    saved = run.saved
+    return {
+        "title": run.title,
+        "path": run.path,
+        "version": saved.version,
+        "headline": saved.headline,
+        "ranks": len(saved.ranks),
+        "iterations": saved.summary.iterations,
+        "restrictions": list_entries(saved.restrictions),
     }
 
 
@@ -115,22 +118,24 @@ def as_csv(comparison: Comparison) -> str:
     rows = []
     for name, cells in comparison.ratios.items():
         for run, cell in zip(comparison.runs, cells, strict=True):
-            ratio, difference = cell.ratio, cell.bubble
+            ratio = cell.ratio
             bubble = None if ratio is None else ratio.bubble
             window_ns = None if ratio is None else ratio.window_ns
-            low, high = (difference and difference.ci95) or (None, None)
-            rows.append(
-                (
-                    *(inert(name), inert(run.title)),
-                    *(bubble and bubble.mean, bubble and bubble.std, bubble and bubble.n),
-                    *(window_ns and window_ns.mean, window_ns and window_ns.std),
-                    *(difference and difference.mean, low, high),
-                    *(difference and difference.t, difference and difference.df),
-                    difference and difference.p,
-                    cell.window_ns and cell.window_ns.mean,
-                )
-            )
+            row: list[object] = [inert(name), inert(run.title)]
+            row += [None] * 3 if bubble is None else [bubble.mean, bubble.std, bubble.n]
+            row += [None] * 2 if window_ns is None else [window_ns.mean, window_ns.std]
+            row += _difference_values(cell.bubble)
+            row.append(cell.window_ns and cell.window_ns.mean)
+            rows.append(row)
     return csv_text(COLUMNS, rows)
+
+
+def _difference_values(difference: MeanDifference | None) -> list[object]:
+    """Return the difference of two means, its bounds and its test, or None for each of them."""
+    if difference is None:
+        return [None] * 6
+    low, high = difference.ci95 or (None, None)
+    return [difference.mean, low, high, difference.t, difference.df, difference.p]
 
 
 def check_drawable(is_saved: Mapping[str, bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bubbleviz.model.texts import counted, document_text
 from bubbleviz.render import document as doc
@@ -31,24 +32,25 @@ def gate_markdown(
     lines = [check.line for check in failed]
     lines += [line for line, _ in promises]
     lines += describe_cause(saved)
-    blocks: list[doc.Block] = [
-        *([doc.Sentence(summary, style="bold")] if checks else []),
-        doc.Table("", [_make_row(check) for check in checks], left=("ratio", "verdict")),
-        doc.bullets(lines),
-    ]
+    blocks: list[doc.Block] = [doc.Sentence(summary, style="bold")] if checks else []
+    rows = [_make_row(check) for check in checks]
+    blocks += [doc.Table("", rows, left=("ratio", "verdict")), doc.bullets(lines)]
     verdict = describe_verdict(not failed and not has_broken_promise)
     return markdown(blocks, f"Pipeline bubbles: {verdict}")
 
 
 def _make_row(check: Check) -> dict[str, str]:
     """Return the row of a check, keyed by column."""
-    in_ms = check.limit.unit == "ms"
+    bubble, is_in_ms = check.ratio.bubble, check.limit.unit == "ms"
+    mean, deviation = doc.in_percent(check.value), doc.in_percent(bubble.std)
+    if is_in_ms:
+        mean, deviation = doc.milliseconds(1e6 * check.value), ""
     return {
         "ratio": check.name,
-        "mean": doc.milliseconds(1e6 * check.value) if in_ms else doc.in_percent(check.value),
-        "SD": "" if in_ms else doc.in_percent(check.ratio.bubble.std),
+        "mean": mean,
+        "SD": deviation,
         "limit": check.limit.written,
-        "iterations": str(check.ratio.bubble.n),
+        "iterations": str(bubble.n),
         "verdict": describe_verdict(check.passed),
     }
 
@@ -68,19 +70,22 @@ def gate_json(
         "bubbleviz.gate/1",
         {
             "passed": all(verdicts),
-            "checks": [
-                {
-                    "ratio": check.limit.ratio,
-                    "of": "window" if check.limit.window else "bubble",
-                    "unit": "ms" if check.limit.unit == "ms" else None,
-                    "value": check.value,
-                    "most": check.limit.most,
-                    "passed": check.passed,
-                    "text": check.line,
-                }
-                for check in checks
-            ],
+            "checks": [_check_values(check) for check in checks],
             "promises": [{"text": text, "kept": is_kept} for text, is_kept in promises],
             "restrictions": list_entries(saved.restrictions),
         },
     )
+
+
+def _check_values(check: Check) -> dict[str, Any]:
+    """Return a check as JSON values."""
+    limit = check.limit
+    return {
+        "ratio": limit.ratio,
+        "of": "window" if limit.window else "bubble",
+        "unit": "ms" if limit.unit == "ms" else None,
+        "value": check.value,
+        "most": limit.most,
+        "passed": check.passed,
+        "text": check.line,
+    }

@@ -27,34 +27,42 @@ SCHEMA = "bubbleviz.simulation/1"
 
 
 def document(result: Ideal | Estimate) -> dict[str, Any]:
-    """Return an ideal as JSON values; null where a formula has no value."""
-    known = result if isinstance(result, Ideal) else None
+    """Return an ideal as JSON values, or null for values that a formula does not have."""
+    ideal = result if isinstance(result, Ideal) else None
+    ratios = {"stage": result.stage_ratio, "schedule": ideal and ideal.schedule_ratio}
     return {
         **_sizes(result),
         "restrictions": [restriction.entry for restriction in result.restrictions],
         "cost_ms": result.cost_ms,
-        "makespan_ms": known and known.makespan_ms,
-        "carried_makespan_ms": known and known.carried_ms,
-        "bubble_ratio": {"stage": result.stage_ratio, "schedule": known and known.schedule_ratio},
-        "peak_activations": known and list(known.peak_activations),
-        "memory": known
-        and {
-            "limit": known.memory.limit,
-            "backward": known.memory.backward,
-            "weight": known.memory.weight,
-            "in_bytes": known.memory.in_bytes,
-            "peak": list(known.peak_memory),
-        },
+        "makespan_ms": ideal and ideal.makespan_ms,
+        "carried_makespan_ms": ideal and ideal.carried_ms,
+        "bubble_ratio": ratios,
+        "peak_activations": ideal and list(ideal.peak_activations),
+        "memory": ideal and _memory_values(ideal),
+    }
+
+
+def _memory_values(ideal: Ideal) -> dict[str, Any]:
+    """Return the memory of an ideal as JSON values."""
+    memory = ideal.memory
+    return {
+        "limit": memory.limit,
+        "backward": memory.backward,
+        "weight": memory.weight,
+        "in_bytes": memory.in_bytes,
+        "peak": list(ideal.peak_memory),
     }
 
 
 def _sizes(result: Ideal | Estimate) -> dict[str, Any]:
-    if isinstance(result, Ideal):
-        plan = result.plan
-        name, sizes = plan.name, (plan.stages, plan.microbatches, plan.chunks)
-    else:
-        name, sizes = result.name, (result.stages, result.microbatches, result.chunks)
-    return {"schedule": name, **dict(zip(("stages", "microbatches", "chunks"), sizes, strict=True))}
+    """Return the schedule and its sizes as JSON values."""
+    sized = result.plan if isinstance(result, Ideal) else result
+    return {
+        "schedule": sized.name,
+        "stages": sized.stages,
+        "microbatches": sized.microbatches,
+        "chunks": sized.chunks,
+    }
 
 
 def as_svg(result: Ideal | Estimate, view: View) -> str:
@@ -106,50 +114,59 @@ def schedule_sections() -> Iterator[blocks.Block]:
 
 
 def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
-    """Yield the sections of an ideal, for any rich console."""
+    """Yield the blocks of an ideal."""
     sizes = _sizes(result)
     name = sizes["schedule"]
+    stages = counted(sizes["stages"], "stage")
+    microbatches = counted(sizes["microbatches"], "microbatch", "microbatches")
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
-    known = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in _rules()}
-    yield blocks.Sentence(f"{name}: {known.get(name, 'the order in this file')}", style="bold")
-    yield blocks.Sentence(
-        f"  {counted(sizes['stages'], 'stage')}, "
-        f"{counted(sizes['microbatches'], 'microbatch', 'microbatches')}{chunks}\n"
-    )
+    rules = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in _rules()}
+    yield blocks.Sentence(f"{name}: {rules.get(name, 'the order in this file')}", style="bold")
+    yield blocks.Sentence(f"  {stages}, {microbatches}{chunks}\n")
     if result.restrictions:
-        reasons = "; ".join(one_line(own.text, 200) for own in result.restrictions)
+        reasons = "; ".join(one_line(reason.text, 200) for reason in result.restrictions)
         yield blocks.Sentence(f"! measured times: {reasons}\n", style="bold")
-    rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
-    stage = (
-        "stage ratio",
-        percent(result.stage_ratio),
-        "idle share of a window as long as the cost",
-    )
-    if not isinstance(result, Ideal):
-        yield blocks.HangingLines([_line(*row) for row in (*rows, stage)])
+    if isinstance(result, Ideal):
+        yield blocks.HangingLines(list(_list_results(result)))
+        peaks = result.peak_activations
+        if min(peaks) < max(peaks):
+            yield blocks.Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
+    else:
+        yield blocks.HangingLines([_describe_cost(result), _describe_stage_ratio(result)])
         formula = formula_named(name)
         yield blocks.Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
-        return
-    rows.append(("makespan", f"{result.makespan_ms:,.3f} ms", "from the first F to the last end"))
-    if result.carried_ms is not None:
+
+
+def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
+    """Yield lines with the length, the ratios and the memory of an ideal."""
+    yield _describe_cost(ideal)
+    makespan = f"{ideal.makespan_ms:,.3f} ms"
+    yield _line("makespan", makespan, "from the first F to the last end")
+    if ideal.carried_ms is not None:
         # With the file's own sends and receives.
-        rows.append(("with transfers", f"{result.carried_ms:,.3f} ms", "in the order of the file"))
-    whole = percent(result.schedule_ratio)
-    rows += [stage, ("schedule ratio", whole, "idle share of the makespan")]
-    peaks, memory = result.peak_activations, result.memory
-    held = "microbatches held by a stage, from F to W"
-    rows.append(("peak activations", f"{max(peaks):g}", held))
+        carried = f"{ideal.carried_ms:,.3f} ms"
+        yield _line("with transfers", carried, "in the order of the file")
+    yield _describe_stage_ratio(ideal)
+    yield _line("schedule ratio", percent(ideal.schedule_ratio), "idle share of the makespan")
+    peak_activations = f"{max(ideal.peak_activations):g}"
+    yield _line("peak activations", peak_activations, "microbatches held by a stage, from F to W")
+    memory = ideal.memory
     if memory.limit is not None or memory.backward != 1 or memory.weight != 1:
-        amounts = (max(result.peak_memory), memory.limit, memory.backward, memory.weight)
-        peak, most, whole, rest = (
-            "" if amount is None else f"{amount:g}" if not memory.in_bytes else memory_text(amount)
-            for amount in amounts
-        )
-        units = f"M_B {whole} from F to B, of it M_W {rest} on to W"
-        rows.append(("peak memory", f"{peak}, of {most}" if most else peak, units))
-    yield blocks.HangingLines([_line(*row) for row in rows])
-    if min(peaks) < max(peaks):
-        yield blocks.Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
+        format_amount = memory_text if memory.in_bytes else "{:g}".format
+        peak = format_amount(max(ideal.peak_memory))
+        if memory.limit is not None:
+            peak = f"{peak}, of {format_amount(memory.limit)}"
+        backward, weight = format_amount(memory.backward), format_amount(memory.weight)
+        yield _line("peak memory", peak, f"M_B {backward} from F to B, of it M_W {weight} on to W")
+
+
+def _describe_cost(result: Ideal | Estimate) -> tuple[str, str]:
+    return _line("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")
+
+
+def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
+    ratio = percent(result.stage_ratio)
+    return _line("stage ratio", ratio, "idle share of a window as long as the cost")
 
 
 def sizes_as_json(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
@@ -160,9 +177,8 @@ def sizes_as_json(choices: Sequence[Choice], restrictions: tuple[Restriction, ..
         restrictions: Reasons why their times may be wrong.
     """
     settings = [_choice_values(choice) for choice in choices]
-    return document_text(
-        SCHEMA, {"restrictions": [own.entry for own in restrictions], "settings": settings}
-    )
+    entries = [restriction.entry for restriction in restrictions]
+    return document_text(SCHEMA, {"restrictions": entries, "settings": settings})
 
 
 def _choice_values(choice: Choice) -> dict[str, Any]:
@@ -190,20 +206,7 @@ def list_sizes(
         choices: The schedules and sizes, the cheapest first.
         restrictions: Reasons why their times may be wrong.
     """
-    rows = [
-        {
-            "schedule": choice.schedule,
-            "p": str(choice.stages),
-            "m": str(choice.microbatches),
-            "v": str(choice.chunks),
-            "iteration ms": blocks.milliseconds(choice.makespan_ns),
-            "±": blocks.milliseconds(choice.error_ns),
-            "device ms per microbatch": blocks.milliseconds(choice.device_ns),
-            "bubble %": blocks.in_percent(choice.bubble_ratio),
-            "activations": _activations(choice.peak_activations),
-        }
-        for choice in choices
-    ]
+    rows = [_make_choice_row(choice) for choice in choices]
     measured = any(choice.error_ns is not None for choice in choices)
     columns = [name for name in rows[0] if measured or name != "±"]
     yield blocks.Table(
@@ -225,9 +228,22 @@ def list_sizes(
         yield blocks.Sentence("stages of another number share the work evenly")
 
 
-def _activations(peak: float | None) -> str:
-    return "-" if peak is None else f"{peak:g}"
+def _make_choice_row(choice: Choice) -> dict[str, str]:
+    """Return a choice as texts, keyed by column."""
+    peak = choice.peak_activations
+    return {
+        "schedule": choice.schedule,
+        "p": str(choice.stages),
+        "m": str(choice.microbatches),
+        "v": str(choice.chunks),
+        "iteration ms": blocks.milliseconds(choice.makespan_ns),
+        "±": blocks.milliseconds(choice.error_ns),
+        "device ms per microbatch": blocks.milliseconds(choice.device_ns),
+        "bubble %": blocks.in_percent(choice.bubble_ratio),
+        "activations": "-" if peak is None else f"{peak:g}",
+    }
 
 
-def _line(name: str, value: str, what: str) -> tuple[str, str]:
-    return f"  {name:<18}{value:>16}  ", what
+def _line(name: str, value: str, meaning: str) -> tuple[str, str]:
+    """Return a value and its meaning as a lead and a text in columns."""
+    return f"  {name:<18}{value:>16}  ", meaning

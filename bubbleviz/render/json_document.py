@@ -23,15 +23,17 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
 
 
 def written(values: Mapping[str, Any]) -> str:
-    """Return values as JSON, a line for each item of a list: to be read, compared and searched.
+    """Return values as JSON with one line per item of a list, to be read, compared and searched.
 
-    Indented all the way down it would take twenty times as long.
+    Indenting all levels would take twenty times as long.
     """
-    text = json.JSONEncoder(allow_nan=False).encode
+    encode = json.JSONEncoder(allow_nan=False).encode
 
-    def lines(value: Any) -> str:
+    def encode_by_line(value: Any) -> str:
         if isinstance(value, list) and value:
-            return "[\n " + ",\n ".join(map(text, value)) + "\n]"
-        return text(value)
+            items = ",\n ".join(map(encode, value))
+            return f"[\n {items}\n]"
+        return encode(value)
 
-    return "{\n" + ",\n".join(f"{text(k)}: {lines(v)}" for k, v in values.items()) + "\n}\n"
+    lines = (f"{encode(key)}: {encode_by_line(value)}" for key, value in values.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -24,7 +24,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import BusyIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Kinds of marks that are compute outside every operation, or of iterations that are not drawn; the
@@ -203,7 +203,8 @@ def halves(marks: Marks) -> tuple[Ints, Bools]:
     left = marks.left + marks.row * span
     right = marks.right + marks.row * span
     before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
-    inside = np.minimum(before, right) - left > np.maximum(1.0, 0.1 * (right - left))
+    overlap = np.minimum(before, right) - left
+    inside = overlap > np.maximum(1.0, 0.1 * (right - left))
     whole = np.maximum.accumulate(np.where(inside, -1.0, right))
     places = np.flatnonzero(inside)
     ends = {UPPER: -1.0, LOWER: -1.0}

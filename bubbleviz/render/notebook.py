@@ -8,7 +8,7 @@ ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,9 +21,10 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_strange
 from bubbleviz.model.arrow import Records
 from bubbleviz.model.texts import in_python
-from bubbleviz.render.document import Sentence, bullets, heading, html
+from bubbleviz.render.document import Sentence, bullets, heading
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed
+from bubbleviz.render.html import html
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
@@ -144,17 +145,13 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
             UsageError: there is no such iteration, rank or attribute.
         """
         given = [i.index if isinstance(i, Iteration) else i for i in iterations if i is not None]
-        for what, chosen, known in (
-            ("iteration", given, [own.index for own in self.iterations]),
-            ("rank", view.get("ranks", ()), [rank.number for rank in self.ranks]),
-        ):
-            if isinstance(chosen, str) or not isinstance(chosen, Iterable):
-                raise UsageError(f"ranks={chosen!r}: is no sequence; give ranks=({chosen!r},)")
-            for number in chosen:
-                if number not in known:
-                    raise UsageError(f"no {what} {number!r:.60}; there are {len(known)}")
-        if strange := view.keys() - {own.name for own in fields(View)}:
-            raise UsageError(f"{min(strange)}: a view has none; see help(bubbleviz.View)")
+        _check_numbers("iteration", given, [iteration.index for iteration in self.iterations])
+        ranks = view.get("ranks", ())
+        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+            raise UsageError(f"ranks={ranks!r}: is no sequence; give ranks=({ranks!r},)")
+        _check_numbers("rank", ranks, [rank.number for rank in self.ranks])
+        if unknown := view.keys() - {field.name for field in fields(View)}:
+            raise UsageError(f"{min(unknown)}: a view has none; see help(bubbleviz.View)")
         drawn = View(iterations=tuple(sorted({*given})), **view)
         refuse_strange(View, vars(drawn))
         return Picture(self, drawn)
@@ -203,6 +200,17 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
     def _repr_svg_(self) -> str:
         """Return the picture of the typical iteration as an SVG document."""
         return bounded_picture(self)[0]
+
+
+def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]) -> None:
+    """Check that iterations or ranks exist.
+
+    Raises:
+        UsageError: A number does not exist.
+    """
+    for number in numbers:
+        if number not in existing:
+            raise UsageError(f"no {kind} {number!r:.60}; there are {len(existing)}")
 
 
 def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:

@@ -81,21 +81,21 @@ CRITICAL = "#c2185b"
 #: Ends and middle of the scale of times: faster, usual, slower; darker, in grey too, is slower.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
-# How far the first chunk of several goes to black, and the last to white.
+# Share of black in the first of several chunks, and share of white in the last.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 
 
 @dataclass(frozen=True)
 class Hatch:
-    """How idle time of a cause is hatched: lines or dots on a square tile, in units of the page.
+    """The hatch of a cause of idle time: lines or dots on a square tile, in page units.
 
     Attributes:
-        spacing: side of the tile.
-        angle: by which the tile is turned, degrees.
-        line: width of its line, or radius of its dot; 0 for nothing.
-        crossed: whether a second line crosses the first.
-        dots: whether it is a dot instead.
+        spacing: Side of the tile.
+        angle: Rotation of the tile in degrees.
+        line: Width of the line, or radius of the dot; 0 for neither.
+        crossed: Whether a second line crosses the first.
+        dots: Whether there is a dot instead of a line.
     """
 
     spacing: float
@@ -105,7 +105,7 @@ class Hatch:
     dots: bool = False
 
     def ink(self, colour: str) -> str:
-        """Return the colour of its lines: darker than a light colour, lighter than a dark one."""
+        """Return the colour of lines on ``colour``: darker than a light colour, else lighter."""
         return mix(colour, BLACK, 0.5) if luminance(colour) > 0.2 else mix(colour, WHITE, 0.65)
 
 
@@ -155,28 +155,38 @@ class Ink:
     grid: str
 
 
-# On white paper, on a dark screen.
-_INKS = {
-    "paper": ("#ffffff", "#14171c"),
-    "text": ("#16191d", "#e8eaed"),
-    "quiet": ("#5a626c", "#a3abb5"),
-    "frame": ("#16191d", "#05070a"),
-    "band": ("#f6f7f9", "#1d2127"),
-    "hatch": ("#c3c9d1", "#454d58"),
-    "gap": ("#eceef1", "#262b32"),
-    "grid": ("#dfe3e8", "#2b3038"),
-}
-LIGHT, DARK = (Ink(**{name: pair[i] for name, pair in _INKS.items()}) for i in range(2))
+#: On white paper.
+LIGHT = Ink(
+    paper="#ffffff",
+    text="#16191d",
+    quiet="#5a626c",
+    frame="#16191d",
+    band="#f6f7f9",
+    hatch="#c3c9d1",
+    gap="#eceef1",
+    grid="#dfe3e8",
+)
+#: On a dark screen.
+DARK = Ink(
+    paper="#14171c",
+    text="#e8eaed",
+    quiet="#a3abb5",
+    frame="#05070a",
+    band="#1d2127",
+    hatch="#454d58",
+    gap="#262b32",
+    grid="#2b3038",
+)
 
 
 @dataclass(frozen=True)
 class Paint:
-    """How the box of an operation is filled.
+    """The fill of the box of an operation.
 
     Attributes:
-        name: letters, digits and hyphens, equal for equal paints.
-        bands: (share of the height, colour), from top to bottom; the shares add up to 1.
-        number: colour of the number in the box.
+        name: Unique name of letters, digits and hyphens.
+        bands: (Share of the height, colour), from top to bottom; the shares add up to 1.
+        number: Colour of the number in the box.
     """
 
     name: str
@@ -185,27 +195,31 @@ class Paint:
 
     @property
     def main(self) -> str:
-        """The colour of the largest band, which the number stands on."""
+        """The colour of the largest band, which is behind the number."""
         return max(self.bands, key=lambda band: band[0])[1]
 
 
 def _channels(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return red, green, blue
 
 
 def mix(colour: str, other: str, share: float) -> str:
     """Return ``colour`` with ``share`` (0 to 1) of ``other`` in it."""
     pairs = zip(_channels(colour), _channels(other), strict=True)
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+    mixed = (round(a + (b - a) * share) for a, b in pairs)
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def luminance(colour: str) -> float:
     """Return the relative luminance (WCAG 2), 0 for black to 1 for white."""
-    linear = (
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-        for c in (channel / 255 for channel in _channels(colour))
-    )
-    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    red, green, blue = (_linear(channel / 255) for channel in _channels(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(channel: float) -> float:
+    """Return the intensity of a channel without the gamma correction of sRGB."""
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
 def contrast(colour: str, other: str) -> float:
@@ -245,10 +259,10 @@ def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1
     """Return the paint of a phase; communication has one.
 
     Args:
-        phase: any phase.
-        shade: place of its chunk among the chunks, -1 for none.
-        second_shade: likewise of the second chunk, for ``FB``.
-        shades: number of chunks that have shades of their own.
+        phase: Any phase.
+        shade: Index of the operation's chunk among the chunks, or -1 if it has none.
+        second_shade: Index of the second chunk, for ``FB``.
+        shades: Number of chunks with different shades.
     """
     if phase in COMMUNICATION_PHASES:
         return plain_paint("communication", COMMUNICATION)
@@ -281,16 +295,17 @@ def plain_paint(name: str, colour: str) -> Paint:
 
 
 def chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:
-    """Return the paint of an operation on a chunk, or on two; -1 for none.
+    """Return the paint of an operation on one or two chunks; chunk -1 means no chunk.
 
     Args:
-        phase: any phase.
-        chunk: of the operation.
-        second: likewise the other one of ``FB``.
-        chunks: all that are drawn, ascending.
+        phase: Any phase.
+        chunk: Chunk of the operation.
+        second: Second chunk of the operation, for ``FB``.
+        chunks: All chunks that are drawn, ascending.
     """
-    shades = [
-        chunks.index(own) if own in chunks and len(chunks) > 1 else -1
-        for own in (chunk, second if phase is Phase.FB else -1)
-    ]
-    return paint(phase, *shades, len(chunks))
+
+    def shade_of(number: int) -> int:
+        return chunks.index(number) if number in chunks and len(chunks) > 1 else -1
+
+    second_shade = shade_of(second) if phase is Phase.FB else -1
+    return paint(phase, shade_of(chunk), second_shade, len(chunks))

@@ -10,25 +10,12 @@ titles say so. In pictures, ranks that stand out have separate rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-import numpy as np
-
-from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import (
-    account_column,
-    has_account,
-    indices_of,
-    own_ratios,
-    rank_column,
-)
 from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.choices import ROWS, one_of, style_settings
-from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.report.advice import advise, shown_iteration
 from bubbleviz.report.rank_means import many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -159,135 +146,3 @@ def _standing_out(
         number = report.ranks[ranks[0]].number
         name = f"rank {number}" if len(standout.ranks) == 1 else f"one of {standout.name}"
         yield RankRow(report.ranks[ranks[0]], (ranks[0],), why=f"{name}: {standout.short}")
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The part of a report that is drawn: rows, iterations, and the time they span.
-
-    Attributes:
-        rows: Rows from top to bottom.
-        iterations: Iterations in ascending order.
-        windows: For each iteration, the (start, end) that the ratio of a rank counts, keyed by the
-            index of the rank.
-        start_ns: Left edge.
-        end_ns: Right edge, after ``start_ns``.
-    """
-
-    rows: tuple[RankRow, ...]
-    iterations: tuple[Iteration, ...]
-    windows: tuple[Mapping[int, tuple[int, int]], ...]
-    start_ns: int
-    end_ns: int
-
-    @property
-    def span_ns(self) -> int:
-        """Length of the time that is drawn."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def ranks(self) -> tuple[Rank, ...]:
-        """The rank that each row draws."""
-        return tuple(row.rank for row in self.rows)
-
-    @cached_property
-    def _row_of_rank(self) -> Ints:
-        """Row of each rank by its index, or -1 if it is not drawn; the last element is -1."""
-        n_ranks = max((rank.index for rank in self.ranks), default=0) + 1
-        rows = np.full(n_ranks + 1, NONE, np.int64)
-        for row, rank in enumerate(self.ranks):
-            rows[rank.index] = row
-        return rows
-
-    def row_of(self, ranks: Ints) -> Ints:
-        """Return the row of each of these rank indices, or -1 if the rank is not drawn."""
-        return self._row_of_rank[np.minimum(ranks, len(self._row_of_rank) - 1)]
-
-    def drawn(self, iterations: Ints) -> Bools:
-        """Return a mask of the iteration indices that are drawn."""
-        return np.isin(iterations, [iteration.index for iteration in self.iterations])
-
-
-def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
-    """Return the part of ``report`` that ``view`` names, or None if there is nothing to draw.
-
-    Args:
-        report: Any report.
-        view: The ranks and iterations to draw.
-        with_standouts: See :func:`rows_of`.
-    """
-    rows = rows_of(report, view, with_standouts=with_standouts)
-    if not any(row.spread for row in rows):
-        rows = advised_pipeline(report, rows, advise(report).marked_ranks)
-    chosen = set(view.iterations)
-    iterations = tuple(it for it in report.iterations if it.index in chosen)
-    if not chosen:
-        # Without an explicit selection, the critical path is drawn for the typical iteration.
-        shown = report.typical_iteration() if view.critical else shown_iteration(report)
-        iterations = () if shown is None else (shown,)
-    if not rows or not iterations:
-        return None
-    windows = tuple(counted_windows(it, report.headline) for it in iterations)
-    ends = [end for by_rank in windows for _, end in by_rank.values()]
-    start = min(it.start_ns for it in iterations)
-    end = max(*(it.end_ns for it in iterations), *ends, start + 1)
-    return Selection(rows, iterations, windows, start, end)
-
-
-def row_ratios(
-    report: Report, selection: Selection
-) -> list[tuple[float | None, tuple[float, float] | None]]:
-    """Return the bubble ratio that each row shows, and the range of the ratios of its replicas.
-
-    The ratio describes the drawn rank. If several iterations are drawn, it is the mean over the
-    averaged iterations, or over all iterations if none is averaged.
-
-    Args:
-        report: Any report.
-        selection: Rows and iterations that are drawn.
-
-    Returns:
-        One pair per row: the ratio, or None if it is unknown in all iterations, and the (minimum,
-        maximum) ratio of all replicas in the drawn iterations, or None if all are unknown.
-    """
-    by_iteration = {
-        iteration.index: dict(
-            zip(
-                indices_of(iteration.ranks),
-                own_ratios(iteration.ranks, report.headline),
-                strict=True,
-            )
-        )
-        for iteration in selection.iterations
-    }
-    averaged = [iteration.index for iteration in selection.iterations if iteration.averaged]
-    counted = [by_iteration[index] for index in averaged or by_iteration]
-    rows: list[tuple[float | None, tuple[float, float] | None]] = []
-    for row in selection.rows:
-        of_rank = [by_rank.get(row.rank.index) for by_rank in counted]
-        ratios = [ratio for ratio in of_rank if ratio is not None]
-        mean = sum(ratios) / len(ratios) if ratios else None
-        of_replicas = [
-            ratio
-            for by_rank in by_iteration.values()
-            for rank in row.replicas
-            if (ratio := by_rank.get(rank)) is not None
-        ]
-        rows.append((mean, (min(of_replicas), max(of_replicas)) if of_replicas else None))
-    return rows
-
-
-def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
-    """Return the window in which idle time counts as bubble, keyed by the index of the rank.
-
-    It is the window of the headline ratio. If the iteration has no such ratio (the last one has no
-    ``period``), it is the window of ``schedule``, or else the extent of the rank's work.
-    """
-    ranks = iteration.ranks
-    start_ns, end_ns = rank_column(ranks, "first_ns"), rank_column(ranks, "last_ns")
-    for name in ("schedule", headline):
-        if has_account(ranks, name):
-            start_ns = account_column(ranks, name, "start_ns")
-            end_ns = account_column(ranks, name, "end_ns")
-    ends = zip(start_ns.tolist(), end_ns.tolist(), strict=True)
-    return dict(zip(indices_of(ranks), ends, strict=True))

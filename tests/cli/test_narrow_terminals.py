@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.render.document import cell_width
 from bubbleviz.render.text.first_screen import MOST_LINES
+from bubbleviz.render.wrapping import cell_width
 from tests.support.command_line import CommandLine
 from tests.support.idle_runs import planted
 from tests.support.nccl_runs import ring

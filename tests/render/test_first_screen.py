@@ -17,9 +17,9 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.document import cell_width, wrapped
 from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.render.wrapping import cell_width, wrap_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -117,7 +117,7 @@ def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None
 @with_example(width=1, most=4, numbers=[0, 10_000_000, 0, 100_000_000, 0])
 def test_no_number_of_a_text_is_cut(width: int, most: int, numbers: list[int]) -> None:
     words = [f"{number / 100:.2f}" for number in numbers]
-    lines = wrapped(" ".join(words), max(width, 13), most=most, hanging=2)
+    lines = wrap_text(" ".join(words), max(width, 13), max_lines=most, hanging_indent=2)
 
     shown = " ".join(lines).split()
     cut = shown[-1] == "…"

@@ -15,7 +15,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE as COMPUTE_PHASES
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import palette
-from bubbleviz.render.text.terminal_timeline import legible
+from bubbleviz.render.text.stacked_bar import legible
 from bubbleviz.render.trace.json_events import RESERVED
 
 Matrix = npt.NDArray[np.float64]

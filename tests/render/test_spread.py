@@ -13,12 +13,12 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.document import cell_width
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
 from bubbleviz.render.text.report import details, sections
 from bubbleviz.render.text.terminal import Display, plain_lines, plain_text
+from bubbleviz.render.wrapping import cell_width
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.rank_means import standouts

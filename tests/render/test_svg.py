@@ -15,7 +15,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
 from bubbleviz.render.picture.picture import picture as render
-from bubbleviz.render.rows import select
+from bubbleviz.render.selection import select
 from bubbleviz.report.advice import shown_iteration
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.report import Report

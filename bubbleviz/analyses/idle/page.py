@@ -21,6 +21,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.texts import one_line
 from bubbleviz.render import document as blocks
+from bubbleviz.render.html import html
 from bubbleviz.render.notebook import framed
 from bubbleviz.render.palette import ACTIVITIES
 from bubbleviz.render.web.page import LEVEL, page
@@ -38,13 +39,13 @@ def render(report: IdleMeasurement) -> str:
     """Return a report as a page of HTML, for any browser."""
     title, *told = (escape(one_line(text, 600)) for text in (title_of(report), *advice(report)))
     parts = {
-        name: (table.title or name, blocks.html([replace(table, title="")]))
+        name: (table.title or name, html([replace(table, title="")]))
         for name, table in list_tables(report).items()
         if table.rows
     }
     parts["Shares"] = "Shares of time", picture.draw_idle(report)
     if limits := [own.sentence for own in report.limitations]:
-        parts["Limitations"] = "Limitations", blocks.html([blocks.bullets(limits)])
+        parts["Limitations"] = "Limitations", html([blocks.bullets(limits)])
     own = (
         f"<title>{title}</title>",
         f'<h1 class="number"><span id="headline-name">{title}</span></h1>'

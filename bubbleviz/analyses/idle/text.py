@@ -22,6 +22,7 @@ from bubbleviz.analyses.idle.report import (
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render import document as blocks
+from bubbleviz.render.html import html
 from bubbleviz.render.notebook import framed
 from bubbleviz.report.idle_summary import GapExample
 
@@ -204,8 +205,8 @@ def notebook(report: IdleMeasurement) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
     lines = (title_of(report), *advice(report))
     below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
-    above = blocks.html([*map(blocks.Sentence, lines), *list_tables(report).values()])
-    return framed(above, draw_idle(report), blocks.html(below))
+    above = html([*map(blocks.Sentence, lines), *list_tables(report).values()])
+    return framed(above, draw_idle(report), html(below))
 
 
 def _table(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import capitalised, counted, percent_bounds
-from bubbleviz.render.rows import select
+from bubbleviz.render.selection import select
 from bubbleviz.report.captions import figure_caption
 from bubbleviz.report.measure import is_idle_elsewhere
 from bubbleviz.report.methods import methods, with_source
@@ -135,17 +135,19 @@ def _number(value: float | None, unit: float) -> str:
     return "--" if value is None else f"{round(value * unit, 2) + 0.0:.2f}"
 
 
+def _formula(definition: str) -> str:
+    """Return a definition of a ratio with minus and multiplication signs."""
+    text = escaped(with_source(definition))
+    return text.replace(" - ", " $-$ ").replace(" x ", r" $\times$ ")
+
+
 def _note(report: Report, ordered: list[str]) -> str:
     """Return the note below the table: definitions of its rows and columns, and warnings."""
-    formulas = {
-        s.name: escaped(with_source(s.definition))
-        .replace(" - ", " $-$ ")
-        .replace(" x ", r" $\times$ ")
-        for s in ratio_definitions()
-    }
+    definitions = {ratio.name: ratio.definition for ratio in ratio_definitions()}
     primary = {report.headline: " (primary)"}
     meanings = "; ".join(
-        rf"\emph{{{escaped(name)}}}{primary.get(name, '')} is {formulas[name]}" for name in ordered
+        rf"\emph{{{escaped(name)}}}{primary.get(name, '')} is {_formula(definitions[name])}"
+        for name in ordered
     )
     note = (
         rf"Note: {meanings}. SD: standard deviation. CI: confidence interval of the mean "

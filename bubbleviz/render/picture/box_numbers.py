@@ -19,7 +19,7 @@ from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.render.marks import Marks
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.style import Lettering
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 
 #: Minimum width of a mark with a number, in page units.
 _MIN_WIDTH = 4

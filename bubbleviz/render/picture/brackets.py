@@ -15,7 +15,7 @@ from bubbleviz.render.picture.numbers import UNKNOWN, duration
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.render.picture.title import iteration_ratio
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Maximum number of iterations with a bracket and a boundary.

@@ -10,7 +10,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.render.picture.drawing import box
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Number of grid lines per px that intervals are aligned to; a finer grid would not be visible.

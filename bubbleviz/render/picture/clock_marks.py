@@ -7,7 +7,7 @@ from bubbleviz.render.picture.drawing import px
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.numbers import duration
 from bubbleviz.render.picture.page import Page
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Minimum length of an error bar to each side, in page units.

@@ -11,7 +11,7 @@ from bubbleviz.render.palette import CRITICAL
 from bubbleviz.render.picture.drawing import px
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 _THICKNESS = 2.4

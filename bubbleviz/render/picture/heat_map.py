@@ -25,7 +25,7 @@ from bubbleviz.render.picture.lettering import truncate_text
 from bubbleviz.render.picture.numbers import duration
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.plots import draw_cells, draw_names
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Busy times at the two ends of the scale, relative to the median.

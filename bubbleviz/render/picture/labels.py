@@ -13,7 +13,8 @@ from bubbleviz.render.picture.lettering import text_width, truncate_text
 from bubbleviz.render.picture.numbers import percent
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.style import PictureStyle
-from bubbleviz.render.rows import RankRow, Selection, row_ratios
+from bubbleviz.render.rows import RankRow
+from bubbleviz.render.selection import Selection, row_ratios
 from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.measure import name_measure

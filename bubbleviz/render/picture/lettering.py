@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from bubbleviz.render.document import fitting
+from bubbleviz.render.wrapping import truncate_to_width
 
 #: Font families of pictures.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -51,4 +51,4 @@ def truncate_text(text: str, size: float, width: float) -> str:
         size: Font size.
         width: Maximum width in page units.
     """
-    return fitting(text, width, lambda part: text_width(part, size))
+    return truncate_to_width(text, width, lambda part: text_width(part, size))

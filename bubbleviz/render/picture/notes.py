@@ -9,7 +9,7 @@ from bubbleviz.render.picture.brackets import MOST_BRACKETS
 from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK, shortened
 from bubbleviz.report.report import Report

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-from bubbleviz.render.document import round_step
+from collections.abc import Sequence
 
 #: Printed instead of an unknown number.
 UNKNOWN = "\u2013"
@@ -24,6 +23,17 @@ def duration(ns: float) -> str:
     integer_digits = int(math.log10(max(abs(value), 1)))
     digits = 0 if unit == "ns" else max(0, 3 - integer_digits)
     return f"{value:.{digits}f}\u00a0{unit}"
+
+
+def round_step(minimum: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
+    """Return the smallest step of an axis that is at least ``minimum``.
+
+    Args:
+        minimum: A positive number.
+        steps: Multiples of powers of ten that are allowed, ascending.
+    """
+    power = 10.0 ** math.floor(math.log10(minimum))
+    return next(step * power for step in steps if step * power >= minimum * (1 - 1e-9))
 
 
 def ticks(span_ns: int, max_steps: int) -> tuple[list[tuple[int, str]], str]:

@@ -13,7 +13,6 @@ from string import Template
 from typing import Any
 
 from bubbleviz.errors import UsageError
-from bubbleviz.render.document import wrapped
 from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
 from bubbleviz.render.picture.drawing import (
     Element,
@@ -28,6 +27,7 @@ from bubbleviz.render.picture.drawing import (
 )
 from bubbleviz.render.picture.lettering import BOLD, text_width, truncate_text
 from bubbleviz.render.picture.style import MIN_POINTS, SCREEN, PictureStyle
+from bubbleviz.render.wrapping import wrap_text
 
 #: The style sheet of a dark screen.
 _DARK_SHEET = Template(
@@ -131,7 +131,9 @@ class Page:
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
         """Write a text over the width of the page, on at most ``lines`` lines."""
         width = self.right - self.left
-        for line in wrapped(text, width, most=lines, measure=lambda part: text_width(part, size)):
+        for line in wrap_text(
+            text, width, max_lines=lines, measure=lambda part: text_width(part, size)
+        ):
             self.y += size * 1.35
             self.text(line, self.left, self.y - size * 0.3, size, ink=ink)
 

@@ -23,7 +23,7 @@ from bubbleviz.render.picture.page import Page, draw_page
 from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import headings, iteration_ratio
-from bubbleviz.render.rows import select
+from bubbleviz.render.selection import select
 from bubbleviz.report.ideal_run import report_of
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.report import Report

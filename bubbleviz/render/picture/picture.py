@@ -14,7 +14,7 @@ from bubbleviz.render.picture.style import style_of
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import draw_title
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.rows import Selection, select
+from bubbleviz.render.selection import Selection, select
 from bubbleviz.report.captions import figure_caption
 from bubbleviz.report.published_paths import limitation_lines
 from bubbleviz.report.report import Report

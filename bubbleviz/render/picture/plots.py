@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bubbleviz.model.columns import Floats
-from bubbleviz.render.document import round_step
 from bubbleviz.render.palette import FORWARD, LIGHT, heat
 from bubbleviz.render.picture.drawing import box, px
 from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.numbers import round_step
 from bubbleviz.render.picture.page import Page
 
 #: Font size along axes, in page units.

@@ -44,7 +44,7 @@ from bubbleviz.render.picture.drawing import (
     px,
 )
 from bubbleviz.render.picture.page import Page
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
 

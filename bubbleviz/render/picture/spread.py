@@ -19,7 +19,8 @@ from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.drawing import px
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page
-from bubbleviz.render.rows import RankRow, Selection
+from bubbleviz.render.rows import RankRow
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Width of a step of an area, px.

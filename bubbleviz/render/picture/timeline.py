@@ -20,7 +20,8 @@ from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.rows import RowPainter, join_close
 from bubbleviz.render.picture.spread import draw_spread
-from bubbleviz.render.rows import RankRow, Selection
+from bubbleviz.render.rows import RankRow
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 

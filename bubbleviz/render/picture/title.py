@@ -6,7 +6,7 @@ from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture.numbers import UNKNOWN, percent
 from bubbleviz.render.picture.page import Page
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 

@@ -20,9 +20,9 @@ from bubbleviz.report.report import Report
 
 
 def causes(report: Report) -> doc.Table:
-    """Return the causes of the bubble of the averaged iterations, a row each, and their sum.
+    """Return a table of the causes of the bubble in the averaged iterations, and their sum.
 
-    It has no rows where nothing is known of them.
+    It has no rows if no cause is known.
     """
     idle, window = name_measure(report).idle, report.explanation.listed_ratio
     what = f"What the {idle} is made of ({window} window)"
@@ -33,7 +33,7 @@ def causes(report: Report) -> doc.Table:
 
 
 def step_time(report: Report) -> Iterator[doc.Block]:
-    """Yield where the time of a step goes, the bubble among it, and the use made of the GPUs."""
+    """Yield a table of the parts of a step, and the utilization of the GPUs."""
     if parts := step_parts(report):
         window = step_window(report)
         yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
@@ -47,19 +47,19 @@ def _parts_table(
     """Return a table of parts of a window, and their sum.
 
     Args:
-        title: of what they are parts.
-        parts: in display order.
-        more: cells of further columns, by title.
+        title: Title of the table, without the averages.
+        parts: Parts in display order.
+        more: Cells of more columns, keyed by header.
     """
     shares = [part.share for part in parts]
+    times_ns = [part.time_ns for part in parts]
     cells = {
         "cause" if more else "part": [*(part.name for part in parts), "all"],
         "% of window": [*rounded_shares(shares), doc.in_percent(sum(shares))],
         **more,
-        "ms": [*(doc.milliseconds(part.time_ns) for part in parts),
-               doc.milliseconds(sum(part.time_ns for part in parts))],
+        "ms": [doc.milliseconds(time_ns) for time_ns in [*times_ns, sum(times_ns)]],
         "meaning": [*(part.meaning for part in parts), ""],
-    }  # fmt: skip
+    }
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     return doc.Table(
         f"{title}, mean of ranks and averaged iterations",

@@ -7,7 +7,7 @@ what the bubble is made of, what to do, and what limits all that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 from bubbleviz.model.grouping import distinct
@@ -19,6 +19,7 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text import orders, ranks
 from bubbleviz.render.text import terminal_timeline as timeline
+from bubbleviz.render.text.stacked_bar import stacked_bar
 from bubbleviz.render.text.terminal import Display, paragraph
 from bubbleviz.report.advice import advise, shown_iteration
 from bubbleviz.report.bubble_parts import (
@@ -165,42 +166,58 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
     """Return the lines of the first screen.
 
     Args:
-        report: any report.
-        view: the iteration and the ranks to draw.
-        display: where they are shown.
+        report: Any report.
+        view: The iteration and the ranks to draw.
+        display: The display to fit.
     """
-    iteration, first = shown_iteration(report, view.iterations), describe_first_steps(report)
-    marked = advise(report).marked_ranks
-    selection = (
-        None if iteration is None else timeline.timeline_selection(report, view, iteration, marked)
-    )
-    sentence = first_sentence(report, first)
-    to_do = paragraph(sentence, display, lead="First:", most=4) if sentence else []
-    if not marked:
-        to_do = [*ranks.first_lines(report, display), *to_do]
-    for text in describe_further_steps(report):
-        to_do += paragraph(one_line(text, 200), display, lead="Then:", most=2)
-    notes = f", -v coverage ({counted(len(report.limitations), 'note')})"
-    more = f"-v (all tables), -v ranks{notes if report.limitations else ''}, -o bubbles.svg, --help"
-    last = [*_limits(report, display), *paragraph(more, display, lead="More:", style="dim")]
-    beside = [*_headline(report, display)], _bubble(report, display), to_do, last
+    iteration, marked = shown_iteration(report, view.iterations), advise(report).marked_ranks
+    selection = None
+    if iteration is not None:
+        selection = timeline.timeline_selection(report, view, iteration, marked)
+    headline = list(_headline(report, display))
+    below = [_bubble(report, display), _advice(report, display), _last_lines(report, display)]
     drawn: list[doc.Line] = []
     if selection is not None:
-        asked = bool(view.ranks or view.rows)
-        room = max(display.height, _MOST_LINES_OF_MANY) - sum(map(len, beside))
+        n_other_lines = len(headline) + sum(map(len, below))
+        room = max(display.height, _MOST_LINES_OF_MANY) - n_other_lines
+        has_chosen_rows = bool(view.ranks or view.rows)
         drawn = timeline.terminal_timeline(
-            report, selection, display, marked, room=None if asked else room
+            report, selection, display, marked, room=None if has_chosen_rows else room
         )
-    headline, *others = beside
-    # An empty line stands between two blocks, as far as the screen has room for it.
-    blocks = [block for block in (headline, drawn, *others) if block]
+    blocks = [block for block in (headline, drawn, *below) if block]
     rows = 0 if selection is None else len(selection.rows)
-    above = max(rows - _ROWS, 0) // 2
-    most = max(min(MOST_LINES + above, _MOST_LINES_OF_MANY), display.height)
-    blank = max(min(most - sum(map(len, blocks)), len(blocks) - 1), 0)
+    max_lines = min(MOST_LINES + max(rows - _ROWS, 0) // 2, _MOST_LINES_OF_MANY)
+    return _join_blocks(blocks, max(max_lines, display.height))
+
+
+def _advice(report: Report, display: Display) -> list[doc.Line]:
+    """Return what stands out if no rank is marked, and what to do first and then."""
+    sentence = first_sentence(report, describe_first_steps(report))
+    lines = [] if advise(report).marked_ranks else ranks.first_lines(report, display)
+    if sentence:
+        lines += paragraph(sentence, display, lead="First:", most=4)
+    for text in describe_further_steps(report):
+        lines += paragraph(one_line(text, 200), display, lead="Then:", most=2)
+    return lines
+
+
+def _last_lines(report: Report, display: Display) -> list[doc.Line]:
+    """Return what limits the ratio, and options that show more."""
+    coverage = ""
+    if report.limitations:
+        coverage = f", -v coverage ({counted(len(report.limitations), 'note')})"
+    more = f"-v (all tables), -v ranks{coverage}, -o bubbles.svg, --help"
+    return [*_limits(report, display), *paragraph(more, display, lead="More:", style="dim")]
+
+
+def _join_blocks(blocks: Sequence[Sequence[doc.Line]], max_lines: int) -> list[doc.Line]:
+    """Return the lines of all blocks, with empty lines between blocks while there is space."""
+    n_empty = max_lines - sum(map(len, blocks))
     lines: list[doc.Line] = []
-    for at, block in enumerate(blocks):
-        lines += [(), *block] if 0 < at <= blank else block
+    for index, block in enumerate(blocks):
+        if 0 < index <= n_empty:
+            lines.append(())
+        lines += block
     return lines
 
 
@@ -236,7 +253,7 @@ def _bubble(report: Report, display: Display) -> list[doc.Line]:
         (part.name, part.share, shown, BUBBLE_PARTS[part.name])
         for part, shown in zip(parts, rounded_shares(shares), strict=True)
     ]
-    return [*paragraph(title, display, style="bold"), *timeline.stacked_bar(bar, display)]
+    return [*paragraph(title, display, style="bold"), *stacked_bar(bar, display)]
 
 
 def _limits(report: Report, display: Display) -> list[doc.Line]:

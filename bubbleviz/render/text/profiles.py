@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,48 +20,42 @@ def clocks(report: Report) -> Iterator[doc.Block]:
         first.setdefault(report.clock(number), profile)
     if len(first) < 2:
         return
-    shown = [
-        (float("inf") if p.clock_uncertainty_ns is None else p.clock_uncertainty_ns / 1e3, p)
-        for p in first.values()
-    ]
+    profiles = list(first.values())
     if many_ranks(len(report.ranks)):
-        shown.sort(key=lambda pair: -pair[0])
-    rows = [
-        {
-            "host": doc.shortened(one_line(profile.host, 200), 28),
-            "offset ms": doc.milliseconds(profile.clock_offset_ns),
-            "± us": "-" if profile.clock_uncertainty_ns is None else f"{uncertainty:,.1f}",
-            "drift ppm": f"{profile.clock_drift_ppm:.3f}" if profile.clock_drift_ppm else "-",
-        }
-        for uncertainty, profile in shown
-    ]
+        profiles.sort(key=_clock_uncertainty_us, reverse=True)
+    rows = [_make_clock_row(profile) for profile in profiles]
     title = "Clocks: offset of each host to the first, and its uncertainty"
     yield doc.Table(title, doc.first_rows(rows, "host"), left=("host",))
 
 
+def _clock_uncertainty_us(profile: ProfileSummary) -> float:
+    """Return the uncertainty of a clock, infinite if it is unknown."""
+    uncertainty_ns = profile.clock_uncertainty_ns
+    return math.inf if uncertainty_ns is None else uncertainty_ns / 1e3
+
+
+def _make_clock_row(profile: ProfileSummary) -> dict[str, str]:
+    """Return the clock of a profile, keyed by column."""
+    uncertainty_us, drift_ppm = _clock_uncertainty_us(profile), profile.clock_drift_ppm
+    return {
+        "host": _shorten(profile.host),
+        "offset ms": doc.milliseconds(profile.clock_offset_ns),
+        "± us": "-" if uncertainty_us == math.inf else f"{uncertainty_us:,.1f}",
+        "drift ppm": f"{drift_ppm:.3f}" if drift_ppm else "-",
+    }
+
+
+def _shorten(text: str) -> str:
+    return doc.shortened(one_line(text, 200), 28)
+
+
 def coverage(report: Report) -> Iterator[doc.Block]:
     """Yield how many kernels of each profile are attributed, and the largest that are not."""
-
-    def share(part: int, whole: int) -> str:
-        return f"{100 * part / whole:.2f}" if whole else "-"
-
     profiles = list(report.profiles)
     if many_ranks(len(report.ranks)):
-        # Of very many, those of which least is explained.
+        # The least attributed profiles first, as not all are listed.
         profiles.sort(key=lambda p: p.attributed_gpu_ns / p.gpu_ns if p.gpu_ns else 0.0)
-    rows = [
-        {
-            "profile": doc.shortened(one_line(Path(profile.path).name, 200), 28),
-            "kernels": f"{profile.kernels:,}",
-            "linked %": share(profile.linked_kernels, profile.kernels),
-            "attributed %": share(profile.attributed_kernels, profile.kernels),
-            "cross-thread": f"{profile.cross_thread_kernels:,}",
-            "attributed time %": share(profile.attributed_gpu_ns, profile.gpu_ns),
-            "comm. ms": doc.milliseconds(profile.comm_ns),
-            "copies ms": doc.milliseconds(profile.copy_ns),
-        }
-        for profile in profiles
-    ]
+    rows = [_make_coverage_row(profile) for profile in profiles]
     yield doc.Table(
         "Coverage: kernels, and compute time attributed to operations",
         doc.first_rows(rows, "profile"),
@@ -68,12 +63,30 @@ def coverage(report: Report) -> Iterator[doc.Block]:
         giving_way=("cross-thread", "copies ms", "comm. ms", "attributed %", "linked %", "kernels"),
     )
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
-    if largest:
-        yield doc.bullets(
-            [
-                f"unattributed: {doc.milliseconds(k.gpu_ns)} ms in {k.count:,} x "
-                f"{one_line(k.name, 60)} on {one_line(report.ranks[k.rank].label, 40)}, "
-                f"{one_line(k.where, 80)}"
-                for k in largest
-            ]
+    lines = []
+    for kernel in largest:
+        name, rank = one_line(kernel.name, 60), one_line(report.ranks[kernel.rank].label, 40)
+        lines.append(
+            f"unattributed: {doc.milliseconds(kernel.gpu_ns)} ms in {kernel.count:,} x {name} on "
+            f"{rank}, {one_line(kernel.where, 80)}"
         )
+    if lines:
+        yield doc.bullets(lines)
+
+
+def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
+    """Return how many kernels of a profile are attributed, keyed by column."""
+    return {
+        "profile": _shorten(Path(profile.path).name),
+        "kernels": f"{profile.kernels:,}",
+        "linked %": _share(profile.linked_kernels, profile.kernels),
+        "attributed %": _share(profile.attributed_kernels, profile.kernels),
+        "cross-thread": f"{profile.cross_thread_kernels:,}",
+        "attributed time %": _share(profile.attributed_gpu_ns, profile.gpu_ns),
+        "comm. ms": doc.milliseconds(profile.comm_ns),
+        "copies ms": doc.milliseconds(profile.copy_ns),
+    }
+
+
+def _share(part: int, total: int) -> str:
+    return f"{100 * part / total:.2f}" if total else "-"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +11,17 @@ from bubbleviz.count import rank_iterations
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import indices_of, own_ratios
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.communication_times import CommunicationTimes
 from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.operations import RankCoverage
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.render import document as doc
-from bubbleviz.render.document import cell_width
 from bubbleviz.render.rows import RankRow, rows_of
 from bubbleviz.render.text.terminal import Display, paragraph
+from bubbleviz.render.wrapping import cell_width
 from bubbleviz.report.rank_means import (
+    RankMeans,
     distribution,
     many_ranks,
     rank_means,
@@ -27,8 +30,10 @@ from bubbleviz.report.rank_means import (
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Bins of a histogram, and their characters by how many values they hold.
+#: Number of bins of a histogram, and their characters from empty to full.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
+#: Columns with the summary of a distribution, see :func:`.distribution`.
+_DISTRIBUTION = ("least", "median", "95 %", "most")
 #: What stands out: rows of a table, and sentences on the first screen.
 _LISTED, _NAMED = 20, 2
 
@@ -102,61 +107,69 @@ _COMMUNICATION = (
 def communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield how long each rank communicated in an iteration, and waited for it."""
     times = report.explanation.communication
-    at, at_work = iteration.index, indices_of(iteration.ranks)
-    if not times.communication_ns[at, at_work].any() and not times.wait_ns[at, at_work].any():
+    index, at_work = iteration.index, indices_of(iteration.ranks)
+    has_kernels = times.communication_ns[index, at_work].any()
+    if not has_kernels and not times.wait_ns[index, at_work].any():
         return
-    # Without a receive whose input is known, or a collective whose members are, no time is known to
-    # be waiting or transfer.
-    known = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
-    columns = times.wait_ns, times.transfer_ns, times.communication_ns, times.exposed_ns
-    rows = []
+    # Waiting and transfer are known if the input of any receive, or the members of any collective,
+    # are known.
+    is_split = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
     listed, omitted, by = listed_ranks(report, view, iteration)
-    for row in listed:
-        ranks = list(row.replicas)
-        wait_ns, transfer_ns, whole_ns, exposed_ns, overlapped_ns = (
-            float(column[at, ranks].mean()) for column in (*columns, times.overlapped_ns)
-        )
-        alone_ns = whole_ns - overlapped_ns
-        least = "" if known or alone_ns <= exposed_ns else "≥ "
-        cells = {
-            "wait": doc.milliseconds(wait_ns) if known else "-",
-            "transfer": doc.milliseconds(transfer_ns) if known else "-",
-            "exposed": f"{least}{doc.milliseconds(exposed_ns)}",
-            "kernels": doc.milliseconds(whole_ns),
-            "overlap %": doc.in_percent((whole_ns - alone_ns) / whole_ns if whole_ns else None),
-        }
-        rows.append(_head(row) | cells)
+    rows = [
+        _head(row) | _communication_cells(times, index, list(row.replicas), is_split=is_split)
+        for row in listed
+    ]
     title = f"Iteration {one_line(iteration.name, 60)}: communication{_of(by)}, ms"
     yield doc.Table(title, rows, omitted=omitted)
     yield doc.Sentence(_COMMUNICATION)
 
 
+def _communication_cells(
+    times: CommunicationTimes, iteration: int, ranks: list[int], *, is_split: bool
+) -> dict[str, str]:
+    """Return the mean communication of some ranks in an iteration, keyed by column.
+
+    Args:
+        times: The times of all ranks and iterations.
+        iteration: Index of the iteration.
+        ranks: Indices of the ranks.
+        is_split: Whether waiting and transfer are known separately.
+    """
+
+    def mean_ns(column: Floats | Ints) -> float:
+        return float(column[iteration, ranks].mean())
+
+    kernels_ns, exposed_ns = mean_ns(times.communication_ns), mean_ns(times.exposed_ns)
+    alone_ns = kernels_ns - mean_ns(times.overlapped_ns)
+    is_lower_bound = not is_split and alone_ns > exposed_ns
+    overlap = (kernels_ns - alone_ns) / kernels_ns if kernels_ns else None
+    return {
+        "wait": doc.milliseconds(mean_ns(times.wait_ns)) if is_split else "-",
+        "transfer": doc.milliseconds(mean_ns(times.transfer_ns)) if is_split else "-",
+        "exposed": f"{'≥ ' if is_lower_bound else ''}{doc.milliseconds(exposed_ns)}",
+        "kernels": doc.milliseconds(kernels_ns),
+        "overlap %": doc.in_percent(overlap),
+    }
+
+
 def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
     """Yield how ranks, hosts and pipelines are spread, and what of them stands out."""
     means = rank_means(report)
-    quantities = [("ratio %", means.bubble_ratio, doc.in_percent)]
-    quantities += [
-        ("bubble ms", means.bubble_ns, doc.milliseconds),
-        *((f"{phase} ms", busy_ns, doc.milliseconds) for phase, busy_ns in means.busy_ns.items()),
-        ("launch-gap %", means.launch_gap, doc.in_percent),
-        *((f"idle: {c.label} ms", means.idle_ns[:, c], doc.milliseconds) for c in Cause),
-    ]
-    for name, column in means.communication_ns.items():
-        label = name.removesuffix("_ns").replace("communication", "kernels")
-        quantities.append((f"communication: {label} ms", column, doc.milliseconds))
     rows = []
-    for name, values, cell in quantities:
-        own = distribution(values)
-        if own is not None and own[-1] > 0:
-            of = zip(("least", "median", "95 %", "most"), map(cell, own), strict=True)
-            rows.append({"over ranks": name, **dict(of), "from least to most": histogram(values)})
+    for name, values in _list_quantities(means):
+        summary = distribution(values)
+        if summary is not None and summary[-1] > 0:
+            in_cell = doc.in_percent if name.endswith("%") else doc.milliseconds
+            cells = dict(zip(_DISTRIBUTION, map(in_cell, summary), strict=True))
+            bars = {"from least to most": histogram(values)}
+            rows.append({"over ranks": name} | cells | bars)
     title = f"How the {counted(len(report.ranks), 'rank')} are spread, means of the iterations"
     yield doc.Table(
         f"{title} ({means.ratio} window)",
         rows,
         left=("over ranks", "from least to most"),
         giving_way=("from least to most",),
-        headers=("over ranks", "least", "median", "95 %", "most", "from least to most"),
+        headers=("over ranks", *_DISTRIBUTION, "from least to most"),
     )
     found = standouts(report, means)
     if not found:
@@ -179,12 +192,26 @@ def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
     )
 
 
+def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
+    """Yield the name, ending in its unit, and the values of each quantity."""
+    yield "ratio %", means.bubble_ratio
+    yield "bubble ms", means.bubble_ns
+    for phase, busy_ns in means.busy_ns.items():
+        yield f"{phase} ms", busy_ns
+    yield "launch-gap %", means.launch_gap
+    for cause in Cause:
+        yield f"idle: {cause.label} ms", means.idle_ns[:, cause]
+    for name, column in means.communication_ns.items():
+        label = name.removesuffix("_ns").replace("communication", "kernels")
+        yield f"communication: {label} ms", column
+
+
 def histogram(values: Floats) -> str:
-    """Return how many values lie in equal parts from the least to the most, a character each."""
-    known = values[~np.isnan(values)]
-    if not len(known) or known.min() == known.max():
+    """Return a text histogram of the values, one character per equal-width bin."""
+    numbers = values[~np.isnan(values)]
+    if not len(numbers) or numbers.min() == numbers.max():
         return ""
-    counts, _ = np.histogram(known, _BINS)
+    counts, _ = np.histogram(numbers, _BINS)
     heights = np.ceil(counts * (len(_BARS) - 1) / counts.max()).astype(np.int64)
     return "".join(_BARS[height] for height in heights.tolist())
 
@@ -214,15 +241,20 @@ def first_lines(report: Report, display: Display) -> list[doc.Line]:
     return lines
 
 
-# Ranks: busy time by phase and bubble of each, in one iteration.
-
-
 _LONGEST_LABEL = 200
 #: Columns that are shown even where they are nothing but zeros.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
 #: A score from which on a rank is as fast as the fastest of its stage.
 _AS_FAST = 0.995
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
+#: Columns that a narrow terminal drops first.
+_DROPPED_FIRST = ("score", "overlap", "unattrib.", "launch-gap %", "attributed %")
+#: Columns with times in the window of a ratio, and the attributes of an account with these times.
+_ACCOUNT_COLUMNS = {
+    "overlap": "overlap_ns",
+    "unattrib.": "unattributed_ns",
+    "bubble": "bubble_ns",
+}
 
 
 def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
@@ -234,28 +266,19 @@ def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bloc
     if not shown:
         return
     cells = _cells(report, iteration, name, [row.replicas for row in shown])
-    columns = [
-        column
-        for column in cells[0]
-        if column in _ALWAYS or any(row[column] not in _NOTHING for row in cells)
-    ]
+    columns = [column for column in cells[0] if _is_shown(column, cells)]
     labels = rank_labels(report, [row.rank.index for row in shown])
     table = []
     for row, label, values in zip(shown, labels, cells, strict=True):
         replicas = len(row.replicas)
-        named = {"rank": label if replicas == 1 else f"{replicas} replicas"}
-        table.append(_head(row) | named | {column: values[column] for column in columns})
-    # Where a terminal is narrow, phases go, and in the end the rank.
-    first = [
-        c for c in ("score", "overlap", "unattrib.", "launch-gap %", "attributed %") if c in columns
-    ]
-    phases = [c for c in columns if c not in {*first, "bubble", "ratio %"}]
+        rank = {"rank": label if replicas == 1 else f"{replicas} replicas"}
+        table.append(_head(row) | rank | {column: values[column] for column in columns})
+    title = f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms"
     yield doc.Table(
-        f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
-        f"({name} window)",
+        f"{title} ({name} window)",
         table,
         left=("rank",),
-        giving_way=[*first, *reversed(phases), "stage", "rank", "bubble", "ratio %"],
+        giving_way=_order_of_giving_way(columns),
         omitted=omitted,
         hint=" with -o report.json",
     )
@@ -267,58 +290,81 @@ def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bloc
         yield from spread_of_ranks(report)
 
 
+def _is_shown(column: str, rows: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether a column is always shown, or has any value."""
+    return column in _ALWAYS or any(row[column] not in _NOTHING for row in rows)
+
+
+def _order_of_giving_way(columns: Sequence[str]) -> list[str]:
+    """Return the columns in the order in which a narrow terminal drops them."""
+    first = [column for column in _DROPPED_FIRST if column in columns]
+    phases = [column for column in columns if column not in {*first, "bubble", "ratio %"}]
+    return [*first, *reversed(phases), "stage", "rank", "bubble", "ratio %"]
+
+
 def _score(scores: Floats) -> str:
-    """Return the lowest score of some ranks."""
-    known = scores[~np.isnan(scores)]
-    return f"{known.min():.2f}" if len(known) else "-"
+    """Return the lowest of some scores, or a dash if all are unknown."""
+    numbers = scores[~np.isnan(scores)]
+    return f"{numbers.min():.2f}" if len(numbers) else "-"
 
 
 def _cells(
     report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
-    """Return the cells of rows by column, in the order of the columns: means over their ranks."""
-    ranks = iteration.ranks
-    places = {rank: place for place, rank in enumerate(indices_of(ranks))}
-    known = {rank.rank: rank for rank in report.coverage}
-    phase_ns = rank_iterations.rank_column(ranks, "phase_ns")
-    ratios, has_window = own_ratios(ranks, name), rank_iterations.has_account(ranks, name)
-    compute_ns, active_ns = (
-        rank_iterations.rank_column(ranks, column) for column in ("compute_ns", "active_ns")
-    )
-    account_ns = {
-        column: rank_iterations.account_column(ranks, name, attribute)
-        for column, attribute in (
-            ("overlap", "overlap_ns"),
-            ("unattrib.", "unattributed_ns"),
-            ("bubble", "bubble_ns"),
-        )
-    }
-    relative = report.slowness.relative_score
-    if not (relative < _AS_FAST).any():
-        relative = np.full(len(relative), np.nan)
+    """Return the cells of rows, keyed by column in display order: means over the ranks of a row."""
+    entries = iteration.ranks
+    index_of_rank = {rank: index for index, rank in enumerate(indices_of(entries))}
+    times_ns = _list_times(iteration, name)
+    ratios = own_ratios(entries, name)
+    compute_ns = rank_iterations.rank_column(entries, "compute_ns")
+    active_ns = rank_iterations.rank_column(entries, "active_ns")
+    coverage = {rank.rank: rank for rank in report.coverage}
+    scores = report.slowness.relative_score
+    if not (scores < _AS_FAST).any():
+        scores = np.full(len(scores), np.nan)
     cells = []
     for row in rows:
-        own = [rank for rank in row if rank in places]
-        at = [places[rank] for rank in own]
-        windows = at if has_window else []
-        computed, active = int(compute_ns[at].sum()), int(active_ns[at].sum())
-        coverage = [known[rank] for rank in own if rank in known]
-        gpu_ns = sum(rank.gpu_ns for rank in coverage)
-        attributed_ns = sum(rank.attributed_gpu_ns for rank in coverage)
-        times_ns: dict[str, Ints] = {
-            **{phase.label: phase_ns[at, place] for place, phase in enumerate(COMPUTE)},
-            **{column: times[windows] for column, times in account_ns.items()},
+        ranks = [rank for rank in row if rank in index_of_rank]
+        members = [index_of_rank[rank] for rank in ranks]
+        row_cells = {
+            column: doc.milliseconds(_mean(column_ns[members].tolist() if len(column_ns) else []))
+            for column, column_ns in times_ns.items()
         }
-        cells.append(
-            {
-                **{c: doc.milliseconds(_mean(times.tolist())) for c, times in times_ns.items()},
-                "ratio %": doc.in_percent(_mean([ratios[place] for place in at])),
-                "launch-gap %": doc.in_percent(1 - active / computed if computed else None),
-                "attributed %": doc.in_percent(attributed_ns / gpu_ns if gpu_ns else None),
-                "score": _score(relative[own]),
-            }
-        )
+        gap = _complement(int(active_ns[members].sum()), int(compute_ns[members].sum()))
+        row_cells["ratio %"] = doc.in_percent(_mean([ratios[index] for index in members]))
+        row_cells["launch-gap %"] = doc.in_percent(gap)
+        covered = [coverage[rank] for rank in ranks if rank in coverage]
+        row_cells["attributed %"] = doc.in_percent(_attributed_share(covered))
+        row_cells["score"] = _score(scores[ranks])
+        cells.append(row_cells)
     return cells
+
+
+def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
+    """Return the times of all ranks in an iteration, keyed by column.
+
+    Times in the window of a ratio are empty if the iteration has no such window.
+    """
+    ranks = iteration.ranks
+    phase_ns = rank_iterations.rank_column(ranks, "phase_ns")
+    times_ns = {phase.label: phase_ns[:, index] for index, phase in enumerate(COMPUTE)}
+    has_window = rank_iterations.has_account(ranks, name)
+    for column, attribute in _ACCOUNT_COLUMNS.items():
+        account_ns = rank_iterations.account_column(ranks, name, attribute)
+        times_ns[column] = account_ns if has_window else np.zeros(0, np.int64)
+    return times_ns
+
+
+def _attributed_share(ranks: Sequence[RankCoverage]) -> float | None:
+    """Return the share of the GPU time of some ranks that is attributed, or None without any."""
+    gpu_ns = sum(rank.gpu_ns for rank in ranks)
+    attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
+    return attributed_ns / gpu_ns if gpu_ns else None
+
+
+def _complement(part: int, total: int) -> float | None:
+    """Return the share of the total that is not in the part, or None if the total is 0."""
+    return 1 - part / total if total else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import RatioDefinition, ratio_definitions
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
@@ -18,32 +18,9 @@ _GIVING_WAY = (
 
 def ratios(report: Report) -> doc.Table:
     """Return the table of bubble ratios, without columns that are empty."""
-    summary = report.summary
-    rows = []
-    for definition in ratio_definitions():
-        ratio, low = summary.bubble_ratio[definition.name], summary.bubble_low[definition.name]
-        window = summary.window_ns[definition.name]
-        mark = " !" if report.contradicted(definition.name) else ""
-        rows.append(
-            {
-                "ratio": definition.name,
-                "mean": doc.in_percent(ratio.mean) + mark,
-                "lower\nbound": doc.in_percent(low.mean) if low.mean != ratio.mean else "",
-                "clock\nbounds": doc.between(summary.bubble_interval[definition.name])
-                if definition.common_clock
-                else "not needed",
-                "SD": doc.in_percent(ratio.std),
-                "min": doc.in_percent(ratio.min),
-                "max": doc.in_percent(ratio.max),
-                "n": str(ratio.n),
-                "bubble /\ncompute": doc.in_percent(summary.bubble_overhead[definition.name].mean),
-                "window\nms": doc.milliseconds(window.mean),
-                "window\nSD ms": doc.milliseconds(window.std),
-                "window": definition.summary,
-            }
-        )
-    nothing = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
-    columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
+    rows = [_make_ratio_row(report, definition) for definition in ratio_definitions()]
+    empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
+    columns = [c for c in rows[0] if any(row[c] not in empty.get(c, ()) for row in rows)]
     return doc.Table(
         "Bubble ratios over the averaged iterations, in %",
         [{column: row[column] for column in columns} for row in rows],
@@ -51,6 +28,31 @@ def ratios(report: Report) -> doc.Table:
         wrap=("window",),
         giving_way=_GIVING_WAY,
     )
+
+
+def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, str]:
+    """Return a ratio over the averaged iterations, keyed by column."""
+    name, summary = definition.name, report.summary
+    ratio, low = summary.bubble_ratio[name], summary.bubble_low[name]
+    window = summary.window_ns[name]
+    clock_bounds = "not needed"
+    if definition.common_clock:
+        clock_bounds = doc.between(summary.bubble_interval[name])
+    mark = " !" if report.contradicted(name) else ""
+    return {
+        "ratio": name,
+        "mean": doc.in_percent(ratio.mean) + mark,
+        "lower\nbound": doc.in_percent(low.mean) if low.mean != ratio.mean else "",
+        "clock\nbounds": clock_bounds,
+        "SD": doc.in_percent(ratio.std),
+        "min": doc.in_percent(ratio.min),
+        "max": doc.in_percent(ratio.max),
+        "n": str(ratio.n),
+        "bubble /\ncompute": doc.in_percent(summary.bubble_overhead[name].mean),
+        "window\nms": doc.milliseconds(window.mean),
+        "window\nSD ms": doc.milliseconds(window.std),
+        "window": definition.summary,
+    }
 
 
 #: Maximum number of iterations that are listed.

@@ -12,30 +12,28 @@ from dataclasses import dataclass
 
 from bubbleviz.model.texts import printable
 from bubbleviz.render import document as doc
-from bubbleviz.render.document import cell_width, wrapped
+from bubbleviz.render.wrapping import cell_width, wrap_text
 
 #: Width of the text where it is not shown on a terminal.
 WIDTH = 110
-#: Sentences are easier to read in lines that are not endless.
+#: Maximum width of sentences on a wide terminal.
 _LONGEST_LINE = 100
-#: What stands for a sign where the output has ASCII alone, dashes and quotation marks among them.
-_ASCII = (
-    str.maketrans(
-        "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019\u25ba",
-        "~.xu---*\"\"''>",
-    )
-    | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
-    | str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
+#: Replacements of signs, including dashes and quotation marks, if the output is ASCII only.
+_ASCII_SIGNS = str.maketrans(
+    "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019\u25ba",
+    "~.xu---*\"\"''>",
 )
+_ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
+_ASCII = _ASCII_SIGNS | _ASCII_BARS | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
 #: Columns of a usual terminal.
 _USUAL_WIDTH = 80
-#: Columns beside a lead, without which its text goes on below it.
+#: Minimum number of columns next to a lead; with fewer, the text continues below the lead.
 _LEAST_ROOM = 20
-#: Between two columns.
+#: Gap between two columns of a table.
 _GAP = "  "
 #: A command in a sentence, with its path.
 _COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
-#: Characters that a column of words keeps, and one whose words are wrapped.
+#: Minimum width of a column of words, and of a column whose words are wrapped.
 _SHORTEST, _SHORTEST_WRAPPED = 12, 24
 
 
@@ -115,9 +113,6 @@ def lines_of(
                 yield from _sentence(doc.Sentence(more), display, width)
 
 
-# Sentences and lists.
-
-
 def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
     text = block.lead + block.text
     if display is not None:
@@ -126,8 +121,12 @@ def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Itera
     for line in text.split("\n"):
         fits = block.whole or (cell_width(line) <= width and "\t" not in line)
         blank = " " * (len(line) - len(line.lstrip()))
-        broken = wrapped(
-            line, width - len(blank), most=block.most, hanging=block.hanging, whole=display is None
+        broken = wrap_text(
+            line,
+            width - len(blank),
+            max_lines=block.most,
+            hanging_indent=block.hanging,
+            keep_long_words=display is None,
         )
         for part in [line] if fits else [blank + part for part in broken]:
             if lead:
@@ -151,8 +150,9 @@ def _hanging_lines(
                 continue
         if display is not None or block.listed:
             commands = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
-            whole = display is None or not block.listed
-            lines = wrapped(commands, width - cell_width(lead), whole=whole) or [""]
+            is_uncut = display is None or not block.listed
+            room = width - cell_width(lead)
+            lines = wrap_text(commands, room, keep_long_words=is_uncut) or [""]
         yield (doc.Span((lead + lines[0]).rstrip()),)
         yield from ((doc.Span((" " * cell_width(lead) + line).rstrip()),) for line in lines[1:])
 
@@ -174,8 +174,8 @@ def paragraph(
         style: of the text.
         lead: words in front of it.
         lead_style: of these.
-        most: Maximum number of lines at 80 columns, as in :func:`wrapped`; on a narrower display as
-            many as hold the same text, so that no number is lost that a wider one shows.
+        most: Maximum number of lines at 80 columns. A narrower display has as many lines as hold
+            the same text, so that it shows every number that a wider one shows.
     """
     if most is not None and display.width < _USUAL_WIDTH:
         most = -(-most * _USUAL_WIDTH // display.width)
@@ -199,9 +199,6 @@ def flowing(entries: Sequence[doc.Line], display: Display, gap: str = "   ") -> 
     return [tuple(line) for line in lines]
 
 
-# Tables.
-
-
 def _table(table: doc.Table, display: Display | None, width: int) -> Iterator[doc.Line]:
     """Yield headers, rows, and a note that says which columns have no room."""
     headers, note, rows = list(table.columns), "", list(table.rows)
@@ -217,10 +214,7 @@ def _table(table: doc.Table, display: Display | None, width: int) -> Iterator[do
             padded.append(cell + blank if header in table.left else blank + cell)
         return _GAP.join(padded).rstrip()
 
-    titles = [shown(header).split("\n") for header in headers]
-    height = max(map(len, titles))
-    # Headers of several lines end on the same one.
-    heads = list(zip(*([""] * (height - len(each)) + each for each in titles), strict=True))
+    heads = _stack_headers([shown(header) for header in headers])
     cells = [tuple(shown(row.get(header, "")) for header in headers) if row else () for row in rows]
     filled = [*heads, *filter(None, cells)]
     widths = [max(map(cell_width, column)) for column in zip(*filled, strict=True)]
@@ -229,7 +223,15 @@ def _table(table: doc.Table, display: Display | None, width: int) -> Iterator[do
     yield (doc.Span(shown("─") * (sum(widths) + len(_GAP) * (len(widths) - 1))),)
     for row in cells:
         yield (doc.Span(line(row) if row else ""),)
-    yield from ((doc.Span(part, "dim"),) for part in wrapped(shown(note), max(width, 20)))
+    yield from ((doc.Span(part, "dim"),) for part in wrap_text(shown(note), max(width, 20)))
+
+
+def _stack_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the lines of headers; shorter headers start with blank lines."""
+    split = [header.split("\n") for header in headers]
+    height = max(map(len, split))
+    columns = [[""] * (height - len(lines)) + lines for lines in split]
+    return list(zip(*columns, strict=True))
 
 
 def _fitted(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
@@ -238,12 +240,10 @@ def _fitted(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[str, 
     Numbers are never cut, so that a table of one column may be wider.
     """
     headers = table.columns
-    widths = {
-        header: max(
-            map(cell_width, (*header.split("\n"), *(r.get(header, "") for r in table.rows)))
-        )
-        for header in headers
-    }
+    widths = {}
+    for header in headers:
+        cells = (row.get(header, "") for row in table.rows)
+        widths[header] = max(map(cell_width, (*header.split("\n"), *cells)))
     least = dict(widths)
     for header in table.left:
         if header in widths:
@@ -284,7 +284,7 @@ def _folded(
             cells[header] = [cell]
         else:
             cells[header] = (
-                wrapped(cell, room) if header in table.wrap else [doc.shortened(cell, room)]
+                wrap_text(cell, room) if header in table.wrap else [doc.shortened(cell, room)]
             )
     for number in range(max(map(len, cells.values()), default=1)):
         yield {header: lines[number] for header, lines in cells.items() if number < len(lines)}

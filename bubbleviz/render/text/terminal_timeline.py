@@ -10,7 +10,7 @@ With colours a cell holds two halves; without, a shade a phase, and in ASCII a l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import floor, log10
@@ -27,27 +27,23 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
-from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step, wrapped
-from bubbleviz.render.rows import (
-    RankRow,
-    Selection,
-    advised_pipeline,
-    chosen_ranks,
-    row_ratios,
-    select,
-)
+from bubbleviz.render.document import Line, Span
+from bubbleviz.render.picture.numbers import round_step
+from bubbleviz.render.rows import RankRow, advised_pipeline, chosen_ranks
+from bubbleviz.render.selection import Selection, row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
+from bubbleviz.render.wrapping import cell_width, truncate_to_width, wrap_text
 from bubbleviz.report.labels import MARK, numbered_rank
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: What a cell holds beside the kinds of marks, whose codes are smaller.
+#: Kinds of cells that are not kinds of marks, whose codes are smaller.
 _BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
-#: A shade of each kind, and where there is ASCII alone a letter.
+#: A shade of each kind, and a letter for ASCII.
 _SIGNS: Mapping[int, str] = {
     Phase.F: "█F",
     Phase.B: "▓B",
@@ -61,43 +57,95 @@ _SIGNS: Mapping[int, str] = {
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
 }
-#: What a legend calls what is no phase.
-_CALLED = {
+#: Names in the legend of kinds that are not phases.
+_NAMES = {
     pixels.OTHER_ITERATION: "other iteration",
     pixels.UNATTRIBUTED_KIND: "unattributed",
     _BUBBLE: "bubble",
 }
-#: Characters of a row's label, and of the ratio behind it.
+#: Maximum width of a row's label, and minimum width of the ratio after the row.
 _LONGEST_LABEL, _RATIO = 18, 8
-#: Up to so many rows are all drawn; more are grouped into at most so many, where they do not fit.
+#: Number of rows that are always all drawn, and maximum number of groups of rows if not all fit.
 _GROUPS = 16
-#: Lines of a timeline beside its rows: title, axis and legend.
+#: Number of lines of a timeline besides its rows: title, axis and legend.
 _AROUND = 3
-#: Columns between two labels of the axis, at least.
+#: Minimum number of columns between two labels of the axis.
 _BETWEEN_TICKS = 9
 
 #: A row that is drawn, its label, and the ratio of the rank that is drawn, or None if unknown.
 _Labelled: TypeAlias = "tuple[RankRow, str, float | None]"
 
 
+class _Brush:
+    """Draws cells as characters: one character per cell, or per two cells in colour.
+
+    Args:
+        display: The display.
+        kinds: Kinds of all cells in the timeline.
+    """
+
+    def __init__(self, display: Display, kinds: Collection[int]) -> None:
+        self.has_halves = _has_halves(display)
+        self.glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
+        if self.has_halves:
+            self.glyphs |= dict.fromkeys(_BUSY, "█")
+        elif not display.unicode and Phase.B not in kinds:
+            # BW is the only backward, so it gets the letter of B.
+            self.glyphs[Phase.BW] = "B"
+        self.styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
+
+    def draw(self, cells: Sequence[int]) -> list[Span]:
+        """Return cells as spans."""
+        if not self.has_halves:
+            runs = ((kind, len(list(run))) for kind, run in groupby(cells))
+            return [Span(self.glyphs[kind] * length, self.styles[kind]) for kind, length in runs]
+        spans = []
+        for (left, right), run in groupby(zip(cells[::2], cells[1::2], strict=True)):
+            glyph, style = self._draw_halves(left, right)
+            spans.append(Span(glyph * len(list(run)), style))
+        return spans
+
+    def _draw_halves(self, left: int, right: int) -> tuple[str, str]:
+        """Return the character and the style of two cells, its left and its right half."""
+        styles, blank = self.styles, (_BUBBLE, _OUTSIDE)
+        if left == right:
+            return self.glyphs[left], styles[left]
+        if right in blank:
+            glyph = self.glyphs[_OUTSIDE] if left in blank else "▌"
+            return glyph, styles[left]
+        if left in blank:
+            return "▐", styles[right]
+        return "▌", f"{styles[left]} on {styles[right]}"
+
+    def explain(self, kind: int) -> Line:
+        """Return the entry of a kind in the legend."""
+        name = _NAMES.get(kind) or Phase(kind).label
+        return Span(self.glyphs[kind], self.styles[kind]), Span(f" {name}")
+
+
+def _has_halves(display: Display) -> bool:
+    """Return whether a character shows two cells."""
+    return display.colour and display.unicode
+
+
 def timeline_selection(
     report: Report, view: View, iteration: Iteration, marked: Collection[int] = ()
 ) -> Selection | None:
-    """Return the rows of an iteration, one per stage where stages are known; None without any.
+    """Return the rows of an iteration, one per stage if any stage is known, or None without rows.
 
     Args:
-        report: any report.
-        view: the ranks, and what a row is.
-        iteration: which is drawn.
-        marked: ranks whose pipeline is drawn; see :func:`advised_pipeline`.
+        report: Any report.
+        view: The ranks, and what a row is.
+        iteration: The iteration to draw.
+        marked: Ranks whose pipeline is drawn; see :func:`advised_pipeline`.
     """
-    staged = any(rank.stage is not None for rank in chosen_ranks(report, view))
-    rows = view.rows or ("stage" if staged else "rank")
+    has_stages = any(rank.stage is not None for rank in chosen_ranks(report, view))
+    rows = view.rows or ("stage" if has_stages else "rank")
     at_work = set(indices_of(iteration.ranks))
     selection = select(report, replace(view, iterations=(iteration.index,), rows=rows))
     if selection is None:
         return None
-    shown = [row for row in selection.rows if {*row.replicas} & at_work]
+    shown = [row for row in selection.rows if not at_work.isdisjoint(row.replicas)]
     rows_drawn = advised_pipeline(report, shown, marked)
     return replace(selection, rows=rows_drawn) if rows_drawn else None
 
@@ -113,68 +161,68 @@ def terminal_timeline(
     """Return the timeline of one iteration, its axis and its legend.
 
     Args:
-        report: any report.
-        selection: the rows of one iteration.
-        display: where it is shown.
-        marked: ranks whose rows are marked, as those that advice is about.
-        room: lines that it may take; None where each row has its own, however many they are.
+        report: Any report.
+        selection: The rows of one iteration.
+        display: The display to fit.
+        marked: Ranks whose rows are marked because the advice is about them.
+        room: Maximum number of lines, or None to draw a line for every row.
     """
-    number = len(selection.rows)
-    fits = room is None or number <= max(_GROUPS, room - _AROUND)
-    size = 1 if fits else -(-number // _GROUPS)
-    rows = _grouped(report, selection, marked, size)
+    n_rows = len(selection.rows)
+    fits = room is None or n_rows <= max(_GROUPS, room - _AROUND)
+    group_size = 1 if fits else -(-n_rows // _GROUPS)
+    rows = _grouped(report, selection, marked, group_size)
     selection = replace(selection, rows=tuple(row for row, *_ in rows))
-    halves = display.colour and display.unicode
-    labels = [display.shown(label) for _, label, _ in rows]
-    gutter = max(map(cell_width, labels)) + 1
-    ratios = [percent(ratio) for _, _, ratio in rows]
-    ratio_width = max(_RATIO, 1 + max(map(len, ratios), default=0))
-    columns = max(display.width - gutter - ratio_width, 10)
-    cells = _diffused(_shares(report, selection, columns * (1 + halves)))
+    heads, tails = _label_rows(rows, marked, display)
+    gutter = cell_width(heads[0])
+    columns = max(display.width - gutter - len(tails[0]), 10)
+    cells = _diffused(_shares(report, selection, columns * (1 + _has_halves(display))))
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
-    glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
-    if halves:
-        glyphs |= {kind: "█" for kind in glyphs if kind not in {_BUBBLE, _OUTSIDE}}
-    elif not display.unicode and Phase.B not in kinds:
-        # Where no B is shown, BW is the backward.
-        glyphs[Phase.BW] = "B"
-    styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
-    lines: list[Line] = _title(report, selection, size, display)
-    for (row, *_), label, ratio, drawn in zip(rows, labels, ratios, cells.tolist(), strict=True):
-        if halves:
-            spans = _halves(zip(drawn[::2], drawn[1::2], strict=True), glyphs, styles)
-        else:
-            spans = _characters(drawn, glyphs, styles)
-        is_marked = row.rank.index in marked
-        head = label + " " * (gutter - 1 - cell_width(label))
-        head += display.shown(MARK) if is_marked else " "
-        style = "bold" if is_marked else ""
-        lines.append((Span(head, style), *spans, Span(f"{ratio:>{ratio_width}}", style)))
+    brush = _Brush(display, kinds)
+    lines: list[Line] = _title(report, selection, group_size, display)
+    for rank, head, drawn, tail in zip(selection.ranks, heads, cells.tolist(), tails, strict=True):
+        style = "bold" if rank.index in marked else ""
+        lines.append((Span(head, style), *brush.draw(drawn), Span(tail, style)))
     lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
-    legend: list[Line] = [
-        (Span(glyphs[kind], styles[kind]), Span(f" {_CALLED.get(kind) or Phase(kind).label}"))
-        for kind in kinds
-    ]
-    of_marked = [
-        _marked_name(report, row.rank, marked) for row, *_ in rows if row.rank.index in marked
-    ]
-    if of_marked:
-        sign = display.shown(MARK)
-        legend.append((Span(sign, "bold"), Span(f" {listed(of_marked, 3)}: see the advice")))
+    legend = [*map(brush.explain, kinds), *_explain_marks(report, selection, marked, display)]
     return lines + flowing(legend, display)
 
 
+def _label_rows(
+    rows: Sequence[_Labelled], marked: Collection[int], display: Display
+) -> tuple[list[str], list[str]]:
+    """Return the text before and the text after each row, padded to equal widths."""
+    labels = [display.shown(label) for _, label, _ in rows]
+    label_width = max(map(cell_width, labels))
+    heads = []
+    for (row, *_), label in zip(rows, labels, strict=True):
+        mark = display.shown(MARK) if row.rank.index in marked else " "
+        heads.append(label + " " * (label_width - cell_width(label)) + mark)
+    ratios = [percent(ratio) for _, _, ratio in rows]
+    ratio_width = max(_RATIO, 1 + max(map(len, ratios)))
+    return heads, [ratio.rjust(ratio_width) for ratio in ratios]
+
+
+def _explain_marks(
+    report: Report, selection: Selection, marked: Collection[int], display: Display
+) -> list[Line]:
+    """Return the entry of marked rows in the legend, if there are any."""
+    ranks = [rank for rank in selection.ranks if rank.index in marked]
+    if not ranks:
+        return []
+    names = [_marked_name(report, rank, marked) for rank in ranks]
+    sign = Span(display.shown(MARK), "bold")
+    return [(sign, Span(f" {listed(names, 3)}: see the advice"))]
+
+
 def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
-    """Return what the advice calls a marked row: its stage, if that is marked with all copies."""
-    copies = {own.index for own in report.ranks if own.stage == rank.stage is not None}
-    whole = len(copies) > 1 and copies <= {*marked}
-    if whole:
-        return f"stage {rank.stage}"
-    known = rank.global_rank is not None
-    return f"rank {rank.number}" if known else numbered_rank(report, rank.index)
-
-
-# What each cell shows, row by row.
+    """Return the name of a marked rank in the advice: its stage if all its replicas are marked."""
+    if rank.stage is not None:
+        replicas = {other.index for other in report.ranks if other.stage == rank.stage}
+        if len(replicas) > 1 and replicas <= {*marked}:
+            return f"stage {rank.stage}"
+    if rank.global_rank is None:
+        return numbered_rank(report, rank.index)
+    return f"rank {rank.number}"
 
 
 def _grouped(
@@ -190,57 +238,67 @@ def _grouped(
     if size == 1:
         return list(zip(rows, labels, ratios, strict=True))
 
-    known = [ratio for ratio in ratios if ratio is not None]
-    middle = median(known) if known else 0.0
+    numbers = [ratio for ratio in ratios if ratio is not None]
+    middle = median(numbers) if numbers else 0.0
+
+    def priority(row: int) -> tuple[bool, float]:
+        distance = abs((ratios[row] or middle) - middle)
+        return rows[row].rank.index in marked, distance
+
     groups: list[_Labelled] = []
     for first in range(0, len(rows), size):
-        group = range(first, min(first + size, len(rows)))
-        drawn = max(
-            group,
-            key=lambda row: (rows[row].rank.index in marked, abs((ratios[row] or middle) - middle)),
-        )
-        numbers = [
-            rank.number if rank.stage is None else rank.stage
-            for rank in (rows[row].rank for row in (drawn, group[0], group[-1]))
-        ]
+        last = min(first + size, len(rows)) - 1
+        drawn = max(range(first, last + 1), key=priority)
         kind = "rank" if rows[first].rank.stage is None else "stage"
-        label = f"{kind} {numbers[0]} ({numbers[1]}-{numbers[2]})"
+        span = f"{_number_of(rows[first])}-{_number_of(rows[last])}"
+        label = f"{kind} {_number_of(rows[drawn])} ({span})"
         groups.append((rows[drawn], label, ratios[drawn]))
     return groups
 
 
+def _number_of(row: RankRow) -> int:
+    """Return the stage of a row, or the number of its rank if the stage is unknown."""
+    return row.rank.number if row.rank.stage is None else row.rank.stage
+
+
 def _shares(report: Report, selection: Selection, columns: int) -> Floats:
-    """Return how much of each cell each of the kinds takes, shape (rows, kinds, cells)."""
-    marks, rows = (
-        pixels.marks_in(pixels.compute_marks(report, selection, columns)),
-        len(selection.rows),
-    )
-    # Communication is no work: where nothing else runs, it is bubble.
+    """Return the share of each cell that each kind takes, shape (rows, kinds, cells)."""
+    n_rows = len(selection.rows)
+    marks = pixels.marks_in(pixels.compute_marks(report, selection, columns))
+    # Communication is not work: if nothing else runs, it is bubble.
     by_kind = (marks.take(marks.kind == code) for code in _BUSY)
-    busy = np.stack([pixels.coverage(own, rows, columns) for own in by_kind], axis=1)
+    busy = np.stack([pixels.coverage(kind, n_rows, columns) for kind in by_kind], axis=1)
     occupied = np.maximum(busy.sum(axis=1), 1.0)
     busy /= occupied[:, np.newaxis]
-    (windows,) = selection.windows
-    edges_ns = np.array([windows.get(rank.index, (0, 0)) for rank in selection.ranks])
-    edges = np.clip((edges_ns - selection.start_ns) * (columns / selection.span_ns), 0, columns)
-    cells = np.clip(edges[:, :, np.newaxis] - np.arange(columns), 0.0, 1.0)
-    low, high = edges[marks.row].T
-    own = replace(marks, left=np.clip(marks.left, low, high), right=np.clip(marks.right, low, high))
-    bubble = np.maximum(cells[:, 1] - cells[:, 0] - pixels.coverage(own, rows, columns), 0.0)
+    bubble = _bubble_shares(selection, marks, columns)
     outside = 1.0 - busy.sum(axis=1) - bubble
     shares = np.concatenate((busy, np.stack((bubble, outside), axis=1)), axis=1)
     return np.asarray(np.maximum(np.round(shares, 9), 0.0))
 
 
-def _diffused(shares: Floats) -> Ints:
-    """Return one kind for each cell, so that each row shows all kinds as long as they took.
+def _bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> Floats:
+    """Return the share of each cell that is bubble, shape (rows, cells)."""
+    (windows,) = selection.windows
+    edges_ns = np.array([windows.get(rank.index, (0, 0)) for rank in selection.ranks])
+    edges = np.clip((edges_ns - selection.start_ns) * (columns / selection.span_ns), 0, columns)
+    before_start, before_end = np.clip(edges.T[:, :, np.newaxis] - np.arange(columns), 0.0, 1.0)
+    low, high = edges[marks.row].T
+    left, right = np.clip(marks.left, low, high), np.clip(marks.right, low, high)
+    in_window = replace(marks, left=left, right=right)
+    busy = pixels.coverage(in_window, len(selection.rows), columns)
+    bubble: Floats = np.maximum(before_end - before_start - busy, 0.0)
+    return bubble
 
-    A cell that holds one kind shows it. Of several it shows the one that is most behind what it
-    took so far in this row: where operations are shorter than cells, the largest one would hide the
-    others all along.
+
+def _diffused(shares: Floats) -> Ints:
+    """Return one kind for each cell, so that each kind gets its share of the cells of a row.
+
+    A cell with one kind shows it. A cell with several kinds shows the kind that has had the fewest
+    cells so far relative to its share of the row. If operations are shorter than cells, the kind
+    with the largest share of each cell would hide the other kinds in all cells.
 
     Args:
-        shares: shape (rows, kinds, cells).
+        shares: Share of each kind in each cell, shape (rows, kinds, cells).
     """
     rows = np.arange(len(shares))
     behind = np.zeros(shares.shape[:2])
@@ -257,9 +315,9 @@ def _diffused(shares: Floats) -> Ints:
 
 
 def _title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
-    """Return which iteration is drawn, its length, what a row is, and the title of the ratios.
+    """Return the title: the iteration, its length, the meaning of a row, and the measure.
 
-    A narrow display has several lines, and the title of the ratios in the last one.
+    On a narrow display the title has several lines, the last one with the title of the ratios.
 
     Args:
         report: Any report.
@@ -272,7 +330,7 @@ def _title(report: Report, selection: Selection, size: int, display: Display) ->
     title = f"Iteration {name}, {length}: {_row_words(selection, size)}"
     share = name_measure(report).idle
     room = display.width - len(share) - 1
-    *above, last = wrapped(display.shown(title), room, hanging=2)
+    *above, last = wrap_text(display.shown(title), room, hanging_indent=2)
     blank = " " * (display.width - cell_width(last) - len(share))
     return [
         *((Span(line, "bold"),) for line in above),
@@ -307,21 +365,25 @@ def _row_words(selection: Selection, size: int) -> str:
 
 
 def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
-    """Return the label of each row: its stage, or its rank where that is unknown."""
+    """Return the label of each row: its stage, or its rank if the stage is unknown or shared."""
     names = rank_labels(report, [row.rank.index for row in rows], _LONGEST_LABEL)
-    twins = Counter(rank.stage for rank in report.ranks)
+    n_ranks = Counter(rank.stage for rank in report.ranks)
     labels = []
     for row, name in zip(rows, names, strict=True):
         rank = row.rank
-        alone = len(row.replicas) > 1 or twins[rank.stage] == 1
-        known = f"stage {rank.stage}" if alone else f"rank {rank.number} (stage {rank.stage})"
-        label = name.lstrip(": ") if rank.stage is None else known
-        labels.append(fitting(label, _LONGEST_LABEL))
+        is_stage = len(row.replicas) > 1 or n_ranks[rank.stage] == 1
+        if rank.stage is None:
+            label = name.lstrip(": ")
+        elif is_stage:
+            label = f"stage {rank.stage}"
+        else:
+            label = f"rank {rank.number} (stage {rank.stage})"
+        labels.append(truncate_to_width(label, _LONGEST_LABEL))
     return labels
 
 
 def _colour(kind: int) -> str:
-    """Return the colour of a kind in words of rich; empty where it has none."""
+    """Return the style of a kind for rich, or "" if it has none."""
     others = {
         _OUTSIDE: "",
         _BUBBLE: "dim",
@@ -331,35 +393,8 @@ def _colour(kind: int) -> str:
     return others[kind] if kind in others else palette.TERMINAL[Phase(kind)]
 
 
-def _characters(
-    kinds: Sequence[int], glyphs: Mapping[int, str], styles: Mapping[int, str]
-) -> list[Span]:
-    """Return a row with a character a cell."""
-    return [Span(glyphs[kind] * sum(1 for _ in run), styles[kind]) for kind, run in groupby(kinds)]
-
-
-def _halves(
-    pairs: Iterable[tuple[int, int]],
-    glyphs: Mapping[int, str],
-    styles: Mapping[int, str],
-) -> list[Span]:
-    """Return a row with a character for two cells, its left and its right half."""
-    blank, spans = (_BUBBLE, _OUTSIDE), []
-    for (first, second), run in groupby(pairs):
-        if first == second:
-            glyph, style = glyphs[first], styles[first]
-        elif second in blank:
-            glyph, style = glyphs[_OUTSIDE] if first in blank else "▌", styles[first]
-        elif first in blank:
-            glyph, style = "▐", styles[second]
-        else:
-            glyph, style = "▌", f"{styles[first]} on {styles[second]}"
-        spans.append(Span(glyph * sum(1 for _ in run), style))
-    return spans
-
-
 def _axis(span_ns: int, columns: int) -> str:
-    """Return the labels of an axis in ms, each behind its tick; the last one is its end."""
+    """Return the labels of an axis in ms, each after its tick; the last label is the end."""
     span_ms = span_ns / 1e6
     step_ms = round_step(max(span_ms * _BETWEEN_TICKS / columns, 1e-9))
     digits = max(0, -floor(log10(step_ms) + 1e-9))
@@ -367,53 +402,8 @@ def _axis(span_ns: int, columns: int) -> str:
     cells = [" "] * columns
     cells[columns - len(end) :] = end
     for number in range(int(span_ms / step_ms) + 1):
-        at = int(number * step_ms / span_ms * columns)
+        column = int(number * step_ms / span_ms * columns)
         label = f"|{number * step_ms:,.{digits}f}"
-        if at + len(label) < columns - len(end):
-            cells[at : at + len(label)] = label
+        if column + len(label) < columns - len(end):
+            cells[column : column + len(label)] = label
     return "".join(cells)
-
-
-# A stacked bar in a terminal: the parts of a whole beside each other, and their legend.
-
-
-#: Luminance of colours that are too near to white, or to black.
-_PALE, _DARK = 0.75, 0.07
-#: Of parts in order: neighbours differ without colours, too, and where these are few.
-_BAR_SHADES = "█▒░▓▚▄▞▀▐▌"
-
-
-def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
-    """Return the bar and its legend, without parts that the legend would print as nothing.
-
-    A part is its name, its share, how the legend prints that, and a colour as ``#397af2``.
-    """
-    parts = [part for part in parts if any(digit in part[2] for digit in "123456789")]
-    if not parts:
-        return []
-    glyphs: list[str] = []
-    for number, (name, *_) in enumerate(parts):
-        letters = (letter for letter in name.upper() if letter.isascii() and letter.isalpha())
-        if not display.unicode:
-            glyphs.append(next((letter for letter in letters if letter not in glyphs), "#"))
-        else:
-            glyphs.append(_BAR_SHADES[number % len(_BAR_SHADES)])
-    colours = [legible(colour) if display.colour else "" for *_, colour in parts]
-    upto = np.cumsum([0.0, *(share for _, share, *_ in parts)])
-    lengths = np.diff(np.round(upto / upto[-1] * display.text_width)).astype(np.int64)
-    # Each part has a cell at least.
-    lengths[lengths.argmax()] -= np.count_nonzero(lengths == 0)
-    drawn = zip(glyphs, colours, np.maximum(lengths, 1).tolist(), strict=True)
-    bar = tuple(Span(glyph * length, colour) for glyph, colour, length in drawn)
-    legend = [
-        (Span(glyph, colour), Span(f" {name} {shown}"))
-        for (name, _, shown, _), glyph, colour in zip(parts, glyphs, colours, strict=True)
-    ]
-    return [bar, *flowing(legend, display)]
-
-
-def legible(colour: str) -> str:
-    """Return a colour that is seen on a light terminal and on a dark one."""
-    if palette.luminance(colour) > _PALE:
-        return palette.mix(colour, palette.BLACK, 0.14)
-    return palette.mix(colour, palette.WHITE, 0.2) if palette.luminance(colour) < _DARK else colour

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.explain.chunk_costs import ChunkCost
+from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line
@@ -27,21 +28,7 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
     times = report.explanation.phase_times
     if not times.kinds:
         return
-    rows = [
-        {
-            "stage": doc.numbered(kind.stage),
-            "chunk": doc.numbered(kind.chunk),
-            "phase": _TRANSFERS.get(kind.phase.label, kind.phase.label),
-            "median": doc.milliseconds(kind.median_ns),
-            "SD": doc.milliseconds(kind.std_ns),
-            "min": doc.milliseconds(kind.min_ns),
-            "max": doc.milliseconds(kind.max_ns),
-            "first": doc.milliseconds(kind.first_ns),
-            "last": doc.milliseconds(kind.last_ns),
-            "n": str(kind.n),
-        }
-        for kind in times.kinds
-    ]
+    rows = [_make_phase_row(kind) for kind in times.kinds]
     yield doc.Table(
         "Busy time of operations and transfers, ms (first, last: medians of those microbatches)",
         doc.first_rows(rows, "phase", joint=""),
@@ -63,6 +50,26 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
         )
     yield doc.bullets([one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
     yield from _chunk_costs(report)
+
+
+def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
+    """Return the busy times of one kind of operation, keyed by column."""
+    label = kind.phase.label
+    times_ns = {
+        "median": kind.median_ns,
+        "SD": kind.std_ns,
+        "min": kind.min_ns,
+        "max": kind.max_ns,
+        "first": kind.first_ns,
+        "last": kind.last_ns,
+    }
+    return {
+        "stage": doc.numbered(kind.stage),
+        "chunk": doc.numbered(kind.chunk),
+        "phase": _TRANSFERS.get(label, label),
+        **{name: doc.milliseconds(time_ns) for name, time_ns in times_ns.items()},
+        "n": str(kind.n),
+    }
 
 
 def _chunk_costs(report: Report) -> Iterator[doc.Block]:
@@ -88,13 +95,14 @@ def _chunk_costs(report: Report) -> Iterator[doc.Block]:
     if (even := even_chunks(report.explanation.chunk_costs)) is not None:
         stage, tokens, equal_ns, even_ns = even
         more = ", ..." if len(tokens) > _MAX_CHUNKS else ""
-        shown = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
-        yield doc.bullets([
+        listed_tokens = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
+        length = f"{doc.milliseconds(even_ns)} in place of {doc.milliseconds(equal_ns)} ms"
+        change = 100 * (even_ns / equal_ns - 1)
+        sentence = (
             f"prompts of {sum(tokens):,} tokens in chunks that take as long on stage {stage} as "
-            f"their first: {shown}{more}; "
-            f"{doc.milliseconds(even_ns)} in place of {doc.milliseconds(equal_ns)} ms "
-            f"({100 * (even_ns / equal_ns - 1):+.1f} %)"
-        ])  # fmt: skip
+            f"their first: {listed_tokens}{more}; {length} ({change:+.1f} %)"
+        )
+        yield doc.bullets([sentence])
 
 
 def _per_token(cost: ChunkCost) -> str:

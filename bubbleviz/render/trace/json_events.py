@@ -11,16 +11,14 @@ from collections.abc import Iterator, Mapping
 
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.render.palette import CHROME_CAUSES
-from bubbleviz.render.trace.trace import Process, SliceTrack, Trace, trace_of
+from bubbleviz.render.trace.trace import Trace, trace_of
+from bubbleviz.render.trace.tracks import Process, SliceTrack
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-# Colours of slices in Chrome's tracing, which takes the names of its own colours alone.
-#
-# Each is the one closest to the colour of pictures. Perfetto takes none: it chooses a colour by the
-# name of a slice, numbers left out, so that a phase has one colour there, and a cause has.
-
-
+#: Names of Chrome's own colours, the closest to the colours of pictures; Chrome takes no others.
+#: Perfetto ignores them: it chooses a colour by the name of a slice without its numbers, so that
+#: each phase and each cause has one colour there, too.
 _OF_PHASES = {
     "F": "rail_response",
     "B": "background_memory_dump",
@@ -93,14 +91,14 @@ def _metadata(name: str, where: str, arguments: Mapping[str, object]) -> str:
 def _slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
     """Yield slices, each followed by the ends of flows in it."""
     colours = RESERVED.get(track.category, {})
-    for own in track.slices():
-        at = f'"pid":{process},"tid":{first + own.lane},"ts":{_microseconds(own.start_ns)}'
-        colour = colours.get(own.name.split(" ", 1)[0])
+    for slice_ in track.slices():
+        start, length = _microseconds(slice_.start_ns), slice_.end_ns - slice_.start_ns
+        place = f'"pid":{process},"tid":{first + slice_.lane},"ts":{start}'
+        colour = colours.get(slice_.name.split(" ", 1)[0])
         look = f',"cname":"{colour}"' if colour else ""
-        yield (
-            f',\n{{"ph":"X","name":{_text(own.name)}{look},"cat":"{track.category}",{at},'
-            f'"dur":{_microseconds(own.end_ns - own.start_ns)},"args":{_text(own.arguments)}}}'
-        )
-        for kind, flows in (('"f","bp":"e"', own.entering), ('"s"', own.leaving)):
+        head = f'"ph":"X","name":{_text(slice_.name)}{look},"cat":"{track.category}"'
+        duration, arguments = _microseconds(length), _text(slice_.arguments)
+        yield f',\n{{{head},{place},"dur":{duration},"args":{arguments}}}'
+        for kind, flows in (('"f","bp":"e"', slice_.entering), ('"s"', slice_.leaving)):
             for flow in flows:
-                yield f',\n{{"ph":{kind},"name":"microbatch","cat":"flow","id":{flow},{at}}}'
+                yield f',\n{{"ph":{kind},"name":"microbatch","cat":"flow","id":{flow},{place}}}'

@@ -1,0 +1,58 @@
+"""A stacked bar for the terminal: side-by-side segments followed by a legend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.render import palette
+from bubbleviz.render.document import Line, Span
+from bubbleviz.render.text.terminal import Display, flowing
+
+#: Luminance above which a colour is too close to white, and below which too close to black.
+_PALE, _DARK = 0.75, 0.07
+#: Characters of the parts in their order. Neighbours look different without colours, too.
+_SHADES = "█▒░▓▚▄▞▀▐▌"
+
+
+def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
+    """Return the bar and its legend, without parts that the legend would print as zero.
+
+    Args:
+        parts: Name, share, text of the share in the legend, and colour as ``#397af2``.
+        display: The display to fit.
+    """
+    parts = [part for part in parts if any(digit in part[2] for digit in "123456789")]
+    if not parts:
+        return []
+    glyphs = _choose_glyphs([name for name, *_ in parts], display)
+    colours = [legible(colour) if display.colour else "" for *_, colour in parts]
+    ends = np.cumsum([0.0, *(share for _, share, *_ in parts)])
+    lengths = np.diff(np.round(ends / ends[-1] * display.text_width)).astype(np.int64)
+    # Each part has at least one cell; the longest part makes up for it.
+    lengths[lengths.argmax()] -= np.count_nonzero(lengths == 0)
+    segments = zip(glyphs, colours, np.maximum(lengths, 1).tolist(), strict=True)
+    bar = tuple(Span(glyph * length, colour) for glyph, colour, length in segments)
+    legend = []
+    for (name, _, share, _), glyph, colour in zip(parts, glyphs, colours, strict=True):
+        legend.append((Span(glyph, colour), Span(f" {name} {share}")))
+    return [bar, *flowing(legend, display)]
+
+
+def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
+    """Return a character for each part: a shade, or in ASCII a letter of its name."""
+    if display.unicode:
+        return [_SHADES[number % len(_SHADES)] for number in range(len(names))]
+    glyphs: list[str] = []
+    for name in names:
+        letters = (letter for letter in name.upper() if letter.isascii() and letter.isalpha())
+        glyphs.append(next((letter for letter in letters if letter not in glyphs), "#"))
+    return glyphs
+
+
+def legible(colour: str) -> str:
+    """Return a colour that is visible on a light terminal and on a dark one."""
+    if palette.luminance(colour) > _PALE:
+        return palette.mix(colour, palette.BLACK, 0.14)
+    return palette.mix(colour, palette.WHITE, 0.2) if palette.luminance(colour) < _DARK else colour
