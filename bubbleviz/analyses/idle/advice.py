@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bubbleviz.analyses.idle import copies
-from bubbleviz.analyses.idle.report import MIN_IDLE_SHARE, IdleMeasurement
+from bubbleviz.analyses.idle.report import MIN_IDLE_SHARE, ActivityIdle, IdleMeasurement
 from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
@@ -43,6 +43,11 @@ _LITTLE_TO_GAIN = "devices are idle for less than 1 % of the time: there is litt
 _COMPUTE_MAY_WAIT = (
     "devices are idle for less than 1 % of the time, but kernels that look like waiting count as "
     "compute: name those that communicate with --convention, and measure again"
+)
+#: Kinds of limitations that mean that waiting kernels count as compute.
+_COUNTED = frozenset((LimitationKind.COMMUNICATION_COUNTED, LimitationKind.WAITING_COUNTED))
+_SINGLE_WORK = (
+    "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of the run"
 )
 _INCOMPLETE = (
     "work is missing from the profile, so the idle time is uncertain: profile with larger buffers "
@@ -84,72 +89,94 @@ def title_of(report: IdleMeasurement, written: Callable[[float | None], str] = p
 
 
 def advice(report: IdleMeasurement) -> tuple[str, ...]:
-    """Return what to look at, in sentences: first what takes most of the time; at least one."""
-    span_ns = report.span_ns
+    """Return what to look at, one sentence each, the largest time first; at least one sentence."""
     if not report.devices:
-        record = "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
-        if {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}:
-            record = (
-                "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those "
-                "that JAX finds), and record it again"
-            )
-        return (f"no device work was recorded, so idle time is unknown; {record}",)
-    if not span_ns:
-        return (
-            "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
-            "the run",
-        )
+        return (_advise_to_record_devices(report),)
+    if not report.span_ns:
+        return (_SINGLE_WORK,)
     record_again = [entry.advice for entry in report.restrictions if entry.kind in _DAMAGED]
     if record_again:
         return tuple(record_again)
-    # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
-    nccl = any(is_nccl(name) for rank in report.devices for name in rank.works)
-    late = "; bubbleviz nccl names who is late, if communicators were recorded" if nccl else ""
-    waiting_ns = report.summed("exposed_point_to_point_ns")
-    communication_ns = report.summed("exposed_communication_ns")
-    idle = report.idle_ns >= MIN_IDLE_SHARE * span_ns
-    kinds = {limitation.kind for limitation in report.limitations}
-    of_communication = [
-        (waiting_ns, _WAITING),
-        (communication_ns - waiting_ns, _COMMUNICATION + late),
-    ]
-    if LimitationKind.WAITS_UNCLEAR in kinds:
-        of_communication = [(communication_ns, _UNCLEAR_WAITS)]
-    found = [
-        (ns, f"{percent(ns / span_ns)} {sentence}")
-        for ns, sentence in (
-            *of_communication,
-            (
-                report.summed("exposed_copy_ns"),
-                f"{_COPIES}: {copies.describe_longest(report.copies()) or _COPY_LESS}",
-            ),
-        )
-        if ns and ns >= (SHARE if idle else MIN_IDLE_SHARE) * span_ns
-    ]
-    if idle:
-        found.append((report.idle_ns, _advice_on_idle_devices(report)))
-    # The sort is stable: what stands first in a list goes first among equals.
-    found.sort(key=lambda part: -part[0])
-    sentences = [sentence for _, sentence in found]
+    is_idle = report.idle_ns >= MIN_IDLE_SHARE * report.span_ns
+    parts = _advise_on_busy_time(report, SHARE if is_idle else MIN_IDLE_SHARE)
+    if is_idle:
+        parts.append((report.idle_ns, _advise_on_idle_time(report)))
+    # The sort is stable, so parts of equal time keep their order.
+    parts.sort(key=lambda part: -part[0])
+    sentences = [sentence for _, sentence in parts]
     # An incomplete profile is no reason to change the program.
     is_incomplete = any(restriction.kind in _LOSSES for restriction in report.restrictions)
-    if is_incomplete and not any(f'"{UNRECORDED}"' in sentence for sentence in sentences):
+    main_activity = _find_main_activity(report) if is_idle else None
+    is_named = main_activity is not None and main_activity.activity == UNRECORDED
+    if is_incomplete and not is_named:
         sentences.insert(0, _INCOMPLETE)
-    may_wait = bool(kinds & {LimitationKind.COMMUNICATION_COUNTED, LimitationKind.WAITING_COUNTED})
-    return tuple(sentences) or (_COMPUTE_MAY_WAIT if may_wait else _LITTLE_TO_GAIN,)
+    if sentences:
+        return tuple(sentences)
+    kinds = {limitation.kind for limitation in report.limitations}
+    return (_LITTLE_TO_GAIN if kinds.isdisjoint(_COUNTED) else _COMPUTE_MAY_WAIT,)
 
 
-def _advice_on_idle_devices(report: IdleMeasurement) -> str:
+def _advise_to_record_devices(report: IdleMeasurement) -> str:
+    """Return how to record the devices of a run whose profiles contain only hosts."""
+    record = "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
+    if _is_of_xla(report):
+        record = (
+            "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those "
+            "that JAX finds), and record it again"
+        )
+    return f"no device work was recorded, so idle time is unknown; {record}"
+
+
+def _is_of_xla(report: IdleMeasurement) -> bool:
+    """Return whether XLA recorded all profiles."""
+    return {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}
+
+
+def _advise_on_busy_time(report: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
+    """Return advice on exposed communication and copies, with the time of each.
+
+    Args:
+        report: The report.
+        min_share: Minimum share of the span for which advice is given.
+    """
+    # Events and kernels of NCCL show who is late; other libraries show no more than this.
+    has_nccl = any(is_nccl(name) for rank in report.devices for name in rank.works)
+    late = "; bubbleviz nccl names who is late, if communicators were recorded" if has_nccl else ""
+    waiting_ns = report.summed("exposed_point_to_point_ns")
+    communication_ns = report.summed("exposed_communication_ns")
+    kinds = {limitation.kind for limitation in report.limitations}
+    if LimitationKind.WAITS_UNCLEAR in kinds:
+        times = [(communication_ns, _UNCLEAR_WAITS)]
+    else:
+        other_ns = communication_ns - waiting_ns
+        times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + late)]
+    remedy = copies.describe_longest(report.copies()) or _COPY_LESS
+    times.append((report.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
+    span_ns = report.span_ns
+    return [
+        (time_ns, f"{percent(time_ns / span_ns)} {sentence}")
+        for time_ns, sentence in times
+        if time_ns and time_ns >= min_share * span_ns
+    ]
+
+
+def _find_main_activity(report: IdleMeasurement) -> ActivityIdle | None:
+    """Return the activity that takes most of the idle time, or None if none takes 10 % of it."""
     longest = report.activities[0]
-    share = longest.idle_ns / report.idle_ns
-    if share < SHARE:
+    return longest if longest.idle_ns / report.idle_ns >= SHARE else None
+
+
+def _advise_on_idle_time(report: IdleMeasurement) -> str:
+    """Return what to do about the activity that takes most of the idle time."""
+    main = _find_main_activity(report)
+    if main is None:
         return "no activity takes 10 % of the idle time: no single cause stands out"
-    hint = report.advice.get(longest.activity, "see what runs in it, or add ranges inside it")
-    if longest.activity in _OF_COPIES:
+    hint = report.advice.get(main.activity, "see what runs in it, or add ranges inside it")
+    if main.activity in _OF_COPIES:
         hint = copies.describe_longest(report.copies()) or hint
-    xla = {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}
-    if longest.activity == UNTRACED and xla:
+    if main.activity == UNTRACED and _is_of_xla(report):
         hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
-    of_span = percent(longest.idle_ns / report.span_ns)
-    name = one_line(longest.activity, _NAME)
-    return f'{percent(share)} of the idle time ({of_span} of all) is "{name}": {hint}'
+    share = percent(main.idle_ns / report.idle_ns)
+    of_span = percent(main.idle_ns / report.span_ns)
+    name = one_line(main.activity, _NAME)
+    return f'{share} of the idle time ({of_span} of all) is "{name}": {hint}'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,21 +81,22 @@ def idle(
     """Return the busy and idle time of devices, with idle time attributed to what hosts did.
 
     Args:
-        paths: profiles of any kind; a directory stands for those in it, a pattern for its matches.
-        step: name of the ranges that are steps, or a regex on the whole name; recognised if not
-            given.
-        shortest_us: shorter gaps are kernel-to-kernel gaps, and are not attributed.
-        activities: a TOML file of host activities, matched before the built-in ones.
-        convention: conventions whose lists of communication kernels extend the built-in one: names,
+        paths: Profiles of any kind. A directory stands for the profiles in it, a pattern for its
+            matches.
+        step: Name of the ranges that are steps, or a regex that matches the complete name. Steps
+            are recognized if it is not given.
+        shortest_us: Shorter gaps are kernel-to-kernel gaps, and are not attributed.
+        activities: TOML file of host activities, matched before the built-in ones.
+        convention: Conventions whose lists of communication kernels extend the built-in one: names,
             or paths of TOML files.
-        window: the part of the run to analyse, of steps by their numbers, or of time on each
-            profile's own clock, as the option ``--window`` has it; None for all.
-        keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: threads that read a profile.
-        progress: receives how much of each profile has been read.
+        window: Part of the run to analyze: a range of step numbers, or of times on each profile's
+            own clock, in the form of the option ``--window``; None for the complete run.
+        keep_export: Whether to keep exports made of ``.nsys-rep`` reports next to them.
+        jobs: Number of threads that read a profile.
+        progress: Receives how much of each profile has been read.
 
     Raises:
-        BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
+        BubblevizError: What happened, where, and what to do next; see :mod:`bubbleviz.errors`.
     """
     if not 0 <= shortest_us < 1e12:
         raise UsageError(f"--shortest {shortest_us:g}: give microseconds, 0 or more")
@@ -111,50 +112,81 @@ def idle(
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
     refuse_same_content(Fleet(jobs), [file.path for file in files])
-
-    def read(path: str, watch: Watch, *, since_ns: int | None = None) -> MeasuredProfile:
-        with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-            profile = file.read(OPERATION_GLOBS, partial=True)
-            chosen = options
-            utc_ns = profile.source.session_utc_ns
-            # The times of a single file are compared on its own clock, if UTC is unknown.
-            is_timed = utc_ns is not None or len(files) == 1
-            if since_ns is not None and is_timed:
-                chosen = replace(options, window=_window_since(since_ns - (utc_ns or 0)))
-            of_profile = measure_profile(profile, chosen)
-        # A temporary export goes by its report's name.
-        return replace(
-            of_profile,
-            ranks=tuple(replace(rank, path=path) for rank in of_profile.ranks),
-            limitations=record.renamed_limitations(of_profile.limitations, export, path),
-        )
-
+    read = partial(
+        _read_profile, options=options, jobs=jobs, keep_export=keep_export, n_files=len(files)
+    )
     profiles, unreadable = read_each(files, read, progress)
     recorded = [device for profile in profiles for device in profile.recorded]
-    start_ns = None if window is not None else start_skew.find_common_start(recorded)
-    skew = start_skew.find_unclear_waits(recorded) if window is None else ()
-    if start_ns is not None:
-        profiles, unreadable = read_each(files, partial(read, since_ns=start_ns), progress)
-        excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are left out")
-        skew = (excluded, *skew)
+    skew: tuple[Limitation, ...] = ()
+    if window is None:
+        skew = tuple(start_skew.find_unclear_waits(recorded))
+        start_ns = start_skew.find_common_start(recorded)
+        if start_ns is not None:
+            profiles, unreadable = read_each(files, partial(read, since_ns=start_ns), progress)
+            excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are left out")
+            skew = (excluded, *skew)
     ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
     waiting = _find_waiting_names(profiles)
     lost = [note for profile in profiles for note in profile.limitations]
-    counts: Counter[tuple[str, str, LimitationKind]] = Counter()
-    for limitation in (*unreadable, *skew, *waiting, *lost):
-        counts[limitation.what, limitation.reason, limitation.kind] += limitation.count
     totals = _add_up(ranks)
-    named = [a for total in totals if (a := options.activities.named(total.activity))]
+    named = [options.activities.named(total.activity) for total in totals]
+    activities_by_name = {activity.name: activity for activity in named if activity}
     return IdleReport(
         ranks=ranks,
         activities=totals,
         shortest_ns=options.shortest_ns,
-        advice={activity.name: activity.advice for activity in named if activity.advice},
-        meaning={activity.name: activity.meaning for activity in named if activity.meaning},
-        limitations=tuple(
-            Limitation(what, reason, count, kind) for (what, reason, kind), count in counts.items()
-        ),
+        advice={name: a.advice for name, a in activities_by_name.items() if a.advice},
+        meaning={name: a.meaning for name, a in activities_by_name.items() if a.meaning},
+        limitations=_add_up_limitations((*unreadable, *skew, *waiting, *lost)),
         window=None if window is None else window.text,
+    )
+
+
+def _read_profile(
+    path: str,
+    watch: Watch,
+    *,
+    options: IdleOptions,
+    jobs: int,
+    keep_export: bool,
+    n_files: int,
+    since_ns: int | None = None,
+) -> MeasuredProfile:
+    """Read and measure a profile.
+
+    Args:
+        path: Path of the profile.
+        watch: Receives how much of it has been read.
+        options: Options of the analysis.
+        jobs: Number of threads that read it.
+        keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to it.
+        n_files: Number of profiles of the run.
+        since_ns: Start of the window, on UTC or on the clock of a single profile, or None to use
+            the window of the options.
+    """
+    with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+        profile = file.read(OPERATION_GLOBS, partial=True)
+        utc_ns = profile.source.session_utc_ns
+        # The times of a single file are compared on its own clock, if UTC is unknown.
+        is_timed = utc_ns is not None or n_files == 1
+        if since_ns is not None and is_timed:
+            options = replace(options, window=_window_since(since_ns - (utc_ns or 0)))
+        measured = measure_profile(profile, options)
+    # The report names the given file, not a temporary export of it.
+    return replace(
+        measured,
+        ranks=tuple(replace(rank, path=path) for rank in measured.ranks),
+        limitations=record.renamed_limitations(measured.limitations, export, path),
+    )
+
+
+def _add_up_limitations(notes: Iterable[Limitation]) -> tuple[Limitation, ...]:
+    """Add up the counts of equal limitations, in the order of their first appearance."""
+    counts: Counter[tuple[str, str, LimitationKind]] = Counter()
+    for note in notes:
+        counts[note.what, note.reason, note.kind] += note.count
+    return tuple(
+        Limitation(what, reason, count, kind) for (what, reason, kind), count in counts.items()
     )
 
 
