@@ -21,7 +21,8 @@ from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.activities import ActivitiesBuilder, has_times
 from bubbleviz.sources.rocm.database_parts import ROCPROF_AGAIN, RPD_AGAIN
-from bubbleviz.sources.rocm.rocpd import Kind, RocmRecording, read_recording
+from bubbleviz.sources.rocm.host_events import HostEventKind
+from bubbleviz.sources.rocm.rocpd import RocmRecording, read_recording
 from bubbleviz.timing import step
 
 #: What records more, by format.
@@ -145,7 +146,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     count = len(calls.calls)
     start_ns, end_ns, thread, kind, name = _sound(recording.ranges, zero_ns)
     ranges = in_memory.plain_ranges(start_ns, end_ns, thread, name, ())
-    ranges = replace(ranges, start_end=kind == Kind.STARTED)
+    ranges = replace(ranges, start_end=kind == HostEventKind.STARTED)
     work, notes, streams, copies = _activities(recording, zero_ns, calls.calls.thread)
     lacking = unlinked = ""
     if not work.kernels:

@@ -15,10 +15,8 @@ recorded. Its queries in ``sql/rpd`` give the columns of those in ``sql/rocpd``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -34,6 +32,7 @@ from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, encodable, listed
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
+from bubbleviz.sources.rocm.host_events import HostEventKind, classify_host_event
 from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.pages import PackedRows, Pages, opened_pages
 from bubbleviz.sources.sqlite.queries import Queries
@@ -63,7 +62,7 @@ class RocmRecording:
         moved: For each block of ``copies``, the number of bytes, or -1 if unknown, and the code of
             the direction, or -1 for fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
-        ranges: start_ns, end_ns, thread, :class:`Kind`, row of ``range_texts``.
+        ranges: start_ns, end_ns, thread, :class:`HostEventKind`, row of ``range_texts``.
         kernel_names: distinct names of kernels.
         call_names: distinct names of functions.
         range_texts: texts of ranges, event by event.
@@ -170,54 +169,6 @@ def narrowed(column: Ints) -> Ints:
         ids = groups.of_row + (0 if (ids == NONE).any() else 1)
         ids[column <= 0] = NONE
     return ids
-
-
-# Host events of rocpd: which are calls, which are ranges, and what these are named.
-#
-# A range of ROCTx is recorded under the name of a function (``roctxThreadRangeA``, or
-# ``roctxRangePushA`` before ROCm 7), and its text stands in its event's ``extdata``, which is JSON
-# with the key ``message``: ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``,
-# both of rocprofiler-sdk in ROCm/rocm-systems. Its category is ``MARKER_CORE_API`` in ROCm 6.4 and
-# ``MARKER_CORE_RANGE_API`` from 7 on; ``rocprof-sys`` writes functions of the program, too, under
-# categories of its own, and their names are those of ranges.
-
-
-#: Functions of libraries below the program: HIP, HSA, RCCL, and what else calls itself an API.
-_CALL_OF_LIBRARY = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu|amd_|nccl|mscclpp|roc)[A-Z_]")
-#: Functions of RCCL, which other calls are nested in.
-_COLLECTIVE = re.compile(r"nccl[A-Z]|mscclpp")
-#: Functions of ROCTx that open ranges which need not nest (roctxRangeStartA).
-_START_STOP = re.compile(r"roctx(?:ProcessRange|RangeStart)")
-_ROCTX_RANGE = re.compile(r"roctx\w*Range")
-
-
-class Kind(IntEnum):
-    """What a host event is."""
-
-    LEFT_OUT = 0  # marks, controls of the profiler, events of the driver
-    CALL = 1
-    COLLECTIVE = 2  # a call of RCCL, that names what its kernels do
-    PUSHED = 3  # a range of ROCTx
-    STARTED = 4  # one that need not nest
-    FUNCTION = 5  # a range that is named as the function
-
-
-def _kind(category: str, name: str) -> Kind:
-    category = category.lower()
-    if "marker" in category or name.startswith("roctx"):
-        if name.startswith("roctx") and not _ROCTX_RANGE.match(name):
-            return Kind.LEFT_OUT
-        return Kind.STARTED if _START_STOP.match(name) else Kind.PUSHED
-    if category.startswith("kfd"):
-        return Kind.LEFT_OUT
-    if _COLLECTIVE.match(name):
-        return Kind.COLLECTIVE
-    if not name or _CALL_OF_LIBRARY.match(name) or "api" in category.split("_"):
-        return Kind.CALL
-    return Kind.FUNCTION
-
-
-# rocpd: parts of a file, read one after the other.
 
 
 _Rows = Sequence[tuple[Any, ...]]
@@ -619,14 +570,16 @@ def _host_events(
     categories = [texts.get(name, "") for name in category.tolist()]
     group = alike.of_row
     recording.unnamed_calls += int(flags(functions, lambda text: not text)[group].sum())
-    kind = np.array([*map(_kind, categories, functions)], np.int64)[group]
-    rows = np.flatnonzero((kind == Kind.CALL) | ((kind == Kind.COLLECTIVE) & launching))
+    kind = np.array([*map(classify_host_event, categories, functions)], np.int64)[group]
+    rows = np.flatnonzero(
+        (kind == HostEventKind.CALL) | ((kind == HostEventKind.COLLECTIVE) & launching)
+    )
     used = distinct(group[rows])
     number[used] = recording.call_names.numbers(functions[place] for place in used.tolist())
     of_row = group[rows]
     times = calls[:2].take(rows, axis=1)
     recording.calls.append((*times, thread[of_row], correlation[rows], number[of_row]))
-    rows = np.flatnonzero(kind >= Kind.COLLECTIVE)
+    rows = np.flatnonzero(kind >= HostEventKind.COLLECTIVE)
     of_row, number = group[rows], _range_texts(recording.range_texts, part, events, event[rows])
     lacking = number == NONE
     # A function of ROCTx without a text is a range without a name; others name their ranges.

@@ -1,4 +1,16 @@
-"""A profile of XLA, in memory; its ranges are selected by name."""
+"""A profile of XLA, in memory: the work of devices, its calls, and the ranges that name it.
+
+If launches are recorded (on GPUs: a host event with the correlation id of a kernel), the range of
+an instruction is its launching call, on the thread of the call::
+
+    host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
+    device              ███ fusion.1 ███ fusion.1
+
+Otherwise (on TPUs, and on CPUs that stand for devices) instructions are on a separate thread for
+each device, at the device's times, and launch themselves. Such launches are not launches of a host.
+Ranges have the names of :mod:`bubbleviz.analyses.pgle.instructions`, as XLA writes them for nsys,
+so that one convention reads both.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +36,6 @@ from bubbleviz.sources import in_memory
 from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
-
-# The work of devices in XLA's planes: activities, their calls, and the ranges that name them.
-#
-# Where launches are recorded (GPUs: a host's event with the correlation id of a kernel), the
-# range of
-# an instruction is its launching call, on the thread of that::
-#
-#     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
-#     device              ███ fusion.1 ███ fusion.1
-#
-# Elsewhere (TPUs, and CPUs that stand for devices) instructions lie on a thread of their own for
-# each device, in the device's time, and launch themselves; such launches are not a host's. Names of
-# ranges are those of :mod:`bubbleviz.analyses.pgle.instructions`, as XLA gives them in nsys, so
-# that one convention reads both.
-
 
 #: Devices are threads by numbers from here on, which no thread has.
 _DEVICE_THREAD = 1 << 40
