@@ -25,7 +25,6 @@ from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document
-from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
 from bubbleviz.render.palette import CAUSES, CRITICAL, heat
 from bubbleviz.render.picture.picture import picture as render
@@ -306,7 +305,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
         what_if=True,
     )
     told = {note.what: note.reason for note in report.limitations}
-    document = json.loads(json_report.render(report, View()))
+    document = json.loads(json_document.render(report, View()))
 
     assert [rank.stage for rank in report.ranks] == [None] * 4
     assert "stages are unknown" in told["critical path, slack and effects of changes"]

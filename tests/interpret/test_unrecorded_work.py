@@ -275,18 +275,20 @@ def test_kernels_from_before_a_wait_for_the_device_are_lost(
     assert bool(restriction_texts(report)) == is_lost
 
 
-def test_a_wait_may_be_for_another_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "edit",
+    [
+        # The wait may be for another device.
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE correlationId = 20",
+        # The wait failed.
+        "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700 WHERE end = 10095000",
+    ],
+)
+def test_some_waits_for_a_device_show_no_lost_kernels(tmp_path: Path, edit: str) -> None:
     wait = C(10_005 * US, 10_095 * US, 999, name="cudaDeviceSynchronize")
     path = stopped(tmp_path, 98, wait)
     assert restriction_texts(bubbleviz.idle(path))
-    change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE correlationId = 20")
-    assert not restriction_texts(bubbleviz.idle(path))
-
-
-def test_a_failed_wait_shows_no_lost_kernels(tmp_path: Path) -> None:
-    wait = C(10_005 * US, 10_095 * US, 999, name="cudaDeviceSynchronize")
-    path = stopped(tmp_path, 98, wait)
-    change(path, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700 WHERE end = 10095000")
+    change(path, edit)
     assert not restriction_texts(bubbleviz.idle(path))
 
 

@@ -187,9 +187,6 @@ def test_any_columns(data: st.DataObject) -> None:
     _check(*keys)
 
 
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-
-
 @given(
     st.lists(st.integers(-9, 9)).map(sorted),
     st.lists(st.integers(-12, 12), min_size=1),

@@ -13,7 +13,6 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render import json_document
-from bubbleviz.render import json_document as json_report
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text.bubble_tables import causes
 from bubbleviz.report.bubble_parts import (
@@ -98,7 +97,7 @@ def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     report = analysed(RUNS["late host"])
     (most, *_) = parts = bubble_parts(report)
     saved = tmp_path / "report.json"
-    saved.write_text(json_report.render(report, View()))
+    saved.write_text(json_document.render(report, View()))
 
     share = most.share / sum(part.share for part in parts)
     assert find_first_cause(read_saved(str(saved))) == (most.name, share)

@@ -284,15 +284,14 @@ def _rounded_ns(text: str) -> int:
     return MISSING if text == "null" else round(Fraction(text.strip('"')) * 1000)
 
 
-@given(st.lists(st.one_of(st.just("null"), _PLAIN), min_size=1))
-def test_plain_times_are_rounded_exactly(texts: list[str]) -> None:
-    times_us = [msgspec.Raw(text.encode()) for text in texts]
-
-    assert read_times_ns(times_us).tolist() == [_rounded_ns(text) for text in texts]
+#: Times that integer arithmetic reads, and times in forms that need a decoder.
+_TEXTS = {"plain": _PLAIN, "any": st.one_of(st.integers(0, 1 << 42).map(str), _RARE)}
 
 
-@given(st.lists(st.one_of(st.just("null"), st.integers(0, 1 << 42).map(str), _RARE), min_size=1))
-def test_times_in_any_form_are_rounded_exactly(texts: list[str]) -> None:
+@pytest.mark.parametrize("form", _TEXTS)
+@given(data=st.data())
+def test_times_are_rounded_exactly(form: str, data: st.DataObject) -> None:
+    texts = data.draw(st.lists(st.just("null") | _TEXTS[form], min_size=1))
     times_us = [msgspec.Raw(text.encode()) for text in texts]
 
     assert read_times_ns(times_us).tolist() == [_rounded_ns(text) for text in texts]
