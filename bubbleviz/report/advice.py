@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from bubbleviz.explain.changes import Change
     from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
     from bubbleviz.explain.recognition.recognition import Recognition
-    from bubbleviz.report.report import KernelTime, Report
+    from bubbleviz.report.kernel_time import KernelTime
+    from bubbleviz.report.report import Report
     from bubbleviz.schedules.choices import Choice
 
 #: Minimum saving of advice that is done first or next, as a share of an iteration.

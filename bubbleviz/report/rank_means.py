@@ -25,7 +25,8 @@ from bubbleviz.explain.standouts import Standout, find_standouts
 from bubbleviz.model.arrow import Kind, Records, records, row_type
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.report.report import NOTICEABLE, Report
+from bubbleviz.report.kernel_time import NOTICEABLE
+from bubbleviz.report.report import Report
 
 #: Maximum number of ranks that outputs list one by one. For more ranks, tables show distributions
 #: and standouts, pictures one row per stage, and the interactive page one pipeline at a time.

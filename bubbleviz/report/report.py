@@ -8,7 +8,7 @@ clock, which is the first profile's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from math import fsum
@@ -33,7 +33,6 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.count.summary import Summary
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.bubbles import Bubbles
-from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
@@ -51,7 +50,8 @@ from bubbleviz.model.limitations import (
 )
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, any_among
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
-from bubbleviz.model.texts import counted, listed, percent, some_of
+from bubbleviz.model.texts import counted, listed, some_of
+from bubbleviz.report.kernel_time import NOTICEABLE, KernelTime
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 
 if TYPE_CHECKING:
@@ -61,95 +61,6 @@ if TYPE_CHECKING:
 
 
 DerivedT = TypeVar("DerivedT")
-
-#: Where unattributed compute can move a ratio by more than this, its lower bound is next to it.
-#: Launch gaps, or compute outside
-#: operations, below this share of the window are not worth a sentence.
-NOTICEABLE = 0.01
-
-
-# Kernel time: how much of the averaged iterations kernels ran, beside the bubble.
-#
-# A bubble is time in which no operation keeps a rank busy. What else may be lost lies inside
-# operations (launch gaps), or is compute that no operation holds::
-#
-#     operation    ├──── F0 ────┤        ├──── F1 ────┤
-#     kernels      ██  ██  ██  ██   ████ ██  ██  ██  ██
-#                    gaps            outside
-#                               ├ bubble ┤
-
-
-#: Of the time that operations keep a GPU busy: gaps above this share make it no time of work.
-_MOSTLY = 0.5
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """Sums over the ranks of the averaged iterations, in nanoseconds.
-
-    Attributes:
-        window_ns: windows of the primary ratio.
-        kernel_ns: of these, time in which any kernel (communication included) or copy ran.
-        bubble_ns: bubble in these.
-        gap_ns: launch gaps: an operation kept the GPU busy, and no kernel ran.
-        unattributed_ns: compute outside every operation, in the windows of the primary ratio.
-        work_ns: how long F, B, W, BW, R and FB kept the ranks busy, launch gaps included.
-    """
-
-    window_ns: int
-    kernel_ns: int
-    bubble_ns: int
-    gap_ns: int
-    unattributed_ns: int
-    work_ns: int = 0
-
-    @property
-    def share(self) -> float | None:
-        """Share of the windows in which any kernel ran; None where no rank has any time."""
-        return self.kernel_ns / self.window_ns if self.window_ns else None
-
-    @property
-    def gaps_outweigh(self) -> bool:
-        """Whether launch gaps take more time than the bubble does."""
-        return self._outweighs(self.gap_ns)
-
-    @property
-    def gaps_fill_work(self) -> bool:
-        """Whether launch gaps take most of the time that operations kept the ranks busy."""
-        return (
-            self.gap_ns > _MOSTLY * self.work_ns and self.gap_ns >= NOTICEABLE * self.window_ns > 0
-        )
-
-    @property
-    def unattributed_outweighs(self) -> bool:
-        """Whether compute outside operations takes more time than the bubble does."""
-        return self._outweighs(self.unattributed_ns)
-
-    @property
-    def sentence(self) -> str | None:
-        """What stands beside the headline ratio; None where nothing is worth it."""
-        if self.share is None or not (
-            self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
-        ):
-            return None
-        return f"any kernel ran for {percent(self.share)} of the time"
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """Its entry in JSON."""
-        return {
-            **asdict(self),
-            "share": self.share,
-            "beside_headline": self.sentence is not None,
-            "sentence": self.sentence,
-        }
-
-    def _outweighs(self, time_ns: int) -> bool:
-        return (
-            self.window_ns > 0
-            and time_ns > self.bubble_ns
-            and time_ns >= NOTICEABLE * self.window_ns
-        )
 
 
 @dataclass(frozen=True)
@@ -399,63 +310,6 @@ class Report:
         iteration has work.
         """
         return typical(tuple(self.iterations), self.headline)
-
-
-# Costs of chunks in words.
-
-
-def cost_in_words(cost: ChunkCost) -> str:
-    """Return the fitted time of a chunk: ``0.120 ms + 0.310 us/token``."""
-    fixed = f"{round(cost.fixed_ns / 1e6, 3) + 0.0:.3f} ms"  # no -0.000
-    if cost.token_ns is None:
-        return f"{fixed} for {cost.most_tokens:,} tokens"
-    line = f"{fixed} {_signed(cost.token_ns / 1e3)} us/token"
-    if not cost.token_squared_ns:
-        return line
-    if cost.prompt_tokens:
-        return f"{line} {_signed(cost.token_squared_ns)} ns x tokens x (tokens + 2 prefix)"
-    return f"{line} {_signed(cost.token_squared_ns)} ns/token²"
-
-
-def even_chunks(costs: Sequence[ChunkCost]) -> tuple[int, tuple[int, ...], float, float] | None:
-    """Return chunks of the longest prompt that keep stages even, and what that saves.
-
-    That is the virtual stage whose chunks take longest, the tokens of its chunks, and what the
-    prompt takes on as many such stages in equally long chunks, and in these, in ns. None where no
-    cost depends on a prefix, or no such chunks save 1 %. In a pipeline of stages that are alike
-    chunks that take longer and longer hold each other up::
-
-        time = sum of the chunks on one stage + (stages - 1) x the longest chunk
-    """
-    read = [cost for cost in costs if cost.prompt_tokens and cost.token_squared_ns]
-    if not read:
-        return None
-    slowest = max(read, key=lambda own: float(own.time_ns(np.array(own.most_tokens))))
-    whole = slowest.most_tokens
-    number, rest = divmod(slowest.prompt_tokens, whole)
-    equal = (whole,) * number + (rest,) * bool(rest)
-
-    def passed_ns(tokens: tuple[int, ...]) -> float:
-        before = np.cumsum((0, *tokens[:-1]))
-        each_ns = [
-            float(slowest.time_ns(np.array(own), prefix))
-            for own, prefix in zip(tokens, before.tolist(), strict=True)
-        ]
-        return sum(each_ns) + (len(costs) - 1) * max(each_ns)
-
-    # The first chunk is between a quarter of those that ran and four times as long.
-    firsts = {int(whole * 2 ** (power / 4)) for power in range(-8, 9)}
-    even = min(map(slowest.even_chunks, sorted(firsts)), key=passed_ns)
-    saves = passed_ns(even) < (1 - NOTICEABLE) * passed_ns(equal)
-    return (slowest.virtual_stage, even, passed_ns(equal), passed_ns(even)) if saves else None
-
-
-def _signed(value: float) -> str:
-    value = round(value, 9)  # what a fit of equal times leaves is zero
-    return f"{'+' if value >= 0 else '-'} {abs(value):.4g}"
-
-
-# Assembly: the report, made of what every stage of the analysis handed on.
 
 
 #: Of :class:`.ProfileSummary`, what a source, its coverage, that of its ranks and its clock tell.

@@ -45,7 +45,8 @@ from bubbleviz.report.bubble_parts import (
 )
 from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report, even_chunks
+from bubbleviz.report.prompt_chunks import even_chunks
+from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, saved_column, timeline_of
 from bubbleviz.schedules.choices import Choice

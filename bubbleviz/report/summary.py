@@ -341,7 +341,7 @@ class TimePart(Struct, frozen=True):
 
 
 class KernelTimeEntry(Struct, frozen=True):
-    """How long kernels ran in averaged iterations; see :class:`.report.KernelTime`.
+    """How long kernels ran in averaged iterations; see :class:`.kernel_time.KernelTime`.
 
     Attributes:
         window_ns: Windows of the primary ratio.
@@ -527,7 +527,7 @@ class ChunkCostEntry(Struct, frozen=True):
 
 
 class EvenChunks(Struct, frozen=True):
-    """Chunks of a prompt that take equally long; see :func:`.report.even_chunks`.
+    """Chunks of a prompt that take equally long; see :func:`.prompt_chunks.even_chunks`.
 
     Attributes:
         virtual_stage: The slowest virtual stage, or None if it is unknown.

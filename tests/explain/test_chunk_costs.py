@@ -15,7 +15,8 @@ from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.render.json_document import document
 from bubbleviz.render.web import unsaved
 from bubbleviz.render.web.unsaved import unsaved_numbers
-from bubbleviz.report.report import Report, cost_in_words
+from bubbleviz.report.prompt_chunks import cost_in_words
+from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
 

@@ -18,10 +18,11 @@ from bubbleviz.render.text.first_screen import first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
+from bubbleviz.report.kernel_time import KernelTime
 from bubbleviz.report.measure import name_measure, name_saved_measure
 from bubbleviz.report.methods import methods
 from bubbleviz.report.ratio_summary import describe_kernel_time
-from bubbleviz.report.report import KernelTime, Report
+from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.summarizing import summary_of

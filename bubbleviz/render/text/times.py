@@ -13,7 +13,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import operation_label, rank_label
-from bubbleviz.report.report import Report, cost_in_words, even_chunks
+from bubbleviz.report.prompt_chunks import cost_in_words, even_chunks
+from bubbleviz.report.report import Report
 
 #: Maximum number of parts of the critical path, and of stragglers, that are listed.
 _PARTS = 5

@@ -1,0 +1,88 @@
+"""Kernel time: for how much of the averaged iterations kernels ran, next to the bubble.
+
+A bubble is time in which no operation keeps a rank busy. More time may be lost inside operations
+(launch gaps), or spent on compute outside every operation::
+
+    operation    ├──── F0 ────┤        ├──── F1 ────┤
+    kernels      ██  ██  ██  ██   ████ ██  ██  ██  ██
+                   gaps            outside
+                              ├ bubble ┤
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bubbleviz.model.texts import percent
+
+#: Minimum share of a window that launch gaps, compute outside operations, or the difference between
+#: a ratio and its lower bound must take to be reported.
+NOTICEABLE = 0.01
+#: Maximum share of the time of operations that launch gaps may take for it to count as work.
+_MOSTLY = 0.5
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Sums over the ranks of the averaged iterations, in nanoseconds.
+
+    Attributes:
+        window_ns: Windows of the primary ratio.
+        kernel_ns: Time in these windows in which any kernel, also of communication, or copy ran.
+        bubble_ns: Bubble in these windows.
+        gap_ns: Launch gaps: time in operations during which no kernel ran.
+        unattributed_ns: Compute outside every operation in these windows.
+        work_ns: Time of F, B, W, BW, R and FB, including launch gaps.
+    """
+
+    window_ns: int
+    kernel_ns: int
+    bubble_ns: int
+    gap_ns: int
+    unattributed_ns: int
+    work_ns: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """Share of the windows in which any kernel ran, or None without windows."""
+        return self.kernel_ns / self.window_ns if self.window_ns else None
+
+    @property
+    def gaps_outweigh(self) -> bool:
+        """Whether launch gaps take more time than the bubble does."""
+        return self._outweighs(self.gap_ns)
+
+    @property
+    def gaps_fill_work(self) -> bool:
+        """Whether launch gaps take most of the time that operations kept the ranks busy."""
+        is_noticeable = self.gap_ns >= NOTICEABLE * self.window_ns > 0
+        return is_noticeable and self.gap_ns > _MOSTLY * self.work_ns
+
+    @property
+    def unattributed_outweighs(self) -> bool:
+        """Whether compute outside operations takes more time than the bubble does."""
+        return self._outweighs(self.unattributed_ns)
+
+    @property
+    def sentence(self) -> str | None:
+        """Sentence to quote next to the primary ratio, or None if the ratio shows what is lost."""
+        if self.share is None or not (
+            self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
+        ):
+            return None
+        return f"any kernel ran for {percent(self.share)} of the time"
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The values of a JSON document, by key."""
+        return {
+            **asdict(self),
+            "share": self.share,
+            "beside_headline": self.sentence is not None,
+            "sentence": self.sentence,
+        }
+
+    def _outweighs(self, time_ns: int) -> bool:
+        """Return whether a time is longer than the bubble, and noticeable."""
+        return time_ns > self.bubble_ns and time_ns >= NOTICEABLE * self.window_ns > 0
