@@ -12,9 +12,9 @@ from bubbleviz.model import collectives
 from bubbleviz.model.columns import NONE, Ints, Table, constant
 from bubbleviz.sources.nccl.events import STATES
 
-#: NCCL's hash of it, or the PyTorch process group that owns it.
+#: NCCL's hash of a communicator, or the PyTorch process group that owns it.
 Communicator = int | collectives.Group
-#: How many bytes an element has (``ncclDataType_t`` of nccl.h, ``ScalarType`` of
+#: Number of bytes of an element, by datatype (``ncclDataType_t`` of nccl.h, ``ScalarType`` of
 #: c10/core/ScalarType.h).
 SIZES = {
     **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
@@ -142,41 +142,41 @@ class RecordingClock:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Communications(Table):
-    """One row an operation of a rank; -1 is "none" in identifiers, ``UNKNOWN`` in times.
+    """One row per operation of a rank. Unknown identifiers are -1, unknown times ``UNKNOWN``.
 
     Attributes:
-        source: row of the files read.
-        kind: code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
-        pid: the process.
-        gpu: number of the GPU, as far as files tell them apart; -1 unknown.
-        name: row of ``names``.
-        communicator: row of ``communicators``.
-        rank: in the communicator.
-        run_rank: the same rank in the run; -1 unknown.
-        peer: rank that it sends to or receives from.
-        root: rank that it starts from or ends at.
-        sequence: number among the communicator's operations of this name.
-        count: elements.
-        datatype: row of ``names``.
-        bytes: that the rank hands in, or takes.
-        progress: place in :data:`~bubbleviz.sources.nccl.events.PROGRESS`.
-        algorithm: row of ``names``.
-        protocol: row of ``names``.
-        channels: over which it runs.
-        clock: row of the clocks; start and end are comparable where it is aligned.
-        start_ns: start.
-        end_ns: end.
-        duration_ns: from start to end, which can be known where these are not; -1 unknown.
-        timing: code of :class:`Timing`.
-        kernel: row of the profiles' kernels; operations of one kernel share its times.
-        shared: how many operations share these times.
-        state_ns: shape (rows, states), as of :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
-        waiting_ns: the part of the duration that it waited for others; -1 unknown.
-        moving_ns: the rest of it; -1 unknown.
-        awaited_ns: how long other members waited for this one to enter; -1 unknown.
-        split: code of :class:`Split`.
-        names: names of operations, datatypes, algorithms and protocols.
-        communicators: NCCL's hashes of them, or PyTorch's groups.
+        source: Index of the file that recorded it.
+        kind: Code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
+        pid: Process id.
+        gpu: Number of the GPU, or -1 if the files do not distinguish GPUs.
+        name: Index of its name in ``names``.
+        communicator: Index of its communicator in ``communicators``.
+        rank: Rank in the communicator.
+        run_rank: Rank in the run, or -1 if unknown.
+        peer: Rank that it sends to or receives from.
+        root: Rank at which it starts or ends.
+        sequence: Number of the operation among those of the same communicator and name.
+        count: Number of elements.
+        datatype: Index of the datatype in ``names``.
+        bytes: Number of bytes that the rank sends or receives.
+        progress: Index in :data:`~bubbleviz.sources.nccl.events.PROGRESS`.
+        algorithm: Index of the algorithm in ``names``.
+        protocol: Index of the protocol in ``names``.
+        channels: Number of channels that it uses.
+        clock: Index of the clock of its times; times of aligned clocks are comparable.
+        start_ns: Start time.
+        end_ns: End time.
+        duration_ns: Time from start to end, or -1 if unknown. It may be known without them.
+        timing: Code of :class:`Timing`.
+        kernel: Index of the kernel in the profiles; operations of one kernel share its times.
+        shared: Number of operations that share these times.
+        state_ns: Shape (rows, states); see :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
+        waiting_ns: Part of the duration in which it waited for other members, or -1 if unknown.
+        moving_ns: The rest of the duration, or -1 if unknown.
+        awaited_ns: Time for which other members waited for this one, or -1 if unknown.
+        split: Code of :class:`Split`.
+        names: Names of operations, datatypes, algorithms and protocols.
+        communicators: NCCL's hashes, or PyTorch's groups.
     """
 
     source: Ints

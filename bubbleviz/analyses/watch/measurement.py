@@ -55,12 +55,12 @@ class Sight:
     """A look at a running job.
 
     Attributes:
-        iterations: that are new, ascending.
-        trend: the newest iterations, these included.
-        silent: ranks that write nothing.
-        advice: what to do first; "" where that is unknown.
-        events: what became of ranks and files since the look before, a sentence each.
-        total: how many iterations were measured so far.
+        iterations: New iterations, in ascending order.
+        trend: The newest iterations, including the new ones.
+        silent: Ranks that write nothing.
+        advice: What to do first, or "" if unknown.
+        events: Changes of ranks and files since the previous look, one sentence each.
+        total: Number of iterations measured so far.
         hosts: Names of the ranks' hosts.
         unreadable: Why files of the folder cannot be read, a sentence each.
     """

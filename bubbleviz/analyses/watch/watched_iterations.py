@@ -23,14 +23,14 @@ class RankPace:
     """How long a rank computed in one iteration.
 
     Attributes:
-        rank: its number in the run.
-        host: hostname; "" unknown.
-        stage: None unknown.
-        compute_ns: of its forwards and backwards.
-        excess: how much longer that is than the median of the ranks of its stage, or of all ranks
-            where its stage has no other, as a fraction.
-        since: of a slow rank, number of the iteration from which on it has been slow; else -1.
-        since_utc_ns: when that was written.
+        rank: Rank in the run.
+        host: Hostname, or "" if unknown.
+        stage: Stage of the rank, or None if unknown.
+        compute_ns: Time the rank spent in forward and backward passes.
+        excess: Relative difference from the median of the ranks of its stage, or of all ranks if
+            the stage has no other rank.
+        since: First iteration of a slow period that has not ended, or -1 if the rank is not slow.
+        since_utc_ns: When the rank wrote that iteration.
     """
 
     rank: int
@@ -47,20 +47,21 @@ class WatchedIteration:
     """One iteration of a running job.
 
     Attributes:
-        number: of the iteration.
-        utc_ns: when the last rank had written it.
-        length_ns: from its first start to its last end on any rank.
-        pause_ns: from the last end of the iteration before to its first start; -1 unknown.
-        ranks: how many have it.
-        world_size: how many there are to be; -1 unknown.
-        headline: name of the primary ratio.
-        ratios: by name, None unknown; ``period`` is that of the iteration before, which this one
-            ends.
-        parts: of its bubble, the largest first; their shares add up to the headline.
-        paces: of its ranks, the slowest first.
-        slow: those that are slow, the slowest first.
-        usual_pause_ns: how long a pause before an iteration usually is, where this one's is long;
-            -1 where it is not.
+        number: Number of the iteration.
+        utc_ns: When the last rank wrote it.
+        length_ns: Time from the first start to the last end on any rank.
+        pause_ns: Time from the last end of the previous iteration to the first start, or -1 if
+            unknown.
+        ranks: Number of ranks that recorded it.
+        world_size: Number of ranks of the run, or -1 if unknown.
+        headline: Name of the primary ratio.
+        ratios: Value of each ratio, or None if unknown. ``period`` is the ratio of the previous
+            iteration, whose period ends when this iteration starts.
+        parts: Parts of its bubble, the largest first; their shares add up to the headline.
+        paces: Pace of each rank, the slowest first.
+        slow: Paces of the slow ranks, the slowest first.
+        usual_pause_ns: Usual length of a pause if the pause before this iteration is long,
+            otherwise -1.
     """
 
     number: int
