@@ -16,7 +16,7 @@ from bubbleviz.count.count import count
 from bubbleviz.count.draft_trial import is_drafted
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
-from bubbleviz.explain.recognition.recognition import compared
+from bubbleviz.explain.recognition.recognition import compare_with_plan
 from bubbleviz.explain.what_if import ask_what_if
 from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
@@ -143,7 +143,7 @@ def analyze(
             run, counts, explanation = windowed(part, run, counts, explanation)
             schedule = schedule_ran(recordings, run, counts)
             shown = run.ranks, run.operations, counts.iterations
-            comparison = None if planned is None else compared(*shown, planned)
+            comparison = None if planned is None else compare_with_plan(*shown, planned)
     unread = (*unreadable, *missing_files(files))
     report = assemble(Report, recordings, run, counts, explanation, unread)
     report = replace(with_schedule(report, schedule, comparison), flops=work)

@@ -15,7 +15,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.tokens import all_token_waits
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.path import Graph, build_work
-from bubbleviz.explain.recognition.recognition import Deviation
+from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.slowdown.delays import delays_of, early_starts
 from bubbleviz.explain.slowdown.replay import build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun

@@ -35,7 +35,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
-from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
+from bubbleviz.explain.recognition.recognition import Recognition, recognise_schedule
 from bubbleviz.explain.slowness import Slowness, measure_slowness
 from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
 from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
@@ -406,7 +406,7 @@ def report_on(read: Recordings) -> Report:
 
 
 def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> Recognition:
-    """Return which schedule a run ran, with what limits that; see :func:`schedule_of`.
+    """Return which schedule a run ran, with what limits that; see :func:`recognise_schedule`.
 
     Args:
         recordings: one a profile.
@@ -414,7 +414,7 @@ def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> R
         counts: ratios of its iterations.
     """
     notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
-    return schedule_of(
+    return recognise_schedule(
         run.ranks,
         run.operations,
         counts.iterations,

@@ -28,7 +28,8 @@ from bubbleviz.explain.changes import Change
 from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.phase_times import PhaseTime
-from bubbleviz.explain.recognition.recognition import Deviation, Recognition
+from bubbleviz.explain.recognition.deviations import Deviation
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.explain.slowness import Slowness
 from bubbleviz.explain.what_if import WhatIf

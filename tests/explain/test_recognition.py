@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
+from bubbleviz.explain.recognition.deviations import Deviation
+from bubbleviz.explain.recognition.recognition import (
+    Recognition,
+    compare_with_plan,
+    recognise_schedule,
+)
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods
@@ -44,7 +49,7 @@ SEARCHED = {
 
 
 def named(run: Measured) -> Recognition:
-    return schedule_of(run.ranks, run.operations, run.iterations)
+    return recognise_schedule(run.ranks, run.operations, run.iterations)
 
 
 @cache
@@ -297,7 +302,10 @@ def test_planted_deviations_come_out_by_name(
     cells = [(rank, n, order) for n, every in orders for rank, order in enumerate(every)]
     run = measured(cells, [(rank, 0) for rank in range(4)])
 
-    for recognition in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
+    for recognition in (
+        named(run),
+        compare_with_plan(run.ranks, run.operations, run.iterations, plan),
+    ):
         assert (recognition.name, recognition.exact, recognition.deviation_count) == (
             "1f1b",
             False,
@@ -356,7 +364,10 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         for op in order
         if op.microbatch in gone
     )
-    for recognition in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
+    for recognition in (
+        named(run),
+        compare_with_plan(run.ranks, run.operations, run.iterations, plan),
+    ):
         assert (recognition.name, recognition.exact) == (name, False)
         assert {d.what for d in recognition.deviations} == {"missing"}
         missing = sorted(
@@ -506,7 +517,7 @@ def test_a_plan_of_other_sizes_is_refused() -> None:
     run = of_orders(devices_of(planned("1f1b", 4, 8)))
     for plan in (planned("1f1b", 4, 6), planned("1f1b", 8, 8), planned("zb-v", 4, 8)):
         with pytest.raises(MismatchError, match="the profiles 4 of 1 with 8"):
-            compared(run.ranks, run.operations, run.iterations, plan)
+            compare_with_plan(run.ranks, run.operations, run.iterations, plan)
 
 
 PLANTED = {

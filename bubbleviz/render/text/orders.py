@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
-from bubbleviz.explain.recognition.recognition import Deviation, Recognition
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report

@@ -1,0 +1,94 @@
+"""Deviations: operations that are not where the schedule has them, as the report numbers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.explain.recognition import order_codes as codes
+from bubbleviz.explain.recognition.order_differences import OrderDifference
+from bubbleviz.explain.recognition.orders import IterationOrders, RankOrder
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import Phase
+
+#: Phases by kind of operation.
+_PHASES = (Phase.F, Phase.BW, Phase.W)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """An operation that is not where the schedule has it.
+
+    Attributes:
+        rank: Index of the rank.
+        iteration: Index of the iteration.
+        phase: F, B, W or BW.
+        microbatch: Microbatch as the report numbers it.
+        chunk: Chunk as the report numbers it, or -1 if names contain no chunk.
+        what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
+        places: Number of operations by which it is late or early; 0 for others.
+    """
+
+    rank: int
+    iteration: int
+    phase: Phase
+    microbatch: int
+    chunk: int
+    what: str
+    places: int
+
+
+def find_deviations(
+    operations: Operations, ran: IterationOrders, cell: int, difference: OrderDifference
+) -> Iterator[Deviation]:
+    """Yield the deviations of one rank in one iteration, late and early ones first.
+
+    Args:
+        operations: Operations of the report.
+        ran: Orders of the iteration.
+        cell: Index of the rank in ``ran``.
+        difference: Difference of its order from the planned one.
+    """
+    order = ran.of_rank(cell, operations)
+    rank = int(ran.rank[cell])
+    for code, places in zip(difference.moved, difference.places.tolist(), strict=True):
+        what = "late" if places > 0 else "early"
+        yield Deviation(rank, ran.iteration, *_number_as_reported(code, order), what, abs(places))
+    for what in ("missing", "extra", "repeated"):
+        for code in getattr(difference, what):
+            yield Deviation(rank, ran.iteration, *_number_as_reported(code, order), what, 0)
+
+
+def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
+    """Return phase, microbatch and chunk of an operation as the report has them.
+
+    A missing operation takes its numbers from another operation of its microbatch and chunk, or
+    follows from the numbers of its chunk.
+
+    Args:
+        code: Code of the operation.
+        order: The order of the rank.
+    """
+    kind, number = int(codes.kind_of(code)), int(codes.microbatch_of(code))
+    chunk = int(codes.chunk_of(code))
+    is_split = bool((codes.kind_of(order.code) == codes.WEIGHTS).any())
+    phase = Phase.B if kind == codes.BACKWARD and is_split else _PHASES[kind]
+    has_chunk = codes.chunk_of(order.code) == chunk
+    is_same = order.code == code
+    has_microbatch = has_chunk & (codes.microbatch_of(order.code) == number)
+    for is_match in (is_same, has_microbatch):
+        if is_match.any():
+            row = int(is_match.argmax())
+            if is_same[row]:
+                phase = Phase(int(order.phase[row]))
+            return phase, int(order.microbatch[row]), int(order.chunk[row])
+    numbered = np.flatnonzero(has_chunk & (order.microbatch >= 0))
+    if not len(numbered):
+        return phase, number, chunk
+    # If all others are equally far ahead of the numbers of codes, so is this one.
+    ahead = order.microbatch[numbered] - codes.microbatch_of(order.code[numbered])
+    number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
+    return phase, number, int(order.chunk[numbered[0]])

@@ -1,0 +1,125 @@
+"""Order codes: an operation of an order as one integer of kind, chunk and microbatch.
+
+::
+
+    bit   56             52       32            0
+     unordered │  kind   │  chunk │ microbatch  │
+
+Weight gradients that one range computed together are unordered: their sequence was not recorded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phases import Phase
+
+#: Kinds of operations. B and BW are one kind: they differ in whether a W follows.
+FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
+#: Kinds while orders are read: all remaining weight gradients, and a fused backward.
+CLEARED, FUSED = 3, 4
+_CHUNK, _KIND, _UNORDERED = 32, 52, 56
+#: Largest chunk and largest microbatch of a code.
+MAX_CHUNK, _MAX_MICROBATCH = (1 << (_KIND - _CHUNK)) - 1, (1 << _CHUNK) - 1
+#: Kinds of the phases that orders contain.
+KINDS = {
+    Phase.F: FORWARD,
+    Phase.FB: FORWARD,
+    Phase.B: BACKWARD,
+    Phase.BW: FUSED,
+    Phase.W: WEIGHTS,
+}
+#: Kind of every phase, indexed by phase.
+KIND_OF_PHASE = np.array([KINDS.get(phase, FORWARD) for phase in Phase], np.int64)
+
+
+def kind_of(code: Ints) -> Ints:
+    """Return the kinds of codes."""
+    return code >> _KIND & ((1 << (_UNORDERED - _KIND)) - 1)
+
+
+def chunk_of(code: Ints) -> Ints:
+    """Return the chunks of codes."""
+    return code >> _CHUNK & MAX_CHUNK
+
+
+def microbatch_of(code: Ints) -> Ints:
+    """Return the microbatches of codes."""
+    return code & _MAX_MICROBATCH
+
+
+def encode(kind: Ints, chunk: Ints, microbatch: Ints) -> Ints:
+    """Return the codes of operations."""
+    return kind << _KIND | chunk << _CHUNK | microbatch
+
+
+def find_first_backward(order: Ints) -> int:
+    """Return the position of the first backward of an order, or 0 if there is none."""
+    return int((kind_of(order) == BACKWARD).argmax()) if len(order) else 0
+
+
+def order_by_microbatch(order: Ints) -> Ints:
+    """Return an order whose unordered weight gradients are in the sequence of microbatches."""
+    return order & ((1 << _UNORDERED) - 1)
+
+
+def order_as_planned(order: Ints, planned: Ints) -> Ints:
+    """Return an order whose unordered weight gradients are in the sequence of a plan.
+
+    Unordered weight gradients that are not planned are left out, because it was not recorded which
+    weight gradients remained for a range.
+
+    Args:
+        order: A measured order.
+        planned: The planned order of its device.
+    """
+    is_unordered = order >> _UNORDERED > 0
+    if not is_unordered.any():
+        return order
+    code = order_by_microbatch(order)
+    run_id = np.cumsum(np.diff(is_unordered, prepend=False))
+    by_code = np.argsort(planned)
+    in_sorted_plan = grouping.found_in(planned[by_code], code)
+    is_planned = in_sorted_plan != NONE
+    measured_position = np.arange(len(code))
+    position = np.where(is_unordered & is_planned, by_code[in_sorted_plan], measured_position)
+    sequence = grouping.sorted_rows(run_id, position)
+    remains = is_planned | ~is_unordered
+    reordered: Ints = code[sequence[remains[sequence]]]
+    return reordered
+
+
+def expand_cleared_weights(code: Ints) -> Ints:
+    """Return an order with the weight gradients that ranges cleared, marked as unordered.
+
+    A range that clears weight gradients runs those of all earlier backwards of its chunk that have
+    not run elsewhere.
+    """
+    pieces, start = [], 0
+    done = code[kind_of(code) == WEIGHTS]
+    for clear in np.flatnonzero(kind_of(code) == CLEARED).tolist():
+        before = code[:clear]
+        backwards = before[kind_of(before) == BACKWARD]
+        of_chunk = backwards[chunk_of(backwards) == chunk_of(code[clear])]
+        weights = of_chunk + (WEIGHTS - BACKWARD << _KIND)
+        remaining = weights[~np.isin(weights, done)]
+        pieces += [code[start:clear], remaining + (1 << _UNORDERED)]
+        done = np.concatenate((done, remaining))
+        start = clear + 1
+    return unite_backwards(np.concatenate([*pieces, code[start:]]))
+
+
+def unite_backwards(code: Ints) -> Ints:
+    """Return codes in which fused and other backwards are one kind."""
+    return np.where(kind_of(code) == FUSED, code - (FUSED - BACKWARD << _KIND), code)
+
+
+def drop_eager_weights(order: Ints) -> Ints:
+    """Return an order without each W that directly follows its own backward."""
+    previous, following = order[:-1], order[1:]
+    is_weight_of_previous = order_by_microbatch(following - previous) == WEIGHTS - BACKWARD << _KIND
+    is_eager = is_weight_of_previous & (kind_of(previous) == BACKWARD)
+    rest: Ints = order[~np.append(False, is_eager)[: len(order)]]
+    return rest

@@ -1,0 +1,112 @@
+"""Order difference: operations of an order that are late, early, missing, extra or repeated.
+
+Of the operations in both orders, as many as possible are in place: a longest common subsequence,
+which is a longest increasing subsequence of planned positions. The others are out of place::
+
+    planned   F0 F1 B0 F2 B1 B2
+    measured  F0 F1 F2 B0 B1 B2      F2 is early by 1 (or B0 late by 1)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.explain.recognition.order_codes import order_as_planned
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import NONE, Bools, Ints
+
+
+@dataclass(frozen=True)
+class OrderDifference:
+    """The difference of a measured order from a planned one, as codes of operations.
+
+    Attributes:
+        moved: Operations out of place, in measured order.
+        places: Number of operations by which each of them is late; negative if it is early.
+        missing: Operations that are planned, but not measured.
+        extra: Operations that are measured, but not planned.
+        repeated: Operations that are measured again.
+    """
+
+    moved: Ints
+    places: Ints
+    missing: Ints
+    extra: Ints
+    repeated: Ints
+
+    @property
+    def count(self) -> int:
+        """Number of operations that are not as planned."""
+        columns = (self.moved, self.missing, self.extra, self.repeated)
+        return sum(len(column) for column in columns)
+
+
+def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
+    """Return the difference of a measured order from a planned one.
+
+    It takes O(n log n) for the n operations from the first to the last difference.
+
+    Args:
+        measured: Codes of the measured order.
+        planned: Codes of the planned order, without repetitions.
+    """
+    measured = order_as_planned(measured, planned)
+    if np.array_equal(measured, planned):
+        return OrderDifference(*[np.empty(0, np.int64)] * 5)
+    first_rows = np.sort(np.unique(measured, return_index=True)[1])
+    once = measured[first_rows]
+    by_code = np.argsort(planned)
+    in_sorted_plan = grouping.found_in(planned[by_code], once)
+    is_planned = in_sorted_plan != NONE
+    common, planned_row = once[is_planned], by_code[in_sorted_plan[is_planned]]
+    has_run = np.zeros(len(planned), bool)
+    has_run[planned_row] = True
+    # Position among the planned operations that ran.
+    position = (np.cumsum(has_run) - 1)[planned_row]
+    in_place = _find_in_place(position)
+    moved = np.flatnonzero(~in_place)
+    n_before_measured = np.cumsum(in_place)[moved]
+    n_before_planned = np.searchsorted(np.sort(position[in_place]), position[moved])
+    return OrderDifference(
+        moved=common[moved],
+        places=n_before_measured - n_before_planned,
+        missing=planned[~has_run],
+        extra=once[~is_planned],
+        repeated=np.delete(measured, first_rows),
+    )
+
+
+def _find_in_place(position: Ints) -> Bools:
+    """Return a mask of a longest increasing subsequence of a permutation."""
+    in_place = np.ones(len(position), bool)
+    changed = np.flatnonzero(position != np.arange(len(position)))
+    if len(changed):
+        # Positions before the first and after the last change belong to every such sequence.
+        between = slice(int(changed[0]), int(changed[-1]) + 1)
+        in_place[between] = _find_longest_increasing(position[between].tolist())
+    return in_place
+
+
+def _find_longest_increasing(values: list[int]) -> Bools:
+    """Return a mask of a longest increasing subsequence of distinct values.
+
+    ``tails`` has for each length the smallest last value of an increasing subsequence of this
+    length.
+    """
+    tails: list[int] = []
+    tail_rows: list[int] = []
+    previous_row = [NONE] * len(values)
+    for row, value in enumerate(values):
+        length = bisect_left(tails, value)
+        if length:
+            previous_row[row] = tail_rows[length - 1]
+        tails[length : length + 1], tail_rows[length : length + 1] = [value], [row]
+    is_chosen = np.zeros(len(values), bool)
+    row = tail_rows[-1] if tail_rows else NONE
+    while row != NONE:
+        is_chosen[row] = True
+        row = previous_row[row]
+    return is_chosen

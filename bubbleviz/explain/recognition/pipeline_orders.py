@@ -1,0 +1,176 @@
+"""Pipeline orders: the orders of one pipeline in one iteration, each listed once per device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from bubbleviz.count.rank_slices import stage_and_pipeline
+from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of, microbatch_of
+from bubbleviz.explain.recognition.orders import IterationOrders
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.operations import Rank
+
+
+@dataclass(frozen=True)
+class PipelineOrders:
+    """The orders of one pipeline in one iteration; replicas with equal orders share a row.
+
+    Attributes:
+        devices: Number of devices, p.
+        places: Device that ran each order, or -1 if it is unknown.
+        orders: Orders as codes, distinct for each device.
+        replicas: Number of ranks that ran each order.
+    """
+
+    devices: int
+    places: tuple[int, ...]
+    orders: tuple[Ints, ...]
+    replicas: tuple[int, ...]
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the device of each order is known."""
+        return min(self.places, default=NONE) >= 0
+
+    @property
+    def without_places(self) -> PipelineOrders:
+        """The same orders on unknown devices."""
+        return replace(self, places=(NONE,) * len(self.places))
+
+    @cached_property
+    def chunks(self) -> int:
+        """Number of model chunks per device: that of most devices."""
+        return _most_frequent([int(chunk_of(order).max(initial=0)) + 1 for order in self.orders])
+
+    @cached_property
+    def microbatches(self) -> int:
+        """Number of microbatches of each chunk: the number of forwards of most chunks."""
+        counts = []
+        for order in self.orders:
+            forward = order[kind_of(order) == FORWARD]
+            chunks, _ = grouping.distinct_rows(chunk_of(forward), microbatch_of(forward))
+            counts += np.bincount(chunks).tolist()
+        return _most_frequent(counts)
+
+    @property
+    def missing_microbatches(self) -> Ints:
+        """Microbatches that no rank ran, although a later one ran; ascending."""
+        ran = grouping.distinct(*map(microbatch_of, self.orders))
+        return grouping.without(np.arange(int(ran.max(initial=-1)) + 1), ran)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline in one iteration.
+
+    Attributes:
+        key: Key that pipelines with the same orders share.
+        orders: Its orders.
+        cells: Index of each of its ranks in :class:`.IterationOrders`.
+        order_of_cell: Index in ``orders`` of the order that each of these ranks ran.
+    """
+
+    key: tuple[object, ...]
+    orders: PipelineOrders
+    cells: list[int]
+    order_of_cell: list[int]
+
+
+#: Maximum number of pipelines that are kept for look-up.
+_MAX_KEPT = 4096
+
+
+def group_pipelines(
+    ranks: Sequence[Rank], parts: Sequence[IterationOrders], patterns: Sequence[Ints]
+) -> Iterator[tuple[IterationOrders, list[Pipeline]]]:
+    """Yield the pipelines of each iteration whose microbatches are known, in order.
+
+    Args:
+        ranks: Ranks of the report.
+        parts: Orders of each iteration.
+        patterns: The distinct orders.
+    """
+    stage_of, pipeline_of = (column.tolist() for column in stage_and_pipeline(ranks))
+    devices = _count_devices(parts, stage_of, pipeline_of)
+    # Most pipelines run equal orders in all iterations.
+    kept: dict[tuple[object, ...], Pipeline] = {}
+    for part in parts:
+        rank_of = part.rank.tolist()
+        cells_of_pipeline: dict[int, list[int]] = {}
+        for cell, (rank, pattern) in enumerate(zip(rank_of, part.pattern, strict=True)):
+            if pattern != NONE:
+                cells_of_pipeline.setdefault(pipeline_of[rank], []).append(cell)
+        pipelines = []
+        for number, cells in cells_of_pipeline.items():
+            places = [stage_of[rank_of[cell]] for cell in cells]
+            if min(places) < 0:
+                places = [NONE] * len(cells)
+            pairs = tuple(zip(places, [part.pattern[cell] for cell in cells], strict=True))
+            key = devices[number], pairs
+            if key not in kept:
+                if len(kept) > _MAX_KEPT:
+                    kept.clear()
+                kept[key] = _make_pipeline(devices[number], pairs, patterns)
+            pipelines.append(replace(kept[key], cells=cells))
+        if pipelines:
+            yield part, pipelines
+
+
+def _count_devices(
+    parts: Sequence[IterationOrders], stage_of: Sequence[int], pipeline_of: Sequence[int]
+) -> dict[int, int]:
+    """Return the number of devices of each pipeline.
+
+    A pipeline whose last stages are in no profile has as many devices as most others. One whose
+    stages are unknown has as many as ranks.
+
+    Args:
+        parts: Orders of each iteration.
+        stage_of: Stage of each rank, or -1 if it is unknown.
+        pipeline_of: Pipeline of each rank.
+    """
+    stages: dict[int, list[int]] = {}
+    for rank in grouping.distinct(*(part.rank for part in parts)).tolist():
+        stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
+    placed = {number: max(of) + 1 for number, of in stages.items() if min(of) >= 0}
+    usual = _most_frequent(list(placed.values()))
+    return {
+        number: max(placed[number], usual) if number in placed else len(of)
+        for number, of in stages.items()
+    }
+
+
+def _make_pipeline(
+    devices: int, pairs: tuple[tuple[int, int], ...], patterns: Sequence[Ints]
+) -> Pipeline:
+    """Return a pipeline without its cells.
+
+    Args:
+        devices: Number of its devices.
+        pairs: Device and index of the order of each of its ranks.
+        patterns: The distinct orders.
+    """
+    counts = Counter(pairs)
+    distinct_pairs = sorted(counts)
+    replicas = tuple(counts[pair] for pair in distinct_pairs)
+    index_of = {pair: index for index, pair in enumerate(distinct_pairs)}
+    orders = PipelineOrders(
+        devices,
+        tuple(place for place, _ in distinct_pairs),
+        tuple(patterns[pattern] for _, pattern in distinct_pairs),
+        replicas,
+    )
+    key = devices, replicas, tuple(distinct_pairs)
+    return Pipeline(key, orders, [], [index_of[pair] for pair in pairs])
+
+
+def _most_frequent(values: Sequence[int]) -> int:
+    """Return the most frequent value, the largest on ties, or 0 if there are none."""
+    counts = Counter(values)
+    return max(counts, key=lambda value: (counts[value], value), default=0)

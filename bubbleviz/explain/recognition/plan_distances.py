@@ -1,0 +1,209 @@
+"""Plan distances: how far the orders of a pipeline are from those of a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import product
+
+import numpy as np
+
+from bubbleviz.errors import UsageError
+from bubbleviz.explain.recognition import order_codes as codes
+from bubbleviz.explain.recognition.order_differences import OrderDifference, compare_orders
+from bubbleviz.explain.recognition.orders import encode_plan
+from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
+from bubbleviz.model.columns import Ints
+from bubbleviz.schedules.plan import Schedule
+
+#: Maximum distance of an order from that of its schedule, as a fraction of the planned operations.
+#: Different schedules of this package are at least 0.125 apart, from 2 devices and 4 microbatches
+#: on.
+MAX_DISTANCE = 0.1
+#: Maximum distance of the first operations, above which the rest is not compared.
+_MAX_FIRST_DISTANCE = 0.3
+#: Number of planned orders that an order of unknown device is compared with.
+_MAX_COMPARED = 4
+#: Maximum number of operations of a plan; more take seconds to plan.
+_MAX_PLANNED = 2_000_000
+#: Orders of a plan, and its number of directions (replicas).
+Planned = tuple[tuple[Ints, ...], int]
+#: Returns the plan of a schedule for numbers of devices, microbatches and chunks, or None if the
+#: schedule does not exist in these sizes.
+Plans = Callable[[Schedule, int, int, int], Planned | None]
+
+
+def measure_distance(
+    ran: PipelineOrders, planned: Sequence[Ints]
+) -> tuple[float, tuple[OrderDifference, ...]]:
+    """Return the distance of orders from a plan, and the difference of each order.
+
+    Args:
+        ran: Orders of a pipeline.
+        planned: Planned order of each device.
+
+    Returns:
+        The fraction of the planned operations of all ranks that are not as planned. And the
+        difference of each order from that of its device, or from the nearest one if devices are
+        unknown.
+    """
+    if ran.is_placed:
+        matched = [planned[place] for place in ran.places]
+    else:
+        matched = _match_nearest(ran, planned)
+    differences = [compare_orders(*pair) for pair in zip(ran.orders, matched, strict=True)]
+    n_planned = sum(len(order) * n for order, n in zip(matched, ran.replicas, strict=True))
+    n_off = sum(diff.count * n for diff, n in zip(differences, ran.replicas, strict=True))
+    return n_off / n_planned if n_planned else 0.0, tuple(differences)
+
+
+def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
+    """Return a planned order for each order of unknown device: an equal one, or the nearest.
+
+    Each planned order is used as often as the pipeline has replicas, as far as possible.
+    """
+    by_key = {order.tobytes(): order for order in planned}
+    n_copies = max(sum(ran.replicas) // len(planned), 1)
+    n_planned = Counter(order.tobytes() for order in planned)
+    n_free = Counter({key: n * n_copies for key, n in n_planned.items()})
+    first_backward = {key: codes.find_first_backward(order) for key, order in by_key.items()}
+    is_equal = []
+    for order, replicas in zip(ran.orders, ran.replicas, strict=True):
+        is_equal.append(n_free[order.tobytes()] >= replicas)
+        n_free[order.tobytes()] -= replicas if is_equal[-1] else 0
+    matched: list[Ints] = []
+    for order, replicas, equal in zip(ran.orders, ran.replicas, is_equal, strict=True):
+        if equal:
+            matched.append(order)
+            continue
+        free = [key for key, count in n_free.items() if count > 0] or list(by_key)
+        # Near orders have their first backward at about the same position.
+        turn = codes.find_first_backward(order)
+        free.sort(key=lambda key: abs(first_backward[key] - turn))
+        distances = {key: compare_orders(order, by_key[key]).count for key in free[:_MAX_COMPARED]}
+        nearest = min(distances, key=lambda key: distances[key])
+        n_free[nearest] -= replicas
+        matched.append(by_key[nearest])
+    return matched
+
+
+def cache_plans() -> Plans:
+    """Return a function that makes plans, each once."""
+
+    @cache
+    def plan_orders(rule: Schedule, devices: int, microbatches: int, chunks: int) -> Planned | None:
+        try:
+            plan = rule.plan(devices, microbatches, chunks)
+        except UsageError:
+            return None
+        return encode_plan(plan), plan.replicas
+
+    return plan_orders
+
+
+def find_similar_plans(
+    ran: PipelineOrders, plans: Plans, rules: Sequence[Schedule], min_directions: int
+) -> Iterator[tuple[str, tuple[Ints, ...]]]:
+    """Yield name and orders of the plans that the orders of a pipeline may be near to.
+
+    Args:
+        ran: Orders of a pipeline.
+        plans: Makes the plans.
+        rules: Schedules to try.
+        min_directions: Minimum number of directions of the plans, 1 or 2.
+    """
+    chunks, microbatches, devices = ran.chunks, ran.microbatches, ran.devices
+    if 3 * devices * chunks * _shorten(microbatches, devices) > _MAX_PLANNED:
+        return
+    split = measure_split(ran.orders)
+    for rule, directions in product(rules, range(min_directions, 3)):
+        if chunks % directions:
+            continue
+        chunks_each, n_planned = chunks // directions, microbatches * directions
+        n_short = _shorten(n_planned, devices)
+        short = plans(rule, devices, n_short, chunks_each)
+        if short is None or short[1] != directions or not _is_split_alike(split, short[0]):
+            continue
+        if not _starts_similarly(ran, short[0], n_short // directions):
+            continue
+        if devices * 3 * chunks * microbatches > _MAX_PLANNED:
+            continue
+        full = plans(rule, devices, n_planned, chunks_each)
+        if full is not None and _may_be_near(ran, full[0]):
+            name = rule.with_one_chunk if chunks_each == 1 else None
+            yield name or rule.name, full[0]
+
+
+def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
+    """Return whether measured and planned orders agree in having a W apart from the backward.
+
+    Args:
+        split: Number of weight gradients per backward of the measured orders.
+        planned: Planned order of each device.
+    """
+    return split > 0 if measure_split(planned) > 0 else split <= MAX_DISTANCE
+
+
+def _may_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
+    """Return whether all orders may be near a plan, judged by a few of many orders.
+
+    A comparison takes the longer the more orders differ.
+    """
+    if not ran.is_placed or len(ran.orders) <= 8:
+        return True
+    sample = np.linspace(0, len(ran.orders) - 1, 4).astype(int).tolist()
+    n_operations = sum(len(ran.orders[index]) for index in sample)
+    return _count_differences(ran, planned, sample) <= 2 * MAX_DISTANCE * n_operations
+
+
+def _starts_similarly(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
+    """Return whether the first operations of orders are about those of a plan.
+
+    Args:
+        ran: Orders of a pipeline.
+        planned: Orders of a plan of ``length`` microbatches, whose first ``length`` operations are
+            those of a plan of more microbatches, too.
+        length: Number of operations to compare.
+    """
+    if ran.is_placed:
+        sample = sorted({0, len(ran.orders) // 2, len(ran.orders) - 1})
+        n_allowed = max(_MAX_FIRST_DISTANCE * 2 * length * len(sample), 2)
+        return _count_differences(ran, planned, sample, length) <= n_allowed
+    starts = {order[:length].tobytes() for order in planned}
+    n_equal = sum(order[:length].tobytes() in starts for order in ran.orders)
+    return 2 * n_equal >= len(ran.orders)
+
+
+def _count_differences(
+    ran: PipelineOrders,
+    planned: Sequence[Ints],
+    sample: Sequence[int],
+    length: int | None = None,
+) -> int:
+    """Return the number of operations of some orders that are not as planned.
+
+    Args:
+        ran: Orders of a pipeline, whose devices are known.
+        planned: Planned order of each device.
+        sample: Indices of the orders to compare.
+        length: Number of first operations to compare, or None for all.
+    """
+    pairs = ((ran.orders[n][:length], planned[ran.places[n]][:length]) for n in sample)
+    return sum(compare_orders(*pair).count for pair in pairs)
+
+
+def _shorten(microbatches: int, devices: int) -> int:
+    """Return a small number of microbatches, with which a plan is cheap and starts alike.
+
+    The difference is a multiple of two for each device, so that groups still divide it.
+    """
+    few = 2 * devices
+    return microbatches if microbatches <= 2 * few else few + microbatches % few
+
+
+def measure_split(orders: Sequence[Ints]) -> float:
+    """Return the number of weight gradients per backward."""
+    kinds = codes.kind_of(np.concatenate((np.empty(0, np.int64), *orders)))
+    counts = np.bincount(kinds, minlength=3)
+    return float(counts[codes.WEIGHTS] / max(counts[codes.BACKWARD], 1))

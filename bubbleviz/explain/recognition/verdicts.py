@@ -1,0 +1,239 @@
+"""Verdicts: the schedule that the orders of a pipeline follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from bubbleviz.explain.recognition import order_codes as codes
+from bubbleviz.explain.recognition.order_differences import OrderDifference
+from bubbleviz.explain.recognition.orders import encode_plan
+from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
+from bubbleviz.explain.recognition.plan_distances import (
+    MAX_DISTANCE,
+    Planned,
+    Plans,
+    find_similar_plans,
+    measure_distance,
+    measure_split,
+)
+from bubbleviz.explain.recognition.searched_schedules import (
+    find_searched_schedules,
+    sort_by_preference,
+)
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct, without
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.plan import Plan, Schedule
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The schedule that the orders of a pipeline follow.
+
+    Attributes:
+        name: Name of the schedule, or None if no known schedule fits.
+        also: Other schedules with the same order, and searches that could have found it.
+        distance: Fraction of the planned operations that are not as planned, or None if the order
+            was recognised by its structure.
+        differences: Difference of each order of the pipeline from that of its device; empty without
+            a plan.
+    """
+
+    name: str | None = None
+    also: tuple[str, ...] = ()
+    distance: float | None = None
+    differences: tuple[OrderDifference, ...] = ()
+
+    @cached_property
+    def deviates(self) -> bool:
+        """Whether any order differs from that of its device in the plan."""
+        return any(difference.count for difference in self.differences)
+
+
+def judge_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
+    """Return the schedule that the orders of a pipeline follow.
+
+    If no rank ran some microbatches, orders are compared with the schedule without the missing
+    ones, whose operations count as missing, and with the schedule of as few microbatches::
+
+        planned    F0 F1 F2 F3 B0 F4 B1 ...
+        measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, nothing is early
+
+    Args:
+        ran: Orders of the pipeline.
+        plans: Makes the plans of schedules.
+    """
+    missing = ran.missing_microbatches
+    if not len(missing):
+        return _find_schedule(ran, plans)
+
+    def plan_without_missing(
+        rule: Schedule, devices: int, microbatches: int, chunks: int
+    ) -> Planned | None:
+        n_missing = ran.chunks // chunks * len(missing)
+        plan = plans(rule, devices, microbatches + n_missing, chunks)
+        if plan is None:
+            return None
+        orders, directions = plan
+        ran_orders = (order[~np.isin(codes.microbatch_of(order), missing)] for order in orders)
+        return tuple(ran_orders), directions
+
+    def plan_of_rest(
+        rule: Schedule, devices: int, microbatches: int, chunks: int
+    ) -> Planned | None:
+        plan = plans(rule, devices, microbatches, chunks)
+        return plan and (_skip_missing(plan[0], missing), plan[1])
+
+    with_missing = _find_schedule(ran, plan_without_missing)
+    of_rest = _find_schedule(ran, plan_of_rest)
+    if with_missing.distance is None:
+        return of_rest
+    if of_rest.distance is not None and of_rest.distance < with_missing.distance:
+        return of_rest
+    return _add_missing(with_missing, ran)
+
+
+def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
+    """Return a verdict that counts the operations of missing microbatches as missing.
+
+    Args:
+        verdict: Verdict of a comparison with a plan without the missing microbatches.
+        ran: Orders of the pipeline.
+    """
+    missing = []
+    for order in map(codes.order_by_microbatch, ran.orders):
+        kinds = distinct(order - codes.microbatch_of(order))
+        missing.append((kinds[:, None] + ran.missing_microbatches).ravel())
+    n_ran = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
+    n_missing = sum(len(part) * n for part, n in zip(missing, ran.replicas, strict=True))
+    differences = tuple(
+        replace(difference, missing=np.concatenate((difference.missing, part)))
+        for difference, part in zip(verdict.differences, missing, strict=True)
+    )
+    distance = ((verdict.distance or 0.0) * n_ran + n_missing) / (n_ran + n_missing)
+    return replace(verdict, distance=distance, differences=differences)
+
+
+def judge_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
+    """Return the differences of a pipeline's orders from a plan, or None if its sizes differ."""
+    missing, microbatches = ran.missing_microbatches, plan.microbatches // plan.replicas
+    devices = {ran.devices, *(reading.devices for reading in _split_into_replicas(ran))}
+    if plan.stages not in devices or plan.chunks * plan.replicas != ran.chunks:
+        return None
+    planned = encode_plan(plan)
+    if microbatches != ran.microbatches + len(missing):
+        if microbatches != ran.microbatches:
+            return None
+        planned = _skip_missing(planned, missing)
+    placed = ran if plan.replicas == 1 else ran.without_places
+    distance, differences = measure_distance(placed, planned)
+    return Verdict(plan.name, (), distance, differences)
+
+
+def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
+    """Return planned orders whose microbatch numbers skip the missing ones."""
+    renumbered = []
+    for order in orders:
+        microbatch = codes.microbatch_of(order)
+        n_numbers = int(microbatch.max(initial=0)) + 1 + len(missing)
+        numbers = without(np.arange(n_numbers), missing)
+        renumbered.append(order - microbatch + numbers[microbatch])
+    return tuple(renumbered)
+
+
+def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
+    """Return the schedule of orders: an exact match, else a near one, else one by structure."""
+    if not ran.orders or not ran.microbatches:
+        return Verdict()
+    # A searched schedule has another order for other times, so only its structure identifies it.
+    rules = [r for r in schedules() if r.searched is None or r.searched.limit is None]
+    families = [rules]
+    if ran.chunks == 1:
+        # With one chunk, schedules of several chunks are the last resort.
+        one_chunk = [rule for rule in rules if rule.chunks == 1]
+        families = [one_chunk, [rule for rule in rules if rule.chunks > 1]]
+    # If microbatches go in both directions, the inferred stage order is wrong.
+    readings = (
+        ((ran, *_split_into_replicas(ran)), 1),
+        (_fuse_backwards(ran), 1),
+        ((ran.without_places,), 2),
+    )
+    for family in families:
+        for orders, min_directions in readings:
+            nearest = _find_nearest(orders, plans, family, min_directions)
+            if nearest.name is not None:
+                return _consider_search(nearest, ran)
+    searched = find_searched_schedules(ran)
+    return Verdict(searched[0], searched[1:]) if searched else Verdict()
+
+
+def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
+    """Return a verdict of the nearest plan, or of a search that found the order.
+
+    If at least half of the devices, and at least two, differ from the plan, the order was searched
+    and did not slip. Otherwise searches that could have found the same order are listed, too.
+    """
+    n_differing = sum(difference.count > 0 for difference in nearest.differences)
+    if n_differing >= max(2, len(nearest.differences) / 2):
+        searched = find_searched_schedules(ran)
+        if searched:
+            return Verdict(searched[0], searched[1:])
+    names = (nearest.name, *nearest.also)
+    more = (name for name in find_searched_schedules(ran, eager=True) if name not in names)
+    return replace(nearest, also=(*nearest.also, *more))
+
+
+def _find_nearest(
+    readings: Iterable[PipelineOrders],
+    plans: Plans,
+    rules: Sequence[Schedule],
+    min_directions: int,
+) -> Verdict:
+    """Return the verdict with the smallest distance of several readings of the same orders.
+
+    Args:
+        readings: Orders of a pipeline, read in several ways.
+        plans: Makes the plans of schedules.
+        rules: Schedules to try.
+        min_directions: Minimum number of directions of the plans.
+    """
+    best = Verdict()
+    for ran in readings:
+        measured = []
+        for name, planned in find_similar_plans(ran, plans, rules, min_directions):
+            distance, differences = measure_distance(ran, planned)
+            measured.append((distance, name, differences))
+        shortest = min((distance for distance, *_ in measured), default=1.0)
+        nearest = {
+            name: differences for distance, name, differences in measured if distance == shortest
+        }
+        if not nearest:
+            continue
+        # In the smallest runs, one operation elsewhere is more than the maximum distance.
+        n_off = sum(difference.count for difference in next(iter(nearest.values())))
+        is_near = shortest <= MAX_DISTANCE or n_off <= 1
+        if is_near and (best.distance is None or shortest < best.distance):
+            names = sort_by_preference(nearest)
+            best = Verdict(names[0], names[1:], shortest, nearest[names[0]])
+        if best.distance == 0:
+            break
+    return best
+
+
+def _fuse_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
+    """Return the orders with each W fused into its backward, if nearly all follow directly."""
+    in_order = map(codes.order_by_microbatch, ran.orders)
+    fused = tuple(map(codes.drop_eager_weights, in_order))
+    if measure_split(fused) > MAX_DISTANCE or measure_split(ran.orders) <= MAX_DISTANCE:
+        return ()
+    return (replace(ran, orders=fused),)
+
+
+def _split_into_replicas(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
+    """Return the orders as several replicas of fewer devices, if devices are unknown."""
+    fewer = () if ran.is_placed else range(ran.devices // 2, 0, -1)
+    return tuple(replace(ran, devices=n) for n in fewer if ran.devices % n == 0)
