@@ -23,9 +23,10 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
-from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import ToldClock
+from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Columns of operations that contain times.
 _TIMES = (

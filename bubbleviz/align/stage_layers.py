@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bubbleviz.conventions.range_names import LayerName
+from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions.convention import globs_of
+from bubbleviz.conventions.recognition import recognise
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import record
 from bubbleviz.model.texts import shell_word
@@ -65,7 +66,7 @@ def _by_names(
         except ProfileError:
             continue
         examined.append(file.path)
-        if followed := convention_file.recognise(names):
+        if followed := recognise(names):
             return "analyze", f"{file.path} names its operations as {followed[0].name}"
     if not examined:
         return "analyze", ""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bubbleviz.conventions import convention_file, kinds, name_words, range_names
 from bubbleviz.conventions.convention import globs_of
+from bubbleviz.conventions.recognition import recognised, scores_of, with_iterations
 from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
@@ -40,8 +41,8 @@ def inspect(
         if isinstance(opened, OpenOperations):
             return looks.look_over_table(opened.inspect(()))
         sample = opened.sample(("*",))
-        scores = convention_file.scores_of(sample, tuple(convention_file.built_in().values()))
-        followed = chosen or convention_file.recognised(scores)
+        scores = scores_of(sample, tuple(convention_file.built_in().values()))
+        followed = chosen or recognised(scores)
         # What names one pass alone may be half a convention, and a draft the whole.
         named = range_names.understand(list(sample), *followed).phase.tolist()
         drafted = {} if not unnamed(named) and not chosen else name_words.drafts(sample)
@@ -51,7 +52,7 @@ def inspect(
         counted = chosen or tuple(score.convention for score in scores)
         if followed and not chosen:
             named = [score.convention for score in scores if score.work + score.other]
-            counted = convention_file.with_iterations(named)
+            counted = with_iterations(named)
         globs = globs_of((*counted, *drafted.values()))
         contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
         contents = replace(contents, source=replace(contents.source, path=file))

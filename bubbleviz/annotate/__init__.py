@@ -27,14 +27,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
-from bubbleviz.annotate.ranges import (
-    Range,
-    iteration,
-    phase,
-    record,
-    record_as_environment_says,
-    step,
-)
+from bubbleviz.annotate.ranges import Range, iteration, phase, step
+from bubbleviz.annotate.switch import record, record_as_environment_says
 from bubbleviz.annotate.wrapping import Annotations
 from bubbleviz.errors import AnnotationError
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bubbleviz.annotate.distributed import numbers_in_torch
@@ -22,16 +19,13 @@ if TYPE_CHECKING:
     from bubbleviz.annotate.recorder import Recorder
 
 
-# Recorders of ranges in this process: NVTX, for Nsight Systems, PyTorch's profiler, and files.
-#
-# NVTX is called through PyTorch where it was built for GPUs, else through the package ``nvtx``
-# where it is installed. PyTorch's profiler gets a range while it records. Where both do, both get
-# it. Without a recorder, a range checks whether PyTorch's profiler is on, and calls NVTX, which
-# returns at once in a process without a tool.
-
-
 class Recorders:
-    """The recorders of this process, looked up when the first range opens after PyTorch is loaded.
+    """The recorders of this process: NVTX for Nsight Systems, PyTorch's profiler, and files.
+
+    They are looked up when the first range opens after PyTorch is loaded. NVTX is called through
+    PyTorch if PyTorch was built for GPUs, else through the package ``nvtx`` if it is installed.
+    PyTorch's profiler gets a range while it records. Without a recorder, a range checks whether
+    PyTorch's profiler is on, and calls NVTX, which returns at once in a process without a tool.
 
     PyTorch is never imported from here: a script that has not loaded it records nothing with it.
     """
@@ -137,6 +131,11 @@ def attach(recorder: Recorder | None) -> Recorder | None:
     """Give all ranges to a recorder of files, too; return the one before, which gets no more."""
     before, _recorders.recorder = _recorders.recorder, recorder
     return before
+
+
+def current_recorder() -> Recorder | None:
+    """Return the recorder of files that gets all ranges, or None if nothing is recorded."""
+    return _recorders.recorder
 
 
 def recorded_from_now(name: str) -> Callable[[], None] | None:
@@ -317,81 +316,3 @@ def step(number: int | None = None) -> Iterator[None]:
     whole = {"second_microbatch": 0, "second_chunk": 0, "second_stage": 0}
     with iteration(number), phase("FB", microbatch=0, chunk=0, stage=0, **whole):
         yield
-
-
-# Switch: what turns a recording on, in a training script or by variables of the environment.
-
-
-#: The folder; and what :func:`record` takes besides.
-FOLDER, EVERY, ITERATIONS = (
-    "BUBBLEVIZ_RECORD",
-    "BUBBLEVIZ_RECORD_EVERY",
-    "BUBBLEVIZ_RECORD_ITERATIONS",
-)
-#: Bytes that the files of a rank take at most, unless another limit is given.
-_LIMIT_BYTES = 256 << 20
-
-
-def record(
-    folder: str | os.PathLike[str],
-    *,
-    every: int = 0,
-    iterations: int = 2,
-    limit_bytes: int = _LIMIT_BYTES,
-    rank: int | None = None,
-    world_size: int | None = None,
-) -> Recorder:
-    """Record when the ranges of this process run, without a profiler: ``annotate.record("run/")``.
-
-    ``bubbleviz analyze run/`` reads the files, one a rank. A recording to the same folder that runs
-    already goes on; one to another folder ends.
-
-    Args:
-        folder: where the files are; made when the first iteration is over.
-        every: of so many iterations only some are recorded; 0 for all.
-        iterations: how many of these.
-        limit_bytes: what the files of this rank hold at most; the oldest iterations make room.
-        rank: number of this process, where neither torch.distributed nor the launcher tells it.
-        world_size: how many processes there are, likewise.
-
-    Returns:
-        The recording; ``stop()`` ends it, and so does leaving ``with`` or the process.
-
-    Raises:
-        UsageError: a number is not valid.
-    """
-    given: dict[str, Any] = {"every": every, "iterations": iterations, "limit_bytes": limit_bytes}
-    for word, number in given.items():
-        least = int(word != "every")
-        if not isinstance(number, int) or number < least:
-            raise UsageError(f"annotate.record: {word}={number!r} must be a number from {least}")
-    running = _recorders.recorder
-    if running is not None and running.active and running.folder == Path(folder):
-        return running
-    place = None if rank is None else (rank, -1 if world_size is None else world_size)
-    recorder = Recorder(
-        Path(folder), every=every, iterations=iterations, limit_bytes=limit_bytes, place=place
-    )
-    if before := attach(recorder):
-        before.stop()
-    return recorder
-
-
-def record_as_environment_says() -> None:
-    """Record where a variable of the environment names a folder; nothing is raised."""
-    folder = os.environ.get(FOLDER)
-    if not folder:
-        return
-    said: object = None
-    try:
-        every, iterations = (
-            int(os.environ.get(name, default))
-            for name, default in ((EVERY, "0"), (ITERATIONS, "2"))
-        )
-        record(folder, every=every, iterations=iterations)
-    except UsageError as error:
-        said = error
-    except ValueError as error:
-        said = f"{EVERY} and {ITERATIONS} must be numbers ({error})"
-    if said:
-        logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", said)

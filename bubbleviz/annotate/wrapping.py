@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from bubbleviz.annotate.ranges import Range, record
+from bubbleviz.annotate.ranges import Range
+from bubbleviz.annotate.switch import record
 from bubbleviz.errors import AnnotationError
 
 #: Opens around a call without a range.

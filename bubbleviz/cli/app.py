@@ -16,8 +16,11 @@ import typer
 
 from bubbleviz._version import __version__
 from bubbleviz.cli import terminal
+from bubbleviz.cli.complaints import usage_complaint
+from bubbleviz.cli.door import entered
 from bubbleviz.cli.help import spelled_out
 from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
+from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.errors import BubblevizError
 from bubbleviz.signals import interrupt, unwinding
 
@@ -200,7 +203,7 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
         interrupt()
         arguments = _meant(arguments)
         if arguments[0] not in _KNOWN and _is_path(arguments[0]):
-            arguments = terminal.entered(arguments, names)
+            arguments = entered(arguments, names)
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
@@ -227,7 +230,7 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    terminal.open_missing()
+    open_missing()
     given = sys.argv[1:] if arguments is None else arguments
     return _answer(given, PrivateNames(hidden=ANONYMOUS in given))
 
@@ -247,14 +250,14 @@ def _answer(given: list[str], names: PrivateNames) -> int:
         return terminal.complain(_NO_MEMORY, 1, names)
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
-        terminal.discard_output()
+        discard_output()
         return code
     except OSError as error:
         # Standard output that takes nothing more, as a full disk.
-        terminal.discard_output()
-        return terminal.complain(terminal.failure(error), 1, names)
+        discard_output()
+        return terminal.complain(failure(error), 1, names)
     except Exception as error:
         # Typer's complaints about the command line; versions differ in their classes.
         if not hasattr(error, "format_message"):
             raise
-        return terminal.complain(terminal.usage_complaint(error, names), 2, names)
+        return terminal.complain(usage_complaint(error, names), 2, names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli.help import flag, option
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of, style_settings
-from bubbleviz.model.pointers import millimetres
+from bubbleviz.model.paper_lengths import millimetres
 from bubbleviz.model.texts import one_line, some_of
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View

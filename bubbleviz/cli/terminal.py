@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
-import re
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
 from bubbleviz.cli.private_names import PrivateNames
+from bubbleviz.cli.streams import discard_output
 from bubbleviz.errors import BubblevizError, OutputError
-from bubbleviz.model.texts import counted, one_line, suggestion
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, Line, Span
 from bubbleviz.render.text.terminal import (
@@ -309,108 +308,3 @@ def search_bar() -> Iterator[Watch]:
     with _late_bars() as bars:
         task = bars.add_task("searching", total=1.0)
         yield lambda share: bars.update(task, completed=share)
-
-
-# Complaints about the command line: a sentence, with what was probably meant.
-
-
-#: The complaint of typer about a command, with what it suggests.
-_UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
-#: Characters of a word that is complained about.
-_LONGEST_WORD = 60
-
-
-def usage_complaint(error: Any, names: PrivateNames) -> str:
-    """Return the sentence for one of typer's exceptions: what is wrong, and where to read on.
-
-    What typer suggests for a word that it does not know may be far from it.
-    """
-    from bubbleviz.sources.paths import file_near
-
-    context = getattr(error, "ctx", None)
-    command = getattr(context, "command", None)
-    reason: str = error.format_message().rstrip(".")
-    if hasattr(error, "option_name") and hasattr(error, "possibilities"):
-        parameters = getattr(command, "params", ())
-        options = [option for p in parameters for option in (*p.opts, *p.secondary_opts)]
-        near = suggestion(error.option_name, [*options, "--help"])
-        reason = str(error.message).rstrip(".") + near
-    elif unknown := _UNKNOWN_COMMAND.match(reason):
-        # The first word is neither a command nor a path.
-        word = unknown["word"]
-        near = suggestion(word, getattr(command, "commands", ()))
-        if not near:
-            file = file_near(word)
-            near = "" if file is None else f"; did you mean {file}?"
-            names.note_paths([word, file or ""])
-        reason = f"{one_line(names.text(word), _LONGEST_WORD)!r}: no such command or file{near}"
-    place = context.command_path if context else "bubbleviz"
-    return reason if reason.endswith("?") else f"{reason}; see {place} --help"
-
-
-# Standard streams that the caller closed or that take nothing more: a sentence, no traceback.
-
-
-def open_missing() -> None:
-    """Open a stand-in for each standard stream that the caller closed (``>&-``).
-
-    Without one, the next file that is opened takes the stream's number, and whatever prints writes
-    into it. Input is at its end, what is written to standard error is lost, and a write to standard
-    output fails as it would have.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The lowest free number is this one: those below it are open by now.
-            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # open to the end
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # as above
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # as above
-
-
-def discard_output(stream: TextIO | None = None) -> None:
-    """Drop what a stream still holds; the interpreter would try to write it at its end.
-
-    Args:
-        stream: standard output if None.
-    """
-    try:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, (stream or sys.stdout).fileno())
-        os.close(devnull)
-    except (OSError, ValueError):  # a stream in memory, or one that is closed
-        return
-
-
-def failure(error: OSError) -> str:
-    """Return the sentence for an operating system's error while a command ran."""
-    if error.errno == errno.EBADF:
-        return "standard output is closed; redirect it to a file or to /dev/null"
-    return f"stopped ({error.strerror or error}); fix that and run again"
-
-
-# The door: a path in place of a command runs the command that fits what the files hold.
-
-
-def entered(arguments: Sequence[str], names: PrivateNames) -> list[str]:
-    """Return arguments that begin with paths behind the command that fits these, and say which.
-
-    Raises:
-        InputError: a path leads to nothing that can be read.
-    """
-    from bubbleviz.analyses.first_look import first_look
-
-    first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
-    names.note_paths(arguments[:first_option])
-    if any(word.partition("=")[0] == "--convention" for word in arguments):
-        command, reason = "analyze", "--convention says how operations are named"
-    else:
-        with progress_bars() as bars:
-            command, reason = first_look(arguments[:first_option], bars)
-    if reason and not {"-q", "--quiet"} & {*arguments}:
-        complain(f"{command}, since {reason}", 0, names)
-    return [command, *arguments]

@@ -12,8 +12,9 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of, heads, sorted_rows
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
+from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING, run_kind
 
 FORWARDS = (Phase.F, Phase.FB)
 BACKWARDS = (Phase.B, Phase.BW)

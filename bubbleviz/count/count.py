@@ -21,8 +21,9 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.model.phase_masks import INFERENCE, TRAINING, among
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
+from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.window import Window
 
 #: Minimum wait for a recording that is excluded, as a fraction of the median iteration length.

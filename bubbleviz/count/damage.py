@@ -13,8 +13,9 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phase_masks import EVALUATION, among
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.run_kinds import EVALUATION
 
 #: Minimum share of unknown time in an averaged iteration that marks the ratio.
 _NOTICEABLE = 0.01

@@ -8,10 +8,11 @@ import numpy as np
 
 from bubbleviz.align.run import RunHints, merge
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import extended_kinds, with_iterations
+from bubbleviz.conventions.convention_file import extended_kinds
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.conventions.name_words import drafts
 from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.count.count import count
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial

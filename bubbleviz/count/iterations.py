@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bubbleviz.count.rank_iterations import RankIterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import Column, Kind, Records, attributes, values
-from bubbleviz.model.phase_masks import EVALUATION
+from bubbleviz.model.run_kinds import EVALUATION
 
 
 @dataclass(frozen=True)

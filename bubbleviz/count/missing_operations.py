@@ -20,8 +20,9 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_slices import RankSlice, slices_of, stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, heads
-from bubbleviz.model.phase_masks import TRAINING, among
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.run_kinds import TRAINING
 
 
 def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:

@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.phase_masks import INFERENCE
+from bubbleviz.model.run_kinds import INFERENCE
 
 
 class CountedWork(Enum):
@@ -99,7 +99,7 @@ class RatioDefinition:
     forward_words: str = ""
 
     def words_for(self, kind: str) -> str:
-        """Return the words for a kind of run (:func:`~bubbleviz.model.phase_masks.run_kind`)."""
+        """Return the words for a kind of run (:func:`~bubbleviz.model.run_kinds.run_kind`)."""
         return self.forward_words if kind == INFERENCE and self.forward_words else self.words
 
 

@@ -11,7 +11,7 @@ from bubbleviz.count import rank_iterations
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.statistics import Spread, spread
-from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING
+from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
 OVERLAP_SHARE = 0.01

@@ -26,6 +26,7 @@ from bubbleviz.explain.communication_times import Receives
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, stretch_of
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -153,7 +154,7 @@ def _kinds_of(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey
         operations: of the run.
         stage: of each rank; -1 unknown.
     """
-    numbering, found = grouping.Numbering[KindKey](), []
+    numbering, found = Numbering[KindKey](), []
     for part in grouping.stretches(operations.rank):
         own = operations.take(part)
         keys = own.virtual_stage, stage[own.rank], own.chunk, own.phase
@@ -273,10 +274,10 @@ def phase_times_of(
     received: list[KindKey] = [
         (*key[:3], Phase.RECV_F if key[3] in (Phase.F, Phase.FB) else Phase.RECV_B) for key in kinds
     ]
-    receives = grouping.Numbering(received)
+    receives = Numbering(received)
     receive_of = receives.numbers(received).astype(kind.dtype)
     edges = [(key[0], key[3]) for key in received]
-    edge = grouping.Numbering(edges).numbers(edges).astype(kind.dtype)[kind]
+    edge = Numbering(edges).numbers(edges).astype(kind.dtype)[kind]
     moved, longest_ns = _moved(edge, waited, started)
     counted = counted_operations(operations, averaged)
 

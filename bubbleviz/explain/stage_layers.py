@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 
 from bubbleviz.align.stage_layers import StageLayers
-from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, LayerName
+from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.model.columns import Floats, Ints

@@ -32,8 +32,9 @@ from bubbleviz.model.grouping import (
     distinct,
 )
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Approximate number of operations that are explained at a time.
 MOST = 150_000

@@ -17,7 +17,7 @@ from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkedWork, ThreadRanges
 from bubbleviz.interpret.spans import is_owned_by
 from bubbleviz.model import intervals
-from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group, Payloads
+from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group
 from bubbleviz.model.columns import (
     NONE,
     Bools,
@@ -35,6 +35,7 @@ from bubbleviz.model.columns import (
 from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, numbered
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Activities
 

@@ -31,6 +31,7 @@ from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.launches import Launches, WorklessRows
 from bubbleviz.model import profile
+from bubbleviz.model.capture import outside_capture
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.intervals import group_extents, group_latest
@@ -118,7 +119,7 @@ def check_times(
         what = "kernels and copies before their launching call"
         times_ns = launched_ns[early].astype(np.int64)
         notes.append(Limitation(what, reason, count, kind, times_ns=times_ns))
-    outside = profile.outside_capture(start_ns, activities.end_ns, capture_ns)
+    outside = outside_capture(start_ns, activities.end_ns, capture_ns)
     if outside is not None and (beyond := int((outside & ~early).sum())):
         notes.append(profile.outside_limitation("kernels and copies", path, beyond, kind))
     if skewed:

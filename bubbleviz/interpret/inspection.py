@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention
-from bubbleviz.conventions.range_names import folded, understand
-from bubbleviz.model.phase_masks import INFERENCE, run_kind
+from bubbleviz.conventions.layer_names import folded
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase, unnamed
 from bubbleviz.model.profile import Contents
+from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: How many shapes of names are shown.
 _SHAPES = 20

@@ -18,6 +18,7 @@ from bubbleviz.model import grouping, intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, Table, constant, joined
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
@@ -184,7 +185,7 @@ def with_host_activities(
     """
     if len(late) == 0:
         return operations, HostActivities.none()
-    names = grouping.Numbering(operations.names)
+    names = Numbering(operations.names)
     threads, delays = grouping.distinct(late.thread), (late.since_ns, late.until_ns, late.thread)
     ranges = profile.every_range.lasting(_SHORTEST_NS, threads, *delays)
     found = [HostActivities.none()]

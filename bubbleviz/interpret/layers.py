@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz.conventions.range_names import LayerName, layer_of
+from bubbleviz.conventions.layer_names import LayerName, layer_of
 from bubbleviz.interpret.linking import LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import Numbering, groups_of, looked_up, rows_by_value
+from bubbleviz.model.grouping import groups_of, looked_up, rows_by_value
 from bubbleviz.model.intervals import group_extents, group_sum, last_before
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK

@@ -46,9 +46,10 @@ from bubbleviz.interpret.unrecorded_work import (
 )
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, marked, widened
-from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
+from bubbleviz.model.grouping import distinct, found_in, rows_by_value
 from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.model.nesting import Innermost
+from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase

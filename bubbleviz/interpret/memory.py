@@ -22,12 +22,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.conventions.range_names import LayerName
+from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.interpret.layers import LayerRanges
 from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.memory_sizes import MemoryEvents, memory_text
+from bubbleviz.model.memory_events import MemoryEvents
+from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase

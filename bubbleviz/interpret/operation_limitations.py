@@ -14,9 +14,10 @@ from bubbleviz.model.columns import Bools, Ints, marked
 from bubbleviz.model.grouping import distinct_rows, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import TRAINING, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
+from bubbleviz.model.run_kinds import TRAINING, run_kind
 
 #: A subject, a reason, and how often it applies; of none, there is no limitation.
 Candidate: TypeAlias = tuple[str, str, int]

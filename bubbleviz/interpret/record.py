@@ -11,7 +11,9 @@ import numpy as np
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
-from bubbleviz.conventions.range_names import folded, layer_globs, names_layers, understand
+from bubbleviz.conventions.layer_names import folded, layer_globs, names_layers
+from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
@@ -223,8 +225,8 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
         # Most profiles have no ranges of layers.
         layers = names_layers(sampled)
     further = (*OPERATION_GLOBS, *(layer_globs() if layers else ()))
-    for conventions in (chosen,) if chosen else convention_file.rounds(candidates):
-        last = convention_file.with_iterations(conventions)
+    for conventions in (chosen,) if chosen else rounds(candidates):
+        last = with_iterations(conventions)
         profile = file.read((*globs_of(last), *further))
         with step("understand names") as rows:
             names = understand(profile.ranges.names, *last)
@@ -265,10 +267,10 @@ def _recognise_conventions(
         known: Conventions to choose from.
         names: Number of occurrences of each name in the small sample.
     """
-    scores = convention_file.scores_of(names, known)
+    scores = scores_of(names, known)
     if max(score.whole for score in scores) < _ENOUGH:
-        scores = convention_file.scores_of(file.sample(globs_of(known)), known)
-    return convention_file.recognised(scores)
+        scores = scores_of(file.sample(globs_of(known)), known)
+    return recognised(scores)
 
 
 def _suggest_commands(file: OpenFile, path: str) -> str:

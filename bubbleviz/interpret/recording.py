@@ -26,8 +26,8 @@ from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as model
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.model.grouping import numbered_together
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.numbering import numbered_together
 from bubbleviz.model.operation_table import ToldPlace
 from bubbleviz.model.profile import Device, Source
 

@@ -20,14 +20,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.conventions.convention_file import built_in, with_iterations
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.host_activities import HOST, ActivityList
-from bubbleviz.conventions.range_names import bare_name, folded, understand
+from bubbleviz.conventions.layer_names import folded
+from bubbleviz.conventions.range_names import bare_name, understand
+from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.conventions.toml_files import UNCOMPILED, ambiguity_of, compile_pattern
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import Numbering, distinct, groups_of, rows_by_value
+from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
 from bubbleviz.model.nesting import disjoint_layers
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.model.texts import matches_whole
 

@@ -29,6 +29,7 @@ from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -399,11 +400,9 @@ def _kind(text: str) -> str:
     return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
 
 
-def _numbered_texts(
-    texts: grouping.CodedTexts, name: Callable[[str], str]
-) -> tuple[Ints, Sequence[str]]:
+def _numbered_texts(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
     """Return the number of each row's name, and the names; -1 for none."""
-    numbers: grouping.Numbering[str] = grouping.Numbering()
+    numbers: Numbering[str] = Numbering()
     places = numbers.numbers(map(name, texts.texts))
     return np.append(places, NONE)[texts.code], numbers.values
 

@@ -17,7 +17,7 @@ import numpy as np
 from arro3.core import Array, ChunkedArray, DataType, Table
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import CodedTexts
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.texts import listed
 
 if TYPE_CHECKING:  # the analysis of most runs shows no table this way

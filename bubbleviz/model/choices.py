@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.pointers import millimetres
+from bubbleviz.model.paper_lengths import millimetres
 from bubbleviz.model.texts import suggestion
 
 #: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.columns import Ints, Table
 
 _FORM = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?:([kKmMgGtT]i?)?([bB]))?\s*\Z", re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -86,27 +85,3 @@ def parse_bytes(text: str, option: str) -> float:
     if size is None or not size.in_bytes:
         raise UsageError(f"{option} {text}: no amount of bytes; give one with its unit, as 80GB")
     return size.amount
-
-
-# Memory events: what was allocated and freed on devices, and when.
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MemoryEvents(Table):
-    """Allocations and frees of device memory, in the order of the file.
-
-    Attributes:
-        time_ns: when the host asked for it, on the profile's clock.
-        thread: that asked, as :mod:`bubbleviz.model.profile` numbers it.
-        device: device number as the process sees it.
-        address: of the memory.
-        change: bytes allocated, or less than 0: freed.
-        total: bytes that are allocated on the device after it; -1 unknown.
-    """
-
-    time_ns: Ints
-    thread: Ints
-    device: Ints
-    address: Ints
-    change: Ints
-    total: Ints

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.profile import Source, ToldClock
+from bubbleviz.model.told_collectives import ToldCollectives
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.model.arrow import NO_INSTANT, ArrowTable, Column, column_of
 from bubbleviz.model.columns import NONE, Ints, Table, constant
-from bubbleviz.model.grouping import CodedTexts
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import Phase
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from bubbleviz.model.columns import Bools, Codes, Ints, marked
-from bubbleviz.model.phases import BACKWARD, Phase
+from bubbleviz.model.phases import Phase
 
 
 def among(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
@@ -31,26 +31,3 @@ _FEW = 1024
 def any_among(phase: Ints | Codes, phases: Iterable[Phase]) -> bool:
     """Return whether any value of a column is one of some phases; mostly a first one is."""
     return bool(among(phase[:_FEW], phases).any() or among(phase, phases).any())
-
-
-# The kind of a run: whether it trains, or only goes forward, as serving and evaluation do.
-
-
-TRAINING = "training"
-INFERENCE = "inference"
-#: An iteration of a run that trains, which only goes forward.
-EVALUATION = "evaluation"
-#: What no run has that only goes forward, its communication included.
-_OF_TRAINING = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
-
-
-def run_kind(phase: Ints) -> str:
-    """Return the kind of a run: ``"training"`` or ``"inference"``.
-
-    A run without any forward counts as training: nothing shows that it serves.
-
-    Args:
-        phase: of all its operations.
-    """
-    trains = any_among(phase, _OF_TRAINING)
-    return INFERENCE if not trains and (phase == Phase.F).any() else TRAINING

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.picture import picture

@@ -21,7 +21,7 @@ from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.explain.changes import replay_planned_order
 from bubbleviz.explain.diagnosis.findings import mean_saving
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.phase_masks import INFERENCE
+from bubbleviz.model.run_kinds import INFERENCE
 from bubbleviz.report.restrictions import (
     MAYBE_INCOMPLETE,
     RANKS_MISSING,

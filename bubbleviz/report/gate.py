@@ -31,7 +31,7 @@ from bubbleviz.report.ratio_summary import (
 from bubbleviz.report.restrictions import find_no_pipeline, read_restrictions
 
 if TYPE_CHECKING:
-    from bubbleviz.model.limitations import Restriction
+    from bubbleviz.model.restrictions import Restriction
 
 #: A limit: a number, an exponent of ten unless the number is 1, and a unit.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.grouping import CodedTexts, coded_texts
+from bubbleviz.model.numbering import CodedTexts, coded_texts
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalised, listed, rank_name
 from bubbleviz.report.report import Report

@@ -20,9 +20,10 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.model.arrow import Columns, column_of, table_of
 from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.grouping import CodedTexts, sorted_rows
+from bubbleviz.model.grouping import sorted_rows
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_rank
 from bubbleviz.model.texts import inert
 from bubbleviz.report.report import Report

@@ -42,14 +42,11 @@ from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.limitations import (
-    Limitation,
-    LimitationKind,
-    Restriction,
-    gathered,
-)
-from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, any_among
+from bubbleviz.model.limitations import Limitation, LimitationKind, gathered
+from bubbleviz.model.phase_masks import any_among
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
+from bubbleviz.model.restrictions import Restriction
+from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 from bubbleviz.model.texts import counted, listed, some_of
 from bubbleviz.report.kernel_time import NOTICEABLE, KernelTime
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out

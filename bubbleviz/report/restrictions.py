@@ -10,13 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bubbleviz.explain.recognition import reasons
-from bubbleviz.model.limitations import (
-    LEFT_OUT,
-    Limitation,
-    LimitationKind,
-    Restriction,
-    no_pipeline,
-)
+from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
+from bubbleviz.model.restrictions import Restriction, no_pipeline
 from bubbleviz.model.texts import one_line
 
 if TYPE_CHECKING:

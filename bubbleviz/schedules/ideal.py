@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model import limitations, texts
+from bubbleviz.model import texts
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
 from bubbleviz.schedules.communication.deadlocks import makespan_of
@@ -57,7 +58,7 @@ class Ideal:
     peak_activations: tuple[float, ...]
     memory: Memory
     peak_memory: tuple[float, ...]
-    restrictions: tuple[limitations.Restriction, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()
     carried_ms: float | None = None
 
     @property
@@ -98,7 +99,7 @@ class Estimate:
     chunks: int
     cost_ms: float
     stage_ratio: float | None
-    restrictions: tuple[limitations.Restriction, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()
 
     @property
     def bubble_ratio(self) -> float | None:

@@ -10,12 +10,8 @@ import numpy.typing as npt
 
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, widened
-from bubbleviz.model.grouping import (
-    BlockNumbering,
-    groups_of,
-    in_groups,
-    places_in,
-)
+from bubbleviz.model.grouping import groups_of, in_groups, places_in
+from bubbleviz.model.numbering import BlockNumbering
 
 
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:

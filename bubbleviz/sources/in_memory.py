@@ -14,14 +14,9 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
-from bubbleviz.model.grouping import (
-    Numbering,
-    distinct,
-    found_in,
-    groups_of,
-    sorted_rows,
-)
+from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
 from bubbleviz.model.limitations import LEFT_OUT, Limitation
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.

@@ -14,12 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.model import profile as model
-from bubbleviz.model.collectives import Collectives, Synchronisation
+from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import Numbering, groups_of, numbered_together, places_in
+from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.numbering import Numbering, numbered_together
 from bubbleviz.model.profile import Profile
+from bubbleviz.model.synchronisation import Synchronisation
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.in_memory import Decoded
 

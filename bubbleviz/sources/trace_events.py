@@ -31,8 +31,8 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.limitations import DAMAGED_SHARE, Limitation, LimitationKind
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import thread_numbers

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.annotate import ranges, wrapping
-from bubbleviz.conventions.convention_file import built_in, recognise
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.recognition import recognise
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import Phase
 from tests.support.places import FAKES

@@ -20,8 +20,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz import annotate
-from bubbleviz.conventions.convention_file import built_in, recognise
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.recognition import recognise
 from bubbleviz.model.phases import Phase
 from tests.planting import plant
 from tests.planting.options import Planting

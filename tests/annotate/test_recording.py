@@ -25,8 +25,9 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.annotate import ranges, wrapping
 from bubbleviz.annotate.part_files import PARTS
 from bubbleviz.annotate.recorder import Recorder
+from bubbleviz.annotate.switch import EVERY, FOLDER
 from bubbleviz.errors import UsageError
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.sources.operations.jsonl.parts import PartReader
 from bubbleviz.sources.operations.jsonl.sessions import RecordedSession, read_session
 from tests.support.places import CHECKOUT
@@ -38,7 +39,7 @@ NAMES = ("RECV_F mb=0", "F mb=0", "BW mb=0")
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each test a process in which nothing has recorded yet, and no launcher."""
-    for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", ranges.FOLDER, ranges.EVERY):
+    for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", FOLDER, EVERY):
         monkeypatch.delenv(variable, raising=False)
     fresh = ranges.Recorders()
     monkeypatch.setattr(ranges, "_recorders", fresh)

@@ -14,7 +14,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.annotate import recorder as recorder_module
-from bubbleviz.annotate.recorder import Recorder, TimingEvents
+from bubbleviz.annotate.recorder import Recorder
+from bubbleviz.annotate.timing_events import TimingEvents
 from bubbleviz.sources.operations.jsonl.parts import RecordedOperations
 from bubbleviz.sources.operations.jsonl.sessions import RecordedSession, read_session
 from tests.planting import plant

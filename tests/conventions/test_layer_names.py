@@ -6,21 +6,19 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.conventions import range_names
 from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.layer_names import LayerName, layer_globs, layer_of, layer_tables
 
 
-@pytest.mark.parametrize(
-    "table", range_names.layer_tables(), ids=range(len(range_names.layer_tables()))
-)
+@pytest.mark.parametrize("table", layer_tables(), ids=range(len(layer_tables())))
 def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
     for name in table.get("examples", ()):
-        found = range_names.layer_of(name)
+        found = layer_of(name)
         assert found is not None, name
         assert found.kind == table["kind"], name
-        assert fitting(range_names.layer_globs(), [name]) == [True]
+        assert fitting(layer_globs(), [name]) == [True]
     for name in table.get("counter_examples", ()):
-        found = range_names.layer_of(name)
+        found = layer_of(name)
         assert found is None or found.kind != table["kind"], name
 
 
@@ -33,10 +31,10 @@ def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, 
     ],
 )  # fmt: skip
 def test_a_layer_has_its_number(name: str, number: int) -> None:
-    assert range_names.layer_of(name) == range_names.LayerName("layer", number)
+    assert layer_of(name) == LayerName("layer", number)
 
 
 def test_names_that_are_none() -> None:
-    assert range_names.layer_of("") is None
-    assert range_names.layer_of("layers." + "9" * 400) is None
-    assert range_names.layer_of("F0.0.0") is None
+    assert layer_of("") is None
+    assert layer_of("layers." + "9" * 400) is None
+    assert layer_of("F0.0.0") is None

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.model.phase_masks import run_kind
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.run_kinds import run_kind
 from bubbleviz.render import json_document
 from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.view import View

@@ -12,7 +12,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.interpret.memory import limitations_of_memory, memory_use
-from bubbleviz.model.memory_sizes import MemoryEvents
+from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from tests.support.pytorch import python_with_torch

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bubbleviz.model.columns import Codes, Ints, Table, compacted, constant, joined
-from bubbleviz.model.grouping import CodedTexts, Key, coded_texts, found_in, sorted_rows
+from bubbleviz.model.grouping import Key, found_in, sorted_rows
+from bubbleviz.model.numbering import CodedTexts, coded_texts
 from bubbleviz.native import library as native
 
 # Columns of one value, which take no memory.

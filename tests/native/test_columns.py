@@ -16,14 +16,9 @@ from bubbleviz.interpret.linking import LinkedWork, Linker
 from bubbleviz.interpret.spans import measure_times
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import (
-    BlockNumbering,
-    distinct_rows,
-    groups_of,
-    in_groups,
-    sorted_rows,
-)
+from bubbleviz.model.grouping import distinct_rows, groups_of, in_groups, sorted_rows
 from bubbleviz.model.nesting import Innermost
+from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.paper_lengths import millimetres
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.pointers import millimetres
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.panels import theory
 from bubbleviz.render.picture.picture import picture as render

@@ -19,7 +19,7 @@ from msgspec import structs
 from bubbleviz.cli.app import main
 from bubbleviz.count.statistics import spread
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.limitations import Restriction
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.compared.comparison import (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.limitations import Restriction
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import looks_saved, read_saved

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.annotate.part_files import Block, Clocks, PartFiles
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.recording_layout import LONGEST_TEXT, NONE, SUFFIX
 from bubbleviz.sources.operations.jsonl import parts
 from bubbleviz.sources.operations.jsonl.parts import PartReader, Stretch

@@ -19,7 +19,7 @@ import bubbleviz
 from bubbleviz.annotate.part_files import encode_line
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.picture import picture as render

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from bubbleviz.model.limitations import Limitation, Restriction
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.restrictions import Restriction
 
 
 class HasLimitations(Protocol):

@@ -38,8 +38,9 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Phases that run backward.
 _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)

@@ -6,6 +6,7 @@ import numpy as np
 
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import Bools, Codes, Ints
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
@@ -24,7 +25,7 @@ def orders_of(operations: Operations) -> Orders:
     kinds = grouping.groups_of(operations.phase, operations.microbatch, operations.chunk)
     # In as few bytes as they need, since whole orders are compared.
     codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
-    numbers: grouping.Numbering[bytes] = grouping.Numbering()
+    numbers: Numbering[bytes] = Numbering()
     parts = [
         _orders_in(operations.take(rows), codes[rows], numbers)
         for rows in grouping.stretches(operations.rank)
@@ -41,7 +42,7 @@ def orders_of(operations: Operations) -> Orders:
 
 
 def _orders_in(
-    operations: Operations, codes: Codes, numbers: grouping.Numbering[bytes]
+    operations: Operations, codes: Codes, numbers: Numbering[bytes]
 ) -> tuple[Ints, Ints, Ints]:
     """Return how often each rank of a stretch ran which order.
 

@@ -38,7 +38,7 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import INFERENCE, run_kind
+from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Maximum number of last ranks that may be missing unnoticed by numbers: the GPUs of a server.
 _MAX_LAST_MISSING = 8

@@ -35,7 +35,8 @@ from bubbleviz.explain.idle import (
     merge_pieces,
 )
 from bubbleviz.model.columns import NONE, Ints, constant, joined
-from bubbleviz.model.grouping import Numbering, found_in, sorted_rows
+from bubbleviz.model.grouping import found_in, sorted_rows
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities
 
 

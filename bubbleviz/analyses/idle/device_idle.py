@@ -22,7 +22,8 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
-from bubbleviz.model.grouping import Numbering, distinct
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, pid_of
 from bubbleviz.model.texts import printed_part
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal

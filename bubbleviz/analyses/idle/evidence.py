@@ -16,13 +16,15 @@ from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret import communication, linking, start_skew
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
-from bubbleviz.model import collectives, intervals
+from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import Numbering, distinct, found_in, without
+from bubbleviz.model.grouping import distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Calls, Profile, Ranges
+from bubbleviz.model.synchronisation import EventRecords, Synchronisation
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import no_ranges
 
@@ -169,7 +171,7 @@ def _find_evidence(
     linked: linking.LinkedProfile,
     devices: Sequence[Device],
     options: IdleOptions,
-    found: collectives.Synchronisation | None = None,
+    found: Synchronisation | None = None,
 ) -> Evidence:
     """Return the evidence for the idle time of devices.
 
@@ -189,7 +191,7 @@ def _find_evidence(
         idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
     after = np.concatenate([device.long_gaps.after for device in devices])
     launching = distinct(call[after].astype(np.int64))
-    records = found.records if found else collectives.EventRecords.none()
+    records = found.records if found else EventRecords.none()
     calls, made, shortest_ns = host.gap_calls_of(
         profile, launching[launching != NONE], idle, records
     )

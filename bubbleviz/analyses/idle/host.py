@@ -23,10 +23,11 @@ from bubbleviz.conventions import range_names
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
-from bubbleviz.model.collectives import EventRecords
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
-from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up, places_in
+from bubbleviz.model.grouping import distinct, found_in, looked_up, places_in
 from bubbleviz.model.nesting import Innermost
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.synchronisation import EventRecords
 from bubbleviz.sources.in_memory import no_calls
 
 #: Minimum length of a call or range; shorter ones count as part of what is around them.

@@ -14,7 +14,8 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, constant, joined
-from bubbleviz.model.grouping import Numbering, found_in, groups_of
+from bubbleviz.model.grouping import found_in, groups_of
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import printed_part
 from bubbleviz.report.idle_summary import ProvedWait

@@ -13,7 +13,8 @@ from bubbleviz.conventions.host_activities import UNRECORDED
 from bubbleviz.explain.idle import IdleIntervals, merge_pieces
 from bubbleviz.explain.slowness import score_by_fastest
 from bubbleviz.model.columns import Floats, Ints
-from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
+from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, ProvedWait, WorkTotal
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 

@@ -23,10 +23,10 @@ from bubbleviz.analyses.idle.gaps import LATENCY_NS
 from bubbleviz.conventions import host_activities
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import intervals, limitations
-from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
+from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 
 #: Earlier than any time in a profile: the time of completion is unknown.
 NEVER = -(1 << 62)

@@ -10,7 +10,7 @@ from bubbleviz.align.run import RunHints, merge
 from bubbleviz.analyses.layout import layer_table
 from bubbleviz.analyses.layout.layer_memory import allocated_by_layer, with_layer_memory
 from bubbleviz.conventions.convention_file import find_conventions
-from bubbleviz.conventions.range_names import LayerName
+from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.count.count import count
 from bubbleviz.count.iterations import typical
 from bubbleviz.errors import UsageError

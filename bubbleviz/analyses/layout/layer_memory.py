@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.align.stage_layers import stages_of_chunks
-from bubbleviz.conventions.range_names import LayerName
+from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Floats
 from bubbleviz.schedules.layout.layers import Layers, Layout

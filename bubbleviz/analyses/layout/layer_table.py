@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.range_names import LAYER, layer_of
+from bubbleviz.conventions.layer_names import LAYER, layer_of
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model import files, memory_sizes, texts
 from bubbleviz.model.columns import Floats, Ints

@@ -27,9 +27,11 @@ from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, constant
-from bubbleviz.model.grouping import distinct, groups_of, numbered_together
-from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
+from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.numbering import numbered_together
 from bubbleviz.model.profile import Source
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.report.restrictions import restrictions_of

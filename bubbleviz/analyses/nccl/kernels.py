@@ -17,7 +17,7 @@ from bubbleviz.analyses.nccl.communications import (
 )
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import Numbering, numbered_together
+from bubbleviz.model.numbering import Numbering, numbered_together
 from bubbleviz.model.profile import Activities, pid_of
 from bubbleviz.model.texts import matched_part
 from bubbleviz.sources.nccl.events import OperationKind

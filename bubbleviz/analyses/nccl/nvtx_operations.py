@@ -17,9 +17,10 @@ from bubbleviz.analyses.nccl.communications import Communications
 from bubbleviz.analyses.nccl.kernels import Kernels, family_of, list_operations
 from bubbleviz.interpret import iterations
 from bubbleviz.model import intervals
-from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up
+from bubbleviz.model.grouping import distinct, groups_of, looked_up
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.profile import Ranges, process_of
 
 #: Ranges that NCCL's interface opens.

@@ -13,6 +13,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Floats, Ints, marked
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.numbering import numbered_together
 
 _WORDS = ("max", "min", "mean", "median")
 _PERCENTILE = re.compile(r"p([0-9]{1,2}|100)")
@@ -111,7 +112,7 @@ def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Sampl
     for table in samples:
         apart.append(replace(table, device=table.device + devices))
         devices += int(table.device.max(initial=NONE)) + 1
-    return grouping.numbered_together(apart, instructions=("instruction",), modules=("module",))
+    return numbered_together(apart, instructions=("instruction",), modules=("module",))
 
 
 def costs_of(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from bubbleviz.model.columns import Ints, Table, scattered
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.numbering import Numbering
 
 #: SQLite GLOBs that let all of them through.
 GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")

@@ -20,8 +20,9 @@ import numpy as np
 from bubbleviz.analyses.pgle.range_names import _HALF, RangeKind, XlaNames
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import Numbering, distinct, found_in, places_in
+from bubbleviz.model.grouping import distinct, found_in, places_in
 from bubbleviz.model.nesting import Innermost
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from bubbleviz.analyses.plan.carried_order import carried
 from bubbleviz.errors import UsageError
-from bubbleviz.model import limitations, memory_sizes
+from bubbleviz.model import memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.run_times import memory_of_run, workload_of_run
@@ -55,7 +56,7 @@ class MeasuredRun:
     schedule: str | None
     ran: Plan | None
     ran_ns: int | None
-    restrictions: tuple[limitations.Restriction, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()
     memory: MeasuredMemory | None = None
     on_gpus: bool = False
     overlaps: bool = False

@@ -19,7 +19,7 @@ from bubbleviz.report.saved import read_pipeline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.model.limitations import Restriction
+    from bubbleviz.model.restrictions import Restriction
     from bubbleviz.report.run_times import Sizes
     from bubbleviz.report.summary import RunSummary
     from bubbleviz.schedules.choices import Choice

@@ -11,8 +11,9 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.idle import IdleIntervals, merge_pieces
 from bubbleviz.model.arrow import ArrowTable, Column, column_of
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, found_in, groups_of
+from bubbleviz.model.grouping import expanded, first_of_each, found_in, groups_of
 from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operations import HostActivities, Operations
 
 

@@ -33,8 +33,9 @@ from bubbleviz.explain.slowdown.work_order import queued_collectives, queued_tra
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scattered
 from bubbleviz.model.grouping import distinct, found_in, groups_of, heads, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
-from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.run_kinds import INFERENCE, run_kind
 from bubbleviz.schedules.timing import count_scenarios_together
 
 if TYPE_CHECKING:

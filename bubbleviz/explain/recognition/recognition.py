@@ -22,8 +22,9 @@ from bubbleviz.explain.recognition.verdicts import Verdict, judge_by_plan, judge
 from bubbleviz.model.grouping import distinct_rows
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, Rank
-from bubbleviz.model.phase_masks import INFERENCE, TRAINING, among
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.texts import counted
 from bubbleviz.schedules.plan import Plan
 

@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.arrow import known_in
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import CodedTexts
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.texts import csv_text, inert
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.operation_columns import further_columns

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import CodedTexts, distinct
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render import palette

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from bubbleviz.model.choices import style_settings
-from bubbleviz.model.pointers import millimetres
+from bubbleviz.model.paper_lengths import millimetres
 from bubbleviz.render.picture.lettering import FONT
 from bubbleviz.report.view import View
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.phase_masks import EVALUATION
 from bubbleviz.model.phases import unnamed
+from bubbleviz.model.run_kinds import EVALUATION
 from bubbleviz.model.texts import capitalised, counted, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.palette import BUBBLE_PARTS

@@ -20,7 +20,7 @@ from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import dependencies_of
 from bubbleviz.model.columns import NONE, Ints, marked
-from bubbleviz.model.grouping import CodedTexts
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.trace.tracks import Column, Process, SliceTrack, Value

@@ -22,7 +22,8 @@ import numpy as np
 
 from bubbleviz.model.collectives import Collectives, Group
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import Numbering, distinct, looked_up
+from bubbleviz.model.grouping import distinct, looked_up
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.texts import matched_part
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, either

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.memory_sizes import MemoryEvents
+from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.trace_events import MISSING, TraceFile, global_threads
 
 #: Upper bounds of bytes (70 TB) and of device numbers. Sums of many such values fit in 64 bits.

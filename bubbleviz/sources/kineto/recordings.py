@@ -25,7 +25,8 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.grouping import begins, distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.sources.kineto.events import EventRows
 from bubbleviz.sources.trace_events import ThreadName
 

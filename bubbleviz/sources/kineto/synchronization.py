@@ -21,10 +21,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import looked_up
 from bubbleviz.model.profile import UNCORRELATED, process_of
+from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, whole_number
 
 _STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import Numbering, groups_of, rows_by_value
+from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.intervals import Packing, difference, group_extents, measure_within, union
 from bubbleviz.model.limitations import DAMAGED_SHARE
+from bubbleviz.model.numbering import Numbering
 
 #: No time: event files write 0 for it, and relative times begin near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)

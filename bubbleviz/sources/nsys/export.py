@@ -25,7 +25,7 @@ import numpy as np
 from bubbleviz.conventions.globs import binds_of
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds, Schema, lacking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.memory_sizes import MemoryEvents
+from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.nsys.export import Export
 
 #: Kinds of the host's own memory: pageable, and pinned.

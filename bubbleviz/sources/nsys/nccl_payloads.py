@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.payloads import Payloads
 from bubbleviz.sources.nsys.export import Export
 
 #: Names of fields, and their columns here.

@@ -11,7 +11,8 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import Numbering, distinct, found_in
+from bubbleviz.model.grouping import distinct, found_in
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.sources.in_memory import plain_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import process_of
+from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NOTHING, table_of
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools
-from bubbleviz.model.grouping import CodedTexts
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations import cells as model

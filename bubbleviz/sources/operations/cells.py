@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import CodedTexts, Numbering, expanded
+from bubbleviz.model.grouping import expanded
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.operations import BusyIntervals
 from bubbleviz.model.texts import one_line
+from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.sources.operations.schema import (
     COLUMNS,
     MAX_TIME_NS,

@@ -19,7 +19,7 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import UnpackedFile
 from bubbleviz.sources.operations import cells as model

@@ -11,6 +11,7 @@ import numpy as np
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED, Phase
@@ -356,7 +357,7 @@ def _parse_pair(text: str) -> tuple[int, ...] | None:
 
 def _parse_texts(
     cells: Cells,
-    column: grouping.CodedTexts,
+    column: CodedTexts,
     parse: Callable[[str], tuple[int, ...] | None],
     explain: Callable[[str], str],
     n_numbers: int,

@@ -21,7 +21,8 @@ import numpy as np
 from bubbleviz.conventions.name_words import phase_in
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import CodedTexts, Numbering, groups_of, sorted_rows
+from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.cells import Cells, NumberColumn, stripped

@@ -26,8 +26,9 @@ from bubbleviz.conventions.globs import PackedNames
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.copies import Direction
-from bubbleviz.model.grouping import Groups, Numbering, distinct, found_in, groups_of
+from bubbleviz.model.grouping import Groups, distinct, found_in, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, encodable, listed
 from bubbleviz.progress import Watch

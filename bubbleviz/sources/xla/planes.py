@@ -23,16 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from bubbleviz.model.capture import beyond, capture_bounds
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
-from bubbleviz.model.grouping import (
-    Numbering,
-    begins,
-    distinct,
-    found_in,
-    groups_of,
-    sorted_rows,
-)
-from bubbleviz.model.profile import beyond, capture_bounds, possible
+from bubbleviz.model.grouping import begins, distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.profile import possible
 
 #: What the events of a line are: kernels and copies of a GPU; instructions, nested ones inside
 #: their loops; transfers that run beside instructions; executions of modules; steps of the

@@ -27,10 +27,11 @@ from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of
+from bubbleviz.model.grouping import begins, distinct, found_in, groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.nesting import Innermost
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Profile, Ranges, Source
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.recording_sets import join_recordings

@@ -22,7 +22,8 @@ import numpy as np
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined, scattered
-from bubbleviz.model.grouping import Numbering, places_in
+from bubbleviz.model.grouping import places_in
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.texts import natural_key
 from bubbleviz.sources.operations.jsonl.lines import (
     Header,

@@ -15,7 +15,7 @@ from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.model import grouping, intervals, limitations
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import CodedTexts
+from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import RECEIVING, WORK, Phase
 from bubbleviz.model.profile import Source, possible_utc

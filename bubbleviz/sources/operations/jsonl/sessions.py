@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
-from bubbleviz.model import grouping
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
@@ -147,7 +147,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         NothingToAnalyseError: The recording contains no complete iteration.
     """
     watch(0.0)
-    names: grouping.Numbering[str] = grouping.Numbering()
+    names: Numbering[str] = Numbering()
     paths = parts_of(path)
     readers = [PartReader(part, names) for part in paths]
     stretches: list[Stretch] = []

@@ -1,0 +1,52 @@
+"""Restrictions: reasons why numbers are not those of a whole pipeline. All outputs show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # limitations are made before numpy is loaded
+    pass
+from bubbleviz.model.limitations import LimitationKind
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """Why ratios, or times, are not those of a whole pipeline that was measured.
+
+    Attributes:
+        code: its name in JSON, which never changes.
+        text: its words for people, which may.
+        caveat: its clause in the methods sentence; empty where that says it otherwise.
+        of_part: whether it is only that ranks or stages are, or may be, missing, so that the ratio
+            of the others is known (``gate --allow-incomplete``).
+        no_pipeline: why ranks form no whole pipeline, so that none has a bubble; None where they
+            do.
+        kind: of the limitation that it follows from; None where another fact tells it.
+        advice: What to do about it before anything else, or "" if other advice comes first.
+        details: What the table of ``analyze -v`` that it names shows of it, or "" if none does.
+    """
+
+    code: str
+    text: str
+    caveat: str = ""
+    of_part: bool = False
+    no_pipeline: str | None = None
+    kind: LimitationKind | None = None
+    advice: str = ""
+    details: str = ""
+
+    @property
+    def advice_of_analyze(self) -> str:
+        """The advice, with the table of ``analyze -v`` that shows more."""
+        return f"{self.advice} ({self.details})" if self.details else self.advice
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """The values of a JSON document, by key."""
+        return {"code": self.code, "text": self.text}
+
+
+def no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
+    """Return why ranks form no whole pipeline; None where they do."""
+    return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)

@@ -1,0 +1,26 @@
+"""The kind of a run: training, or forward passes only, as in serving and evaluation."""
+
+from __future__ import annotations
+
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.phase_masks import any_among
+from bubbleviz.model.phases import BACKWARD, Phase
+
+TRAINING = "training"
+INFERENCE = "inference"
+#: An iteration of a run that trains, which only goes forward.
+EVALUATION = "evaluation"
+#: What no run has that only goes forward, its communication included.
+_OF_TRAINING = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
+
+
+def run_kind(phase: Ints) -> str:
+    """Return the kind of a run: ``"training"`` or ``"inference"``.
+
+    A run without any forward counts as training: nothing shows that it serves.
+
+    Args:
+        phase: of all its operations.
+    """
+    trains = any_among(phase, _OF_TRAINING)
+    return INFERENCE if not trains and (phase == Phase.F).any() else TRAINING
