@@ -14,7 +14,7 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
 from bubbleviz.count.draft_trial import is_drafted
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compare_with_plan
 from bubbleviz.explain.what_if import ask_what_if
@@ -317,6 +317,8 @@ def _pipeline_of(report: Report | RunSummary | str | Path) -> RunSummary:
         report = summary_of(report, by_rank=False, slowdown=False)
     if isinstance(report, RunSummary):
         return check_pipeline("the run", report)
+    if isinstance(report, IdleSummary):
+        raise InputError("the report is on idle time; give a report of analyze")
     return read_pipeline(str(report))
 
 

@@ -344,7 +344,7 @@ def _separate_contradicting(
     contradiction restricts the ratio in both cases.
 
     Args:
-        alignment: _Alignment with one machine per hostname.
+        alignment: The alignment with one machine per hostname.
         parts: One recording per clock of a profile.
         hints: Statements of the user about the run.
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.model.texts import one_line, suggestion
-
-if TYPE_CHECKING:
-    pass
-
 
 #: The complaint of typer about a command, with what it suggests.
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bubbleviz.cli.private_names import PrivateNames
-
-if TYPE_CHECKING:
-    pass
 from bubbleviz.cli.terminal import complain, progress_bars
 
 

@@ -168,8 +168,8 @@ class StandIns:
         """Return a copy of an object of bubbleviz with stand-ins in its attributes."""
         if fields := getattr(value, "__struct_fields__", ()):
             # Keys of mappings in a saved report are names of ratios, phases and columns.
-            values = (self.value(getattr(value, name), name, keys=False) for name in fields)
-            return type(value)(*values)
+            values = {name: self.value(getattr(value, name), name, keys=False) for name in fields}
+            return type(value)(**values)
         changed = copy.copy(value)
         for name, entry in vars(value).items():
             # The copy is new, so that a frozen dataclass may still be filled.

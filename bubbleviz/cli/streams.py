@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    pass
+from typing import TextIO
 
 
 def open_missing() -> None:

@@ -71,17 +71,17 @@ class Explanation:
         received: of each iteration, how many receives it has whose input is known.
         communication: how long receives waited, and how long their transfers took.
         phase_times: how long operations take.
-        path: critical path of the typical iteration; None where it is unknown.
+        path: Critical path of the typical iteration, or None if it is unknown.
         changes: The typical iteration under each change, or empty if they are unknown.
-        no_path_reason: why these are unknown, where nothing else in the report gives the reason;
-            else empty.
-        slowdown_source: what slowdowns over all iterations are worked out from; None in a report
-            that has none.
-        replayed_ranks: Ranks that path, changes and diagnosis are worked out of, or None for all.
-        replayed_source: the part of ``slowdown_source`` that these have; None for all of it.
-        chunk_costs: how long forwards of so many tokens take, by virtual stage; empty where no
-            name tells their tokens.
-        layout: the layers of the stages; None where they are not known.
+        no_path_reason: Reason why path and changes are unknown, or "" if they are known or another
+            part of the report gives the reason.
+        slowdown_source: Input of the slowdowns over all iterations, or None if the report has no
+            slowdowns.
+        replayed_ranks: Ranks from which path, changes and diagnosis are computed, or None for all.
+        replayed_source: The part of ``slowdown_source`` that covers these ranks, or None for all.
+        chunk_costs: Duration of forwards by number of tokens, per virtual stage. Empty if names
+            do not contain numbers of tokens.
+        layout: The layers of the stages, or None if they are unknown.
         ran: name of the schedule that ran; None where it is not known.
         period_ns: mean time from one iteration to the next, where training iterations overlap; None
             where not.

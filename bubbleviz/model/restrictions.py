@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # limitations are made before numpy is loaded
-    pass
 from bubbleviz.model.limitations import LimitationKind
 
 

@@ -361,6 +361,16 @@ class IdleSummary(Struct, frozen=True):
     limitations: list[LimitationEntry]
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the profiles, one per device."""
+        return tuple(rank.profile for rank in self.ranks)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts, one per device."""
+        return tuple(rank.host for rank in self.ranks)
+
+    @property
     def bubble_ratio(self) -> float | None:
         """Mean of the primary idle share, or None if it is unknown."""
         return self.summary.bubble_ratio[self.headline].mean

@@ -223,7 +223,7 @@ class WindowColumns(Columns, frozen=True):
 
 
 class CommunicationColumns(Columns, frozen=True):
-    """Times of communication by rank; see :class:`.phase_times.CommunicationTimes`.
+    """Times of communication by rank; see :class:`.communication_times.CommunicationTimes`.
 
     Attributes:
         wait_ns: Waiting for inputs and for other members of collectives.
@@ -325,7 +325,7 @@ class IterationEntry(Struct, frozen=True):
 
 
 class TimePart(Struct, frozen=True):
-    """A part of a bubble or of a step; see :class:`.bubbles.BubblePart`.
+    """A part of a bubble or of a step; see :class:`.bubble_parts.BubblePart`.
 
     Attributes:
         name: Cause of the idle time, or kind of work.
@@ -413,7 +413,7 @@ class Numbers(Struct, frozen=True):
 
 
 class DeviationEntry(Struct, frozen=True):
-    """An operation that is not where the schedule has it; see :class:`.recognition.Deviation`.
+    """An operation that is not where the schedule has it; see :class:`.deviations.Deviation`.
 
     Attributes:
         rank: Index of the rank.

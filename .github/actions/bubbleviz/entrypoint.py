@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from bubbleviz import BubblevizError, load
-from bubbleviz.analyses.inspection import first_look
+from bubbleviz.analyses.first_look import first_look
 from bubbleviz.report.saved import looks_saved
 
 #: Inputs that are options of ``bubbleviz gate``; each may hold several values.

@@ -123,14 +123,22 @@ class RecordingClock:
     def measured(
         label: str, aligned_by: Alignment, of: int, far_ns: Ints, drift: float = 0.0
     ) -> RecordingClock:
-        """Return a clock aligned by pairs, of which these are the distances that remain."""
+        """Return a clock that was aligned by matched pairs.
+
+        Args:
+            label: Display name.
+            aligned_by: How it was aligned.
+            of: Number of operations or kernels that could be matched.
+            far_ns: Distance of each matched pair after the alignment.
+            drift: Its drift, or 0 if no drift was fitted.
+        """
         return RecordingClock(
             label,
             aligned_by,
             matched=len(far_ns),
             of=of,
-            median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
-            largest_ns=int(far_ns.max(initial=0)),
+            median_ns=round(float(np.median(far_ns))) if len(far_ns) else None,
+            largest_ns=int(far_ns.max()) if len(far_ns) else None,
             drift_ppm=1e6 * drift if drift else None,
         )
 

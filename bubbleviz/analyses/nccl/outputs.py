@@ -112,7 +112,7 @@ def _fault(fault: hangs.Fault) -> FaultEntry:
     return FaultEntry(
         communicator=communicator_text(fault.communicator),
         name=fault.name,
-        sequence=fault.sequence,
+        sequence=None if fault.sequence == NONE else fault.sequence,
         entered=fault.entered,
         missing=fault.missing,
         undumped=fault.undumped,

@@ -66,7 +66,7 @@ class FaultEntry(Struct, frozen=True):
     Attributes:
         communicator: NCCL's hash, or the label of the group.
         name: Name of the operation.
-        sequence: Number of the operation in the communicator, or -1 if it is unknown.
+        sequence: Number of the operation in the communicator, or null if it is unknown.
         entered: Ranks of the run that entered it.
         missing: Ranks that did not enter it.
         undumped: Ranks without a dump, which may have entered it.
@@ -75,7 +75,7 @@ class FaultEntry(Struct, frozen=True):
 
     communicator: str
     name: str
-    sequence: int
+    sequence: Count | None
     entered: tuple[int, ...]
     missing: tuple[int, ...]
     undumped: tuple[int, ...]

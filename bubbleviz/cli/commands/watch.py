@@ -107,12 +107,12 @@ def watch(
                 look_after()
         stack.close()
         # The reason was printed when a file could not be read.
-        if sight is not None and not sight.trend and not _is_any_readable(sight, watcher, names):
+        if sight is not None and not sight.trend and not _are_all_readable(sight, watcher, names):
             raise typer.Exit(1)
 
 
-def _is_any_readable(sight: Sight, watcher: Watcher, names: PrivateNames) -> bool:
-    """Return whether recordings can be read, or may be later; print which ones are empty."""
+def _are_all_readable(sight: Sight, watcher: Watcher, names: PrivateNames) -> bool:
+    """Print which recordings are empty, and return whether none is empty or unreadable."""
     from bubbleviz.sources.readers import emptiness
 
     empty = watcher.empty_recordings()

@@ -76,6 +76,6 @@ class Cause(IntEnum):
         return self.name.lower()
 
 
-#: Causes that count in all of a rank's window, as does unrecorded work; warm-up and drain take the
-#: others' time before its first operation and after its last.
+#: Causes that apply in the whole window of a rank, like unrecorded work. Time with any other cause
+#: counts as warm-up before the rank's first operation, and as drain after its last.
 ALWAYS = (Cause.PROFILER, Cause.COLLECTIVE)

@@ -51,7 +51,7 @@ def _nothing() -> Ints:
 
 @dataclass(frozen=True)
 class Fault:
-    """One reason why work took longer than equal work.
+    """One reason why an iteration takes longer: slow work, or work that starts late.
 
     Attributes:
         kind: Its shape: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``, ``link``,
@@ -508,7 +508,7 @@ def launch_gaps(seen: Evidence) -> Iterator[Fault]:
         )
 
 
-#: What finds the faults of each shape.
+#: Functions that find faults, one per shape.
 SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
     slow_ranks,
     slow_stages,

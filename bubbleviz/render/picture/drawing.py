@@ -10,8 +10,8 @@ a title.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from html import escape
 from typing import Any, TypeAlias
-from xml.sax.saxutils import escape
 
 from bubbleviz.render.palette import LIGHT, Hatch
 
@@ -157,7 +157,7 @@ def write_document(
     if css:
         drawing.append_css(css)
     drawing.append_title(title)
-    drawing.append(drawsvg.Raw(f"<desc>{escape(description)}</desc>"))
+    drawing.append(drawsvg.Raw(f"<desc>{escape(description, quote=False)}</desc>"))
     for definition in definitions:
         drawing.append_def(definition)
     paper = drawsvg.Rectangle(0, 0, *size, fill=LIGHT.paper, class_="bv-paper")

@@ -33,7 +33,7 @@ from bubbleviz.report.ratio_summary import (
     ratio_of,
 )
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.summary import Average, RunSummary
+from bubbleviz.report.summary import Average
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -117,19 +117,14 @@ class Comparison:
     @property
     def paths(self) -> tuple[str, ...]:
         """Paths of all profiles that were compared."""
-        return tuple(path for run in self._pipelines for path in run.paths)
+        return tuple(path for run in self.runs for path in run.saved.paths)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Names of their hosts, and of hosts that limitations of measured reports name."""
-        saved = (host for run in self._pipelines for host in run.hosts)
+        saved = (host for run in self.runs for host in run.saved.hosts)
         measured = (host for run in self.runs if run.report for host in run.report.hosts)
         return (*saved, *measured)
-
-    @property
-    def _pipelines(self) -> tuple[RunSummary, ...]:
-        """The reports on bubbles; reports on idle time list no hosts and profiles."""
-        return tuple(run.saved for run in self.runs if isinstance(run.saved, RunSummary))
 
     def __dir__(self) -> list[str]:
         """Return the public names."""

@@ -40,7 +40,7 @@ _RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Kinds of advice that name the order of operations.
 _ORDER_KINDS = {"schedule", "order"}
 #: Kinds of advice that change the work of no stage.
-_DELAY_KINDS = {"collective", "late-start", "launch", "link", "order", "queue", "token"}
+_DELAY_KINDS = {"collective", "launch", "link", "order", "queue", "token"}
 #: Kinds of advice whose measure would be 0 without the fault. Other measures would be 1.
 _ZERO_BASED = {"launch-gaps", "order", "queue"}
 #: Kinds of advice whose measure is better if it is larger.

@@ -62,8 +62,9 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
     """Read the work of the GPUs. If streams are damaged, it is read without them.
 
     Args:
-        export: the open export.
-        call_names: those in ``StringIds`` that begin as ``WORK_CALLS`` do, by id.
+        export: The open export.
+        call_names: Names of the CUDA calls that launch work (``WORK_CALLS``), keyed by their id
+            in ``StringIds``.
 
     Raises:
         ProfileError: The export is damaged.
@@ -84,13 +85,13 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
     copies[4, is_migration] = NONE
     memsets = export.columns("gpu_work/memsets")
     memsets = np.vstack((memsets, np.full(memsets.shape[1], NONE)))
-    beside = {"copies": copies, "memsets": memsets}
+    copies_and_memsets = {"copies": copies, "memsets": memsets}
     query = "gpu_work/kernels_and_streams" if has_streams else "gpu_work/kernels"
     first, last = export.bounds("gpu_work/kernel_bounds")
     most = last - first + 1 if export.has("gpu_work/kernels") else 0
     room = min(most, export.most_rows()) + graphs.shape[1]
-    builder = ActivitiesBuilder(room + sum(table.shape[1] for table in beside.values()))
-    recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in beside.items()}}
+    builder = ActivitiesBuilder(room + sum(table.shape[1] for table in copies_and_memsets.values()))
+    recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in copies_and_memsets.items()}}
     doubtful = _doubtful(call_names, recorded)
     called = export.names_of_calls_begun(doubtful) if doubtful else None
     try:

@@ -65,7 +65,10 @@ def _nothing(export: Export, table: str) -> NothingToAnalyseError:
 
 
 def _traced_without_kernels(export: Export) -> str:
-    """Return why CUDA was traced and no kernel recorded; "" where it was not, or there are some."""
+    """Return why no kernels were recorded although CUDA was traced.
+
+    The reason is empty if kernels were recorded, or if CUDA was not traced.
+    """
     if any(export.count(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
     calls = export.count(RUNTIME) if RUNTIME in export.schema else 0
