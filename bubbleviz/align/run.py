@@ -478,7 +478,7 @@ def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
 
     Args:
         first: The first column. Equal values mostly form runs of rows.
-        *then: Further columns, mostly in ascending order within these runs.
+        then: Further columns, mostly in ascending order within these runs.
     """
     bounds = np.append(heads(first), len(first))
     begin, end = bounds[:-1], bounds[1:]

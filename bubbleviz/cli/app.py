@@ -16,8 +16,8 @@ import typer
 
 from bubbleviz._version import __version__
 from bubbleviz.cli import terminal
+from bubbleviz.cli.chosen_command import choose_command
 from bubbleviz.cli.complaints import usage_complaint
-from bubbleviz.cli.door import entered
 from bubbleviz.cli.help import spelled_out
 from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
 from bubbleviz.cli.streams import discard_output, failure, open_missing
@@ -203,7 +203,7 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
         interrupt()
         arguments = _meant(arguments)
         if arguments[0] not in _KNOWN and _is_path(arguments[0]):
-            arguments = entered(arguments, names)
+            arguments = choose_command(arguments, names)
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])

@@ -32,7 +32,7 @@ _NOTHING = None, None, None
 
 @dataclass(frozen=True, repr=False)
 class Ideal:
-    """A schedule, simulated.
+    """A named schedule, simulated with equal or given stage times.
 
     Attributes:
         plan: what each device runs.

@@ -111,7 +111,7 @@ def list_lags(workload: Workload) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The simulation of a plan with a workload, and its memory.
+    """A plan, simulated with the measured times of a workload, and its memory.
 
     Attributes:
         plan: What each device runs.

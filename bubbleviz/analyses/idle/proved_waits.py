@@ -31,7 +31,7 @@ def work_name(activities: Activities, row: int) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Waits(Table):
+class ProvedWaits(Table):
     """Waits of streams, or pieces of a device's idle time in which hosts waited, one row each.
 
     Attributes:
@@ -103,7 +103,7 @@ def _waits_of_streams(
     activities: Activities,
     waiting: Waiting,
     blocked: IdleIntervals,
-) -> Waits:
+) -> ProvedWaits:
     """Return the waits of a device's streams.
 
     Args:
@@ -119,7 +119,7 @@ def _waits_of_streams(
     rows = np.flatnonzero(is_of_device & (end_ns > start_ns))
     start_ns, end_ns = start_ns[rows], end_ns[rows]
     computing_ns = intervals.measure_within(compute, start_ns, end_ns)
-    return Waits(
+    return ProvedWaits(
         start_ns=start_ns,
         end_ns=end_ns,
         by_host=constant(0, len(rows)),
@@ -145,7 +145,7 @@ def _sum_blocked(held: HeldWork, blocked: IdleIntervals) -> Ints:
 
 def _waits_of_hosts(
     activities: Activities, host: HostEvents, idle: IdleIntervals, kinds: Kinds
-) -> Waits:
+) -> ProvedWaits:
     """Return the pieces of a device's idle time in which hosts waited for known work."""
     pieces = idle.take(idle.host_call != NONE)
     call = pieces.host_call
@@ -153,7 +153,7 @@ def _waits_of_hosts(
     count = np.zeros(len(pieces), np.int64)
     count[np.unique(call, return_index=True)[1]] = 1
     length_ns = pieces.end_ns - pieces.start_ns
-    return Waits(
+    return ProvedWaits(
         start_ns=pieces.start_ns,
         end_ns=pieces.end_ns,
         by_host=constant(1, len(pieces)),
@@ -168,7 +168,7 @@ def _waits_of_hosts(
 
 
 def _add_up_waits(
-    waits: Waits, device: Device, profile: Profile, waiting: Waiting, host: HostEvents
+    waits: ProvedWaits, device: Device, profile: Profile, waiting: Waiting, host: HostEvents
 ) -> list[ProvedWait]:
     """Add up the waits of the same stream or call for work of the same name and stream."""
     activities = profile.activities
@@ -213,7 +213,7 @@ def _add_up_waits(
     return [ProvedWait(*key, *spent) for key, spent in by_text.items()]
 
 
-def _measure_awaited(exposed: intervals.Intervals, waits: Waits, kind: str) -> int:
+def _measure_awaited(exposed: intervals.Intervals, waits: ProvedWaits, kind: str) -> int:
     """Return for how much of some exposed work streams waited.
 
     Args:

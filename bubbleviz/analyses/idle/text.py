@@ -347,7 +347,8 @@ def _waits(report: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks
         if awaited_ns:
             share = awaited_ns / report.summed(f"exposed_{name}")
             parts.append(f"{percent(share)} of exposed {what} held up launched work")
-    yield blocks.Sentence(f"proved: {', '.join(parts)}")
+    if parts:
+        yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
 
 def _example(report: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:

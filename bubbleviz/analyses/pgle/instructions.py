@@ -81,15 +81,15 @@ def measure(
     if len(rows) == 0:
         raise without_instructions(profile)
     linked = linking.link(with_added_communication(profile, kinds), profile.ranges.take(rows))
-    links, activities = linked.work, linked.profile.activities
+    linked_work, activities = linked.work, linked.profile.activities
     thunks, n_apart = thunks_of(profile.ranges, rows, names)
-    work = np.flatnonzero(links.range != NONE)
+    work = np.flatnonzero(linked_work.range != NONE)
     if len(work) == 0:
         raise NothingToAnalyseError(
             f"{path}: no instruction of XLA has GPU work; profile again with: "
             "nsys profile -t cuda,nvtx (and the whole of a step in the capture)"
         )
-    thunk = links.range[work].astype(np.int64)
+    thunk = linked_work.range[work].astype(np.int64)
     groups = groups_of(thunks.execution[thunk], activities.rank[work].astype(np.int64))
     length_ns = activities.end_ns[work] - activities.start_ns[work]
     # Copies have no name; they take the last element.
@@ -115,8 +115,10 @@ def measure(
     notes = (
         *_note_overlap(path, activities, work[counted], is_communication[counted]),
         *_note_pairs(path, n_apart),
-        *_note_graphs(path, _count_graph_launches(profile, thunks.instruction[thunk], links, work)),
-        *_note_work_without_costs(path, activities, links),
+        *_note_graphs(
+            path, _count_graph_launches(profile, thunks.instruction[thunk], linked_work, work)
+        ),
+        *_note_work_without_costs(path, activities, linked_work),
         *_note_warm_modules(path, n_warm_modules, skip),
     )
     limitations = (*linked.profile.limitations, *linked.limitations, *notes)
@@ -166,7 +168,7 @@ def _note_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
 
 
 def _count_graph_launches(
-    profile: Profile, instruction: Ints, links: linking.LinkedWork, work: Ints
+    profile: Profile, instruction: Ints, linked_work: linking.LinkedWork, work: Ints
 ) -> int:
     """Return the number of instructions that launch CUDA graphs.
 
@@ -175,11 +177,11 @@ def _count_graph_launches(
     Args:
         profile: The profile.
         instruction: Instruction of each activity in ``work``.
-        links: Ranges and calls of the activities.
+        linked_work: Range, call and rule of each activity.
         work: Activities of all executions.
     """
     _, row = np.unique(instruction, return_index=True)
-    called = distinct(links.call[work[row]])
+    called = distinct(linked_work.call[work[row]])
     calls = profile.calls.names(called[called != NONE].astype(np.int64))
     return sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
 
@@ -198,7 +200,7 @@ def _note_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
 
 
 def _note_work_without_costs(
-    path: str, activities: Activities, links: linking.LinkedWork
+    path: str, activities: Activities, linked_work: linking.LinkedWork
 ) -> Iterator[Limitation]:
     """Yield limitations for work that belongs to no instruction."""
     length_ns = activities.end_ns - activities.start_ns
@@ -206,7 +208,7 @@ def _note_work_without_costs(
         ("work outside every instruction", linking.LinkRule.OUTSIDE, "it is in no cost"),
         ("kernels without their launching call", linking.LinkRule.UNLINKED, "they are in no cost"),
     ):
-        is_left_out = links.rule == rule
+        is_left_out = linked_work.rule == rule
         count = int(is_left_out.sum())
         if count:
             reason = f"{path}: {length_ns[is_left_out].sum() / 1e6:,.3f} ms; {clause}"

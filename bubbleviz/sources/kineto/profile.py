@@ -46,7 +46,7 @@ from bubbleviz.sources.kineto.collectives import (
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
 from bubbleviz.sources.kineto.memory import read_memory
 from bubbleviz.sources.kineto.recordings import MAX_DEVICES, Recordings, find_recordings
-from bubbleviz.sources.kineto.synchronization import find_streams, read_synchronization
+from bubbleviz.sources.kineto.synchronisation import find_streams, read_synchronisation
 from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.trace_events import TraceFile, global_threads
 
@@ -318,7 +318,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         *model.impossible_times(path, dict(zip(kinds, impossible, strict=True))),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, world)
-    synchronisation = read_synchronization(collector, base_ns, calls, threads)
+    synchronisation = read_synchronisation(collector, base_ns, calls, threads)
     streams = find_streams(collector, work)
     device = trace.device
     if len(work):

@@ -31,7 +31,7 @@ _STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")
 _DEVICES = 1 << 22
 
 
-def read_synchronization(
+def read_synchronisation(
     collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
 ) -> Synchronisation | None:
     """Return the synchronization events of a trace, or None if there are none.

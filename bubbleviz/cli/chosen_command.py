@@ -1,4 +1,4 @@
-"""The door: a path instead of a command runs the command that fits the content of the files."""
+"""The choice of a command for users who give only paths, by the content of the files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.terminal import complain, progress_bars
 
 
-def entered(arguments: Sequence[str], names: PrivateNames) -> list[str]:
-    """Return arguments that begin with paths behind the command that fits these, and say which.
+def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
+    """Put the command that fits the given files before them, and print which one it is and why.
+
+    Args:
+        arguments: Command-line arguments that start with paths.
+        names: Names to hide in what is printed.
+
+    Returns:
+        The command, followed by the arguments.
 
     Raises:
-        InputError: a path leads to nothing that can be read.
+        InputError: A path leads to nothing that can be read.
     """
     from bubbleviz.analyses.first_look import first_look
 
