@@ -159,7 +159,8 @@ def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
     try:
         return msgspec_json.decode(data, type=kind)
     except _UNREADABLE as error:
-        raise _explain_no_report(path, error) from error
+        command = "idle" if kind is IdleSummary else "analyze"
+        raise _explain_no_report(path, error, command) from error
 
 
 def _check_ratios(path: str, summary: _Summary) -> _Summary:
@@ -214,8 +215,8 @@ def _explain_idle_report(path: str, idle: IdleSummary) -> InputError:
     )
 
 
-def _explain_no_report(path: str, why: object) -> InputError:
+def _explain_no_report(path: str, why: object, command: str = "analyze") -> InputError:
     return InputError(
         f"{path}: is not a bubbleviz report ({str(why)[:300]}); write one with bubbleviz "
-        "analyze -o report.json"
+        f"{command} -o report.json"
     )

@@ -107,6 +107,11 @@ class BestPlan:
         return (length - self.bound_ns) / length if length else 0.0
 
 
+def is_plannable(workload: Workload) -> bool:
+    """Return whether a workload has operations, and not more than can be planned."""
+    return 0 < 3 * workload.virtual_stages * workload.microbatches <= _MOST_OPERATIONS
+
+
 def best_plan(
     workload: Workload,
     given: Sequence[Outcome] = (),
@@ -126,10 +131,12 @@ def best_plan(
         watch: called with the share of the search that is done.
 
     Raises:
-        UsageError: there are too many operations, or the memory holds no microbatch.
+        UsageError: there are no or too many operations, or the memory holds no microbatch.
     """
     count = 3 * workload.virtual_stages * workload.microbatches
-    if count > _MOST_OPERATIONS:
+    if count < 1:
+        raise UsageError(f"{workload.microbatches} microbatches: give at least one")
+    if not is_plannable(workload):
         raise UsageError(
             f"{count:,} operations are too many to plan, at most {_MOST_OPERATIONS:,}; give fewer "
             "microbatches"

@@ -158,6 +158,27 @@ def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
     return of_saved(str(file))
 
 
+@pytest.mark.parametrize(
+    ("microbatches", "expected"),
+    [(0, "0 microbatches: give at least one"), (1 << 31, "operations are too many to plan")],
+)
+def test_numbers_of_microbatches_that_cannot_be_planned_are_refused_unless_others_are_given(
+    microbatches: int, expected: str, tmp_path: Path
+) -> None:
+    report = bubbleviz.analyze(CHECKOUT / "fixtures/1f1b")
+    values = json.decode(json_document.render(report, View()))
+    for iteration in values["iterations"]:
+        iteration["microbatches"] = microbatches
+    file = tmp_path / "report.json"
+    file.write_bytes(json.encode(values))
+
+    run = of_saved(str(file))
+
+    with pytest.raises(UsageError, match=expected):
+        plan_run(run)
+    assert plan_run(run, microbatches=8).workload.microbatches == 8
+
+
 @pytest.mark.parametrize(("name", "overlaps"), [("1f1b", False), ("zb-h2", True)])
 def test_saved_reports_are_planned_and_overlapping_iterations_said(
     name: str, overlaps: bool, tmp_path: Path

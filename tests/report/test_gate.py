@@ -260,6 +260,20 @@ def test_limits_of_times_and_baselines_of_another_form_are_refused(
     assert expected in cli.refused("gate", str(saved), *given, code=2)
 
 
+def test_damaged_reports_on_idle_time_are_to_be_written_by_idle(
+    tmp_path: Path, cli: CommandLine
+) -> None:
+    idle = tmp_path / "idle.json"
+    bubbleviz.idle(FIXTURES / "1f1b").save(idle)
+    document = json.loads(idle.read_text())
+    document["ranks"][0] = 3
+    idle.write_text(json.dumps(document))
+
+    error = cli.refused("gate", str(idle), "--max-bubble", "3%", code=1)
+
+    assert "; write one with bubbleviz idle -o report.json" in error
+
+
 # Doubts
 
 

@@ -259,6 +259,7 @@ def test_every_order_of_a_placement_stands_once_under_its_name() -> None:
     [
         (workload((0, 1), 4, limit=0.9), "holds no microbatch on device 0, which takes 1;"),
         (workload(tuple(range(8)), 10_000), "240,000 operations are too many to plan"),
+        (replace(workload((0, 1), 4), microbatches=0), "0 microbatches: give at least one"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(work: Workload, expected: str) -> None:

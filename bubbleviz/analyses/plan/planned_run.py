@@ -95,7 +95,9 @@ def _measured(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
         operations: Columns of its operations, by name; empty columns if they were not saved.
     """
     workload, name = workload_of_run(run), run.schedule_name
-    plans = known.known_plans(workload.placement, workload.microbatches)
+    plans: list[Plan] = []
+    if planning.is_plannable(workload):
+        plans = known.known_plans(workload.placement, workload.microbatches)
     ran = usual = next((plan for plan in plans if plan.name == name), None)
     typical = run.typical_iteration
     if len(operations["rank"]) and typical is not None:
