@@ -1,8 +1,8 @@
-"""A profile as it was recorded: the tables that every input format yields.
+"""A profile as recorded: the tables that the reader of every input format returns.
 
-Identifiers are those of nsys: ``thread`` is a ``globalTid`` ((host id << 48) + (pid << 24) +
+Identifiers are coded as in nsys: ``thread`` is a ``globalTid`` ((host id << 48) + (pid << 24) +
 tid), ``process`` is ``globalTid >> 24`` or ``globalPid >> 24`` (host id and pid together).
-Times are the profile's own nanoseconds.
+Times are in nanoseconds on the clock of the profile.
 """
 
 from __future__ import annotations
@@ -43,25 +43,28 @@ def tid_of(thread: int) -> int:
 
 
 def is_main(thread: int) -> bool:
-    """Tell whether it is its process's first thread (Linux gives it the process id)."""
+    """Return whether a thread is the main thread of its process; on Linux, its id is the pid."""
     return tid_of(thread) == pid_of(thread >> 24)
 
 
-#: Rows of the kernels of a profile, among the kinds of rows that can be left out.
+#: Names of kinds of rows, used when rows are left out.
 KERNELS = "kernels"
 KERNELS_AND_COPIES = "kernels and copies"
-#: How threads are named that stand for a device and are none of a host's.
+#: Name of threads that represent a device rather than a thread of the host.
 DEVICE_THREAD = "XLA on device"
-#: How copies are named by which the driver moves pages of managed memory; no call launches them.
+#: Name of copies with which the driver moves pages of managed memory. No call launches them.
 PAGE_MIGRATION = "page migration"
-#: The correlation id of what no call launched; ids have 32 bits.
+#: Correlation id of work that no call launched. Ids have 32 bits.
 UNCORRELATED = (1 << 32) - 1
-#: Times beyond this (36 years) are no times; CUPTI is known to write such rows.
+#: Maximum valid time (36 years). CUPTI is known to write rows with larger ones.
 IMPOSSIBLE_NS = 1 << 60
 
 
 def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
-    """Tell which rows have times that can be: in order, and of this age; None where all have."""
+    """Return a mask of the rows with valid times, or None if all rows have them.
+
+    Times are valid if they do not exceed ``IMPOSSIBLE_NS`` and the end is not before the start.
+    """
     ordered = end_ns >= start_ns
     inside = len(start_ns) == 0 or (
         start_ns.min() > -IMPOSSIBLE_NS and end_ns.max() < IMPOSSIBLE_NS and ordered.all()
@@ -71,18 +74,23 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
     return np.asarray(ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
 
 
-#: UTC times from the year 2116 on are damaged. Those before can be added to the times of work, and
-#: subtracted from each other, without exceeding 64 bits.
+#: Limit of valid UTC times (year 2116). Below it, sums with times of work and differences of two
+#: UTC times fit in 64 bits.
 _MAX_UTC_NS = 1 << 62
 
 
 def possible_utc(utc_ns: int | None) -> int | None:
-    """Return a UTC time in ns, or None if it is unknown or cannot be a time of a recording."""
+    """Return a UTC time in ns, or None if it is unknown or invalid."""
     return None if utc_ns is None or abs(utc_ns) >= _MAX_UTC_NS else utc_ns
 
 
 def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
-    """Return the limitations for rows of some kinds that were left out for their times, if any."""
+    """Return a limitation per kind of rows that were left out because of invalid times.
+
+    Args:
+        path: Path of the profile.
+        left_out: Number of rows left out, keyed by kind. Kinds with 0 rows get no limitation.
+    """
     reason = "they have no start, end before they start, or are years away"
     kinds = dict.fromkeys((KERNELS, KERNELS_AND_COPIES), LimitationKind.KERNELS_IMPOSSIBLE)
     how = "with impossible times"
@@ -97,6 +105,16 @@ def _left_out(
     kinds: Mapping[str, LimitationKind],
     otherwise: LimitationKind,
 ) -> tuple[Limitation, ...]:
+    """Return a limitation per kind of rows that were left out.
+
+    Args:
+        path: Path of the profile.
+        counts: Number of rows left out, keyed by kind. Kinds with 0 rows get no limitation.
+        how: Phrase after the name of the kind, such as "without timestamps".
+        reason: Reason why they are left out.
+        kinds: Kinds of limitations, keyed by kind of rows.
+        otherwise: Kind of limitation for all other kinds of rows.
+    """
     return tuple(
         Limitation(
             f"{what} {how}",
@@ -110,7 +128,12 @@ def _left_out(
 
 
 def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
-    """Return the limitations for work of some kinds that has no timestamps, if any."""
+    """Return a limitation per kind of work that was left out because it has no timestamps.
+
+    Args:
+        path: Path of the profile.
+        left_out: Number of rows left out, keyed by kind. Kinds with 0 rows get no limitation.
+    """
     reason = "start and end are 0, which stands for times that could not be collected"
     kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
     return _left_out(path, left_out, "without timestamps", reason, kinds, LimitationKind.OTHER)
@@ -119,34 +142,34 @@ def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ..
 def outside_limitation(
     what: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
 ) -> Limitation:
-    """Return the limitation for rows of some kind that lie outside the capture."""
+    """Return the limitation for rows of one kind whose times are outside the capture."""
     reason = f"{path}: they start or end far from everything else; left out"
     return Limitation(f"{what} outside the capture", reason, count, kind)
 
 
 def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
-    """Return correlation ids in 32 bits; what is none becomes ``UNCORRELATED``."""
-    # Without a sign what is below 0 is above all ids.
+    """Return correlation ids in 32 bits. Negative and too large ids become ``UNCORRELATED``."""
+    # As unsigned numbers, negative ids are larger than all valid ids.
     return np.minimum(ids.view(np.uint64), np.uint64(UNCORRELATED)).astype(np.uint32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Activities(Table):
-    """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and memsets.
+    """Work of devices, one row each: first all kernels, then copies and memsets.
 
-    In the order of the export (CUPTI_ACTIVITY_KIND_MEMCPY, _MEMSET for the latter); rank by rank,
-    where a format records them in turns.
+    nsys records them as CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY and _MEMSET. Kernels keep the order of
+    the file, and so do copies and memsets. Formats that interleave ranks are sorted by rank.
 
     Attributes:
-        start_ns: start on the device.
-        end_ns: end on the device.
-        rank: row of ``ranks``.
-        correlation_id: pairs with its launching call within the process.
-        name_id: row of ``names``; -1 for copies and memsets, but for page migrations and those that
-            only a user can know to be communication.
-        kernels: how many of the rows are kernels.
-        names: distinct demangled names.
-        ranks: distinct (process, device), in order; a device's number is the process's own.
+        start_ns: Start on the device.
+        end_ns: End on the device.
+        rank: Index into ``ranks``.
+        correlation_id: Id that the launching call of the same process shares.
+        name_id: Index into ``names``, or -1 for copies and memsets. Only page migrations, and
+            copies that users may declare to be communication, have a name.
+        kernels: Number of rows that are kernels.
+        names: Distinct demangled names.
+        ranks: Distinct pairs of process and device, sorted. Devices are numbered per process.
     """
 
     start_ns: Ints
@@ -159,13 +182,13 @@ class Activities(Table):
     ranks: Ints = field(metadata={"shared": True})
 
     def chosen(self, rows: Bools) -> Activities:
-        """Return some of the rows, the kernels among them still first."""
+        """Return the rows of a mask. Kernels stay first."""
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
     def _runs(self) -> tuple[Ints, Ints, Codes]:
-        """Return where runs of rows of one rank begin and end, and that rank.
+        """Return begin, end and rank of each run of consecutive rows of one rank.
 
-        Those of a rank mostly follow each other::
+        Most rows of a rank are consecutive::
 
             rank     0 0 0 1 1 0 0 1
             runs     ├───┤ ├─┤ ├─┤ │
@@ -174,7 +197,7 @@ class Activities(Table):
         return begin, np.append(begin, len(self))[1:], self.rank[begin]
 
     def rows_by_rank(self) -> Callable[[int], Codes]:
-        """Return what gives the rows of a rank, ascending."""
+        """Return a function that returns the rows of a rank in ascending order."""
         begin, end, owner = self._runs()
 
         def rows(rank: int) -> Codes:
@@ -202,22 +225,22 @@ class Activities(Table):
                     yield rows[positions]
 
     def counts_by_rank(self) -> Ints:
-        """Return how many rows each rank has."""
+        """Return the number of rows of each rank."""
         begin, end, owner = self._runs()
         return group_sum(owner, len(self.ranks), end - begin)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calls(Table):
-    """Some CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the export.
+    """A block of CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the file.
 
     Attributes:
-        row: number of the row, in the order of the export.
-        start_ns: when the host entered the call.
-        end_ns: when it returned.
-        thread: the calling thread.
-        correlation_id: shared with what the call launched, unique within a process.
-        impossible: how many rows of these were left out, for times that cannot be.
+        row: Row number in the file.
+        start_ns: Time at which the host entered the call.
+        end_ns: Time at which it returned.
+        thread: Calling thread.
+        correlation_id: Id that the launched work shares; unique within a process.
+        impossible: Number of calls that were left out because of invalid times.
     """
 
     row: Ints
@@ -230,12 +253,14 @@ class Calls(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Overheads(Table):
-    """When the profiler itself held a process up (PROFILER_OVERHEAD, CUPTI_ACTIVITY_KIND_OVERHEAD).
+    """Intervals in which the profiler itself stopped a process, one row each.
+
+    nsys records them as PROFILER_OVERHEAD, CUPTI as CUPTI_ACTIVITY_KIND_OVERHEAD.
 
     Attributes:
-        process: that was held up.
-        start_ns: start.
-        end_ns: end.
+        process: The stopped process.
+        start_ns: Start.
+        end_ns: End.
     """
 
     process: Ints
@@ -244,21 +269,24 @@ class Overheads(Table):
 
 
 class CallLog(Protocol):
-    """The CUDA API calls of a profile, too many to be held at once."""
+    """The CUDA API calls of a profile, which may not fit in memory at once.
+
+    Arguments named ``rows`` are distinct row numbers in ascending order.
+    """
 
     def blocks(self) -> Iterator[Calls]:
-        """Yield all that can have launched something, in the order of the export."""
+        """Yield blocks of all calls that may have launched work, in the order of the file."""
 
     def at(self, rows: Ints) -> Calls:
-        """Return the calls of some rows (distinct, ascending)."""
+        """Return the calls in the given rows."""
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the name of each call of some rows (distinct, ascending); "" where unknown."""
+        """Return the name of each call in the given rows, or "" if it is unknown."""
 
     def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call's name begins in some way.
+        """Return the given rows whose call name starts with one of ``beginnings``.
 
-        Names are those of calls that have work on a device.
+        Only names of calls that launch work on a device are supported.
         """
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
@@ -268,25 +296,25 @@ class CallLog(Protocol):
         """
 
     def containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose name contains some letters, ascending."""
+        """Return the rows of the calls whose names contain ``letters``, ascending."""
 
     def failed(self, rows: Ints) -> Bools:
-        """Tell which calls of some rows (distinct, ascending) are known to have failed."""
+        """Return a mask of the given rows whose call is known to have failed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ranges(Table):
-    """NVTX ranges that may follow a convention, in the order of the export.
+    """NVTX ranges whose names may follow a convention, one row each, in the order of the file.
 
     Attributes:
-        start_ns: when it was opened.
-        end_ns: when it was closed; the end of the capture where ``cut``.
-        thread: thread that opened it.
-        end_thread: thread that closed a start/end range; -1 unknown or the same.
-        start_end: whether it is a start/end range (no stack) rather than push/pop.
-        cut: whether it was still open when the capture ended.
-        name_id: row of ``names``.
-        names: distinct texts.
+        start_ns: Time at which the range was opened.
+        end_ns: Time at which it was closed, or the end of the capture if it is ``cut``.
+        thread: Thread that opened it.
+        end_thread: Thread that closed a start/end range, or -1 if it is unknown or the same.
+        start_end: Mask of start/end ranges. All others are push/pop ranges, which are nested.
+        cut: Mask of ranges that were still open when the capture ended.
+        name_id: Index into ``names``.
+        names: Distinct texts.
     """
 
     start_ns: Ints
@@ -327,7 +355,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as one process of the profile (None: every process) numbers it."""
+    """A GPU with the number that a process gives it; ``pid`` is None if all processes agree."""
 
     pid: int | None
     device_id: int
@@ -336,18 +364,18 @@ class Device:
     pci: str | None = None
 
 
-#: What stands for the device where only a host's own operators were recorded.
+#: Name of the device if only operators of the host were recorded.
 HOST = "host"
 
 
 @dataclass(frozen=True)
 class ToldClock:
-    """A clock that a table of operations names.
+    """A clock that a table of operations declares.
 
     Attributes:
-        name: of the clock; what has its name shares it.
-        aligned: whether its times are on the report's clock already.
-        uncertainty_ns: how far it is off then, at most; None where nothing bounds that.
+        name: Name of the clock. Rows that give the same name share it.
+        aligned: Whether its times are on the common clock already.
+        uncertainty_ns: Maximum error of an aligned clock, or None if no bound is known.
     """
 
     name: str
@@ -357,21 +385,21 @@ class ToldClock:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a profile came from.
+    """The origin of a profile.
 
     Attributes:
-        path: as given.
-        host: hostname, or the file's name where the export holds none.
-        host_known: whether ``host`` is a hostname.
-        format: name of the input format.
-        nsys_version: version of the exporter.
-        schema_version: version of the export's schema.
-        session_utc_ns: host's UTC clock at the profile's time 0.
-        session_clock_ns: host's steady clock at the profile's time 0.
-        device: what its devices are: ``GPU``, another accelerator's name, or :data:`HOST`.
-        clock: that its times are of, where that is told; None for its host's.
-        machine: id of the machine, which tells two of one hostname apart; None unknown.
-        api: of the calls that launch work.
+        path: Path as the user gave it.
+        host: Hostname, or the name of the file if it contains no hostname.
+        host_known: Whether ``host`` is a hostname.
+        format: Name of the input format.
+        nsys_version: Version of the exporter, or None if it is unknown.
+        schema_version: Version of the schema of the file, or None if it has none.
+        session_utc_ns: UTC clock of the host at time 0 of the profile, or None if unknown.
+        session_clock_ns: Steady clock of the host at time 0 of the profile, or None if unknown.
+        device: Kind of its devices: ``GPU``, the name of another accelerator, or :data:`HOST`.
+        clock: Clock that a table declares for its times, or None for the clock of the host.
+        machine: Id that distinguishes machines with the same hostname, or None if unknown.
+        api: Name of the API whose calls launch work.
     """
 
     path: str
@@ -389,15 +417,15 @@ class Source:
 
     @property
     def on_host(self) -> bool:
-        """Whether operators of the host stand for the work of devices."""
+        """Whether operators of the host represent the work of devices."""
         return self.device == HOST
 
     def place(self, device_id: int) -> str:
-        """Return a device in words: ``GPU 0``, or ``host``."""
+        """Describe a device in words: ``GPU 0``, or ``host``."""
         return HOST if self.on_host and device_id == 0 else f"{self.device} {device_id}"
 
 
-#: Reads what a profile holds of waiting, and what could not be read.
+#: Reads the recorded synchronization, or None if there is none, and what could not be read.
 SynchronisationReader: TypeAlias = Callable[
     [], tuple[Synchronisation | None, tuple[Limitation, ...]]
 ]
@@ -405,30 +433,39 @@ SynchronisationReader: TypeAlias = Callable[
 
 @dataclass(frozen=True)
 class Profile:
-    """One profile, read.
+    """The tables of one file, and their origin.
+
+    Attributes that are callables read a table when they are called, and work only while the file is
+    open. The attribute itself is None if the format cannot record that table.
 
     Attributes:
-        global_rank: number of the rank in the run, where the file says so and holds one rank.
-        world_size: how many ranks the run has, where the file says so.
-        system_calls: calls of the operating system, as ranges; None where they are not recorded.
-        launches_known: whether the calls are a host's own; else they stand for the work itself,
-            and say nothing of when it was launched.
-        collectives: what kernels of communication carry out; None where the format never tells.
-        payloads: reads what NCCL's ranges carry, and what of it could not be read, while the file
-            is open; None where the format has none.
-        payloads_described: whether the profile describes what ranges carry.
-        synchronisation: reads what the profile holds of waiting, None where that is nothing, and
-            what of it could not be read, while the file is open; None where the format has none.
-        memory: reads what was allocated and freed, None where that was not recorded; None where
-            the format has none.
+        source: Origin of the profile.
+        activities: Work of devices.
+        calls: API calls of the host.
+        ranges: Ranges whose names may follow a convention.
+        every_range: All ranges.
+        overheads: Intervals in which the profiler stopped a process.
+        threads: Named threads.
+        devices: Described devices.
+        limitations: What could not be read, and why.
+        global_rank: Number of the rank in the job, or None if the file does not contain it or
+            contains several ranks.
+        world_size: Number of ranks of the job, or None if the file does not contain it.
+        system_calls: Calls of the operating system, as ranges, or None if they are not recorded.
+        launches_known: Whether ``calls`` are calls of a host. Otherwise they represent the work
+            itself, and launch times are unknown.
+        collectives: Collectives of communication kernels, or None if the format has none.
+        payloads: Callable that returns the payloads of NCCL's ranges, and what could not be read.
+        payloads_described: Whether the profile describes the payloads of ranges.
+        synchronisation: Callable that returns the recorded synchronization, or None if there is
+            none, and what could not be read.
+        memory: Callable that returns the allocations and frees, or None if there are none.
         is_merged: Whether the file joins recordings of several processes, which may have begun at
             different times.
         process_labels: Labels of processes in a file of several recordings, keyed by process.
         streams: Callable that returns the stream of each activity, or -1 if unknown. Streams are
-            numbered per device of a process. It works only while the file is open. The attribute is
-            None if the format records no streams.
-        copies: Callable that returns the table of copies. It works only while the file is open. The
-            attribute is None if the format does not describe copies.
+            numbered per device of a process.
+        copies: Callable that returns the table of copies.
     """
 
     source: Source
@@ -462,20 +499,20 @@ class Profile:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a profile holds, for a first look at an unknown file.
+    """Counts and names of a profile, for a first look at an unknown file.
 
     Attributes:
-        source: where it came from.
-        tables: how many rows of each kind it holds; None where it lacks the table.
-        processes: that ran kernels or CUDA graphs.
-        devices: that it describes.
-        candidates: the names that pass the prefilters of conventions, and how often they occur.
-        ranges: how many rows can hold ranges, of any name.
-        missing: what stands in the way or would add to it, with what would record it.
-        readable: whether what it has is enough all the same.
-        reader: what has read it, and why not what is faster; "" where there is one way only.
-        noun: what it is, where it holds operations themselves.
-        facts: what else it says of itself, as words and what they are of.
+        source: Origin of the profile.
+        tables: Number of rows of each table, or None if the file lacks it, keyed by kind.
+        processes: Processes that ran kernels or CUDA graphs.
+        devices: Described devices.
+        candidates: Number of occurrences of each range name that a convention may match.
+        ranges: Number of rows that may be ranges of any name.
+        missing: Sentences on missing data, each with a way to record it.
+        readable: Whether the file can be analyzed nevertheless.
+        reader: The reader used, and why no faster one was used, or "" if there is only one.
+        noun: Kind of file if it contains operations instead of kernels, otherwise "".
+        facts: Further facts from the file, as pairs of name and value.
     """
 
     source: Source
