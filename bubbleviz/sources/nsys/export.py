@@ -1,11 +1,11 @@
-"""Exports: tables of nsys of which it is known what is there, wherever their columns come from.
+"""Exports of nsys: the same queries for every kind of file.
 
-Tables and columns are probed before a query runs, and views make the schemas of all years one.
-Every kind of export answers the queries, and gives the same::
+The schema is inspected before a query runs, and views hide the differences between versions of
+nsys. All kinds of exports return the same rows::
 
-    pages of an SQLite file, decoded by the compiled part  ─┐
-    SQLite, where it was not built or a page is not plain  ─┼─ Export ─ kernels, calls, ...
-    a directory of Parquet or Arrow tables                 ─┘
+    pages of an SQLite file, decoded by compiled code         ─┐
+    SQLite, without compiled code or for pages it rejects     ─┼─ Export ─ kernels, calls, ...
+    a directory of Parquet or Arrow tables                    ─┘
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 STRINGS = "StringIds"
 #: The four kinds of ranges, as parameters of queries.
 KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
-#: What SQLite keeps in any column, as Python reads it.
+#: Values other than integers that SQLite may store in a column, by their Python type.
 _TYPES = {type(None): "no value", str: "text", float: "a fraction"}
-#: The queries for the first and last row of the large tables, by the queries that are streamed.
+#: Query for the first and last row number of a large table, keyed by the query that streams it.
 BOUNDS = {
     "gpu_work/kernels": "gpu_work/kernel_bounds",
     "gpu_work/kernels_and_streams": "gpu_work/kernel_bounds",
@@ -47,38 +47,39 @@ BOUNDS = {
     "ranges/lasting": "ranges/bounds",
     "calls/all": "calls/bounds",
 }
-#: A table of fewer rows is read sooner than a thread is woken, and has opened the file for itself.
+#: Minimum number of rows of a table that is read by threads. A thread opens the file for itself.
 _SHORT = 1 << 13
-#: How many parts of columns more than threads may be read before the first of them is used.
+#: Number of parts that may be read ahead, in addition to one per thread.
 _AHEAD = 2
 
-#: Integers of some rows, shape (columns, rows), the number of the text of each, -1 for NULL, and
-#: texts by number; some may be the same.
+#: Rows with a text: integer columns, shape (columns, rows); for each row the index of its text, or
+#: -1 for NULL; and the texts, which may contain duplicates.
 Named: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 _RowsT = TypeVar("_RowsT")
 _MadeT = TypeVar("_MadeT")
-#: Reads what follows of a table: numbers of rows, and these; None where there is nothing left.
+#: Reads the next part of a table: row numbers and rows, or None at the end of the table.
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
-#: Makes something of the numbers of rows and their columns.
+#: Converts row numbers and columns to the wanted form, in the thread that reads them.
 _Make: TypeAlias = Callable[[range, Ints], Any]
-#: What threads will have read, and what they read it with.
+#: Parts that are being read: the future result, and the function that reads it.
 _Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows of a table with names are read: by name, or by thread and time.
+    """Rows of a table with names to read: selected by name, or by thread and time.
 
     Attributes:
-        kinds: codes of the four kinds of ranges, in the order of ``KINDS``.
-        globs: SQLite's GLOB patterns, of which a text must fit one.
-        text_ids: numbers of registered strings that fit, ascending.
-        threads: that opened a range, ascending.
-        shortest_ns: how long it lasts at least.
-        since_ns: starts of times, of which it should touch one: those of a thread are disjoint and
-            ascend. It must touch the span from the first to the last of all.
-        until_ns: their ends.
-        bounds: from which to below which of them are those of each thread.
+        kinds: Codes of the four kinds of ranges, in the order of ``KINDS``.
+        globs: SQLite GLOB patterns. A text must match one of them.
+        text_ids: Ids of registered strings that match, ascending.
+        threads: Threads that opened the ranges, ascending.
+        shortest_ns: Minimum duration.
+        since_ns: Starts of intervals, disjoint and ascending per thread. A range that overlaps none
+            of the intervals of its thread may be left out. A range that lies outside the span of
+            all intervals is left out.
+        until_ns: Ends of these intervals.
+        bounds: Offsets of the intervals of each thread in ``since_ns``, with the total at the end.
     """
 
     kinds: tuple[int, ...] = (0, 0, 0, 0)
@@ -114,7 +115,7 @@ def binds_of_selection(selection: Selection, first: int, last: int) -> Binds:
 
 
 def joined(parts: Sequence[Named]) -> Named:
-    """Return parts, of which there is one at least, as one."""
+    """Concatenate one or more parts."""
     if len(parts) == 1:
         return parts[0]
     every = [text for _, _, texts in parts for text in texts]
@@ -126,35 +127,35 @@ def joined(parts: Sequence[Named]) -> Named:
 
 
 def named(values: Ints, texts: Iterable[object]) -> Named:
-    """Return integers of some rows with the text of each; None for NULL."""
+    """Combine integer columns, shape (columns, rows), with the text of each row (None: NULL)."""
     numbering = Numbering[str]()
     number = [NONE if text is None else numbering.number(str(text)) for text in texts]
     return values, np.array(number, np.int64), numbering.values
 
 
 class Export(ABC):
-    """An open export of nsys; threads may ask it at the same time.
+    """An open export of nsys. Several threads may query it at the same time.
 
-    Large tables are read in parts, by threads beside the one that uses them: while a part is read
-    no Python runs for it. Parts come in the same order however many threads read::
+    Large tables are read in parts by a thread pool; compiled code and SQLite release the
+    interpreter lock meanwhile. The order of parts does not depend on the number of threads::
 
         parts            | 0 | 1 | 2 | 3 | 4 | 5 |
-        a thread reads     0       2   3
-        another one          1           4   5
-        this one waits   ──┤ 0 | 1 | 2 | 3 | ...       and works on them, or reads some itself
+        pool thread 1      0       2   3
+        pool thread 2        1           4   5
+        main thread      ──┤ 0 | 1 | 2 | 3 | ...       uses them in order, or helps to read
 
     Args:
-        path: as given.
-        schema: the columns of each table.
-        what: kind of file that it is, in words.
-        jobs: how many threads read.
-        watch: takes the share of the rows of large tables that has been read.
+        path: Path as the user gave it.
+        schema: The columns of each table.
+        what: Kind of the file in words.
+        jobs: Number of threads that read.
+        watch: Called with the fraction of rows of large tables that has been read.
 
     Raises:
-        ProfileError: the tables are not those of nsys.
+        ProfileError: The tables are not those of nsys.
     """
 
-    #: Whether parts of a table may be read in any order.
+    #: Whether the parts of a table may be read in any order.
     any_order = False
 
     def __init__(self, path: str, schema: Schema, what: str, jobs: int, watch: Watch) -> None:
@@ -172,7 +173,7 @@ class Export(ABC):
 
     @abstractmethod
     def account(self) -> str:
-        """Return what reads the large tables, as far as is known, and why where that is SQLite."""
+        """Describe how the large tables are read, as far as known, and why if it is SQLite."""
 
     @abstractmethod
     def count(self, table: str) -> int:
@@ -180,41 +181,44 @@ class Export(ABC):
 
     @abstractmethod
     def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that gives few, or any text.
+        """Return the rows of a query with few rows, or with text columns.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
 
     @abstractmethod
     def named(
         self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
     ) -> Named:
-        """Return the selected rows of a query, in stretches from a row to a row or of all.
+        """Return the selected rows of a query with their texts.
 
-        The queries are ranges/named, ranges/lasting, ranges/sample, calls/system and
-        strings/matching. Rows of ranges/sample whose text fits no pattern may be missing or not.
+        Args:
+            name: Name of the query: ranges/named, ranges/lasting, ranges/sample, calls/system or
+                strings/matching. Rows of ranges/sample that match no pattern may be included.
+            selection: Which rows to read.
+            stretches: First and last row number of each part of the table to read.
 
         Raises:
-            ProfileError: a range to be named lacks a number, or has text in its place.
+            ProfileError: A selected row has NULL or text in place of a number.
         """
 
     @abstractmethod
     def most_rows(self) -> int:
-        """Return a number of rows that no table exceeds."""
+        """Return an upper bound of the number of rows of every table."""
 
     @abstractmethod
     def _columns(self, name: str, binds: Binds) -> Ints: ...
 
     @abstractmethod
     def _parts(self, name: str, selection: Selection | None) -> Iterator[Part[Any]]:
-        """Yield what reads the parts of a table, from its beginning to its end."""
+        """Yield a function per part of a table that reads this part, in the order of the table."""
 
     def columns(self, name: str, binds: Binds | None = None) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows); none if it cannot run.
+        """Return the int64 columns of a query, shape (columns, rows); no rows if it cannot run.
 
         Raises:
-            ProfileError: the file is damaged, or holds something else than integers.
+            ProfileError: The file is damaged, or a value is not an integer.
         """
         if not self.has(name):
             return np.empty((len(query(name).columns), 0), np.int64)
@@ -247,18 +251,18 @@ class Export(ABC):
         )
 
     def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return those of some numbers of names that calls may have."""
+        """Return the given name ids, or () if no call has any of them."""
         asked: Binds = {"name_ids": json.dumps([*numbers]), "most": 1}
         return numbers if self.columns("calls/named", asked).size else ()
 
     def has(self, name: str) -> bool:
-        """Tell whether the export holds what a query needs."""
+        """Return whether the export has the tables and columns that a query needs."""
         return QUERIES.has(name, self.schema, self.views)
 
     def lacks(self, name: str) -> tuple[str, ...]:
-        """Return which tables and columns of today's exports, that a query reads, are missing.
+        """Return the missing tables and columns among those that a query reads in today's exports.
 
-        The query may run all the same, through another variant of a view.
+        The query may run nevertheless, through another variant of a view.
         """
         return lacking(QUERIES.tables_read(name), self.schema)
 
@@ -266,7 +270,7 @@ class Export(ABC):
         """Check that a query can run.
 
         Raises:
-            SchemaError: it cannot; the message names what the export lacks.
+            SchemaError: It cannot run. The message names what the export lacks.
         """
         if not self.has(name):
             raise SchemaError(
@@ -275,31 +279,31 @@ class Export(ABC):
             )
 
     def rows_if_any(self, name: str) -> list[tuple[object, ...]]:
-        """Return the rows of a small query; none where the export does not hold them."""
+        """Return the rows of a small query, or no rows if it cannot run."""
         return self.rows(name) if self.has(name) else []
 
     def value(self, name: str) -> object:
-        """Return the single value of a small query; None where the export does not hold it."""
+        """Return the single value of a small query, or None if it cannot run or has no rows."""
         rows = self.rows_if_any(name)
         return rows[0][0] if rows else None
 
     def texts(self, ids: Ints) -> dict[int, str]:
-        """Return the texts of some registered strings, by id."""
+        """Return the texts of the given registered strings, keyed by id."""
         rows = self.rows("strings/by_id", {"ids": json.dumps(ids.tolist())}) if len(ids) else ()
         return {self.number(row[0]): str(row[1]) for row in rows}
 
     def matching_strings(self, globs: tuple[str, ...]) -> Mapping[int, str]:
-        """Return the registered strings that fit a pattern, by id."""
+        """Return the registered strings that match one of the patterns, keyed by id."""
         if not globs:
             return {}
         (ids,), number, texts = self.named("strings/matching", Selection(globs=globs))
         return {i: texts[own] for i, own in zip(ids.tolist(), number.tolist(), strict=True)}
 
     def bounds(self, name: str) -> tuple[int, int]:
-        """Return the first and the last row number that a query gives, or (0, -1) without rows.
+        """Return the first and last row number of a table, or (0, -1) if it has no rows.
 
         Raises:
-            ProfileError: the last row number is below the first.
+            ProfileError: The last row number is below the first.
         """
         if name not in self._bounds:
             rows = self.rows_if_any(name)
@@ -310,17 +314,17 @@ class Export(ABC):
         return self._bounds[name]
 
     def number(self, value: object) -> int:
-        """Return a value that must be a number; SQLite keeps text in any column.
+        """Return a value as an integer; SQLite may store text in any column.
 
         Raises:
-            ProfileError: it is none.
+            ProfileError: The value is no integer.
         """
         if not isinstance(value, int):
             raise self._edited(f"holds {_TYPES.get(type(value), 'a value')} where a whole number")
         return value
 
     def _edited(self, what: str) -> ProfileError:
-        """Return the error of an export that holds something in the place of a number."""
+        """Return the error for a value that is not the expected number."""
         return ProfileError(
             f"{self.path}: {what} belongs, so it is damaged or was edited; {EXPORT_AGAIN}"
         )
@@ -329,8 +333,8 @@ class Export(ABC):
         return self._edited(f"{NVTX} holds NULL (no value) where a number")
 
     def open_pool(self) -> ThreadPoolExecutor:
-        """Return the threads, which begin to read the kernels: that needs no names of ranges."""
-        # In this order, so that of several damaged tables always the same is told of.
+        """Open the thread pool and start to read kernels, which needs no names of ranges."""
+        # The order is fixed, so that of several damaged tables the same one is always reported.
         bounds = map(self.bounds, dict.fromkeys(BOUNDS.values()))
         self._all = sum(last - first + 1 for first, last in bounds)
         pool = self._pool = ThreadPoolExecutor(self.jobs, "bubbleviz-read")
@@ -338,53 +342,54 @@ class Export(ABC):
         return pool
 
     def begin(self, name: str, make: _Make | None = None) -> None:
-        """Begin with the first parts of a query's columns, or what is made of them: for later."""
+        """Start to read the first parts of a query in the background, for :meth:`stream`."""
         if self.has(name) and (name, make) not in self._begun:
-            parts = self._made(name, make)
+            parts = self._make_parts(name, make)
             ahead = islice(parts, self.jobs + _AHEAD)
-            of_parts = deque((self._handed(name, part), part) for part in ahead)
+            of_parts = deque((self._submit(name, part), part) for part in ahead)
             self._begun[name, make] = of_parts, parts
 
     def stream(self, name: str) -> Iterator[tuple[range, Ints]]:
-        """Yield the int64 columns of a query in parts, with the numbers of rows; none if it lacks.
+        """Yield the int64 columns of a query in parts, each with its range of row numbers.
 
-        Where rows are left out, a part has fewer of them than numbers.
+        A part has fewer rows than row numbers if the query leaves rows out. Nothing is yielded if
+        the query cannot run.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
         return self._stream(name, None)
 
     def made_stream(
         self, name: str, make: Callable[[range, Ints], _MadeT]
     ) -> Iterator[tuple[range, _MadeT]]:
-        """Yield what is made of the parts of a query, where they are read; see :meth:`stream`."""
+        """Like :meth:`stream`, but yield the result of ``make`` for each part."""
         return self._stream(name, make)
 
     def _stream(self, name: str, make: _Make | None) -> Iterator[tuple[range, Any]]:
         if not self.has(name):
             return iter(())
-        begun = self._begun.pop((name, make), None) or (deque(), self._made(name, make))
-        return self._each(name, *begun, self.jobs + _AHEAD)
+        begun = self._begun.pop((name, make), None) or (deque(), self._make_parts(name, make))
+        return self._read_in_order(name, *begun, self.jobs + _AHEAD)
 
-    def _made(self, name: str, make: _Make | None) -> Iterator[Part[Any]]:
+    def _make_parts(self, name: str, make: _Make | None) -> Iterator[Part[Any]]:
         parts = self._parts(name, None)
-        return parts if make is None else (partial(_read_and_made, p, make) for p in parts)
+        return parts if make is None else (partial(_read_and_make, p, make) for p in parts)
 
     def named_stream(self, name: str, selection: Selection) -> Iterator[Named]:
-        """Yield the selected rows of all parts, in order; see :meth:`stream`."""
-        # Texts take more room than columns, and a part of them is longer.
-        parts = self._each(name, deque(), self._parts(name, selection), self.jobs + 2)
+        """Yield the selected rows of all parts in order; see :meth:`stream`."""
+        # Parts with texts are longer and take more memory than columns.
+        parts = self._read_in_order(name, deque(), self._parts(name, selection), self.jobs + 2)
         return (rows for _, rows in parts)
 
-    def _each(
+    def _read_in_order(
         self, name: str, ahead: _Ahead, parts: Iterator[Part[Any]], window: int
     ) -> Iterator[tuple[range, Any]]:
         try:
             while True:
                 more = islice(parts, window - len(ahead))
-                ahead.extend((self._handed(name, part), part) for part in more)
-                self._help(ahead)
+                ahead.extend((self._submit(name, part), part) for part in more)
+                self._read_unstarted_parts(ahead)
                 part = ahead.popleft()[0].result() if ahead else None
                 if part is None:
                     return
@@ -395,17 +400,17 @@ class Export(ABC):
             for future, _ in ahead:
                 future.cancel()
 
-    def _help(self, ahead: _Ahead) -> None:
-        """Read parts that no thread has begun with, as long as the first one is not there."""
+    def _read_unstarted_parts(self, ahead: _Ahead) -> None:
+        """Read parts that no thread has started, until the first part is available."""
         while self.any_order and ahead and not ahead[0][0].done():
             waiting = (place for place, (future, _) in enumerate(ahead) if future.cancel())
             place = next(waiting, None)
             if place is None:
                 return
-            ahead[place] = _done(ahead[place][1]), ahead[place][1]
+            ahead[place] = _read_now(ahead[place][1]), ahead[place][1]
 
-    def _handed(self, name: str, part: Callable[[], Any]) -> Future[Any]:
-        """Hand a part to a thread; where the table is short, or no thread starts, read it here."""
+    def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
+        """Submit a part to the pool, or read it now if the table is short or no thread starts."""
         first, last = self.bounds(BOUNDS[name])
         if last - first >= _SHORT and self._pool:
             try:
@@ -413,20 +418,20 @@ class Export(ABC):
             except RuntimeError:
                 # Parts that follow one another must not be read by a thread that starts later.
                 self._pool = None
-        return _done(part)
+        return _read_now(part)
 
     def names_of_calls_begun(self, numbers: Sequence[int]) -> Future[Sequence[int]]:
-        """Begin to find the names of calls: for later."""
-        return self._handed("calls/all", partial(self.names_of_calls, numbers))
+        """Start :meth:`names_of_calls` in the background."""
+        return self._submit("calls/all", partial(self.names_of_calls, numbers))
 
 
-def _read_and_made(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:
+def _read_and_make(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:
     read = part()
     return None if read is None else (read[0], make(*read))
 
 
-def _done(part: Callable[[], Any]) -> Future[Any]:
-    """Read a part here."""
+def _read_now(part: Callable[[], Any]) -> Future[Any]:
+    """Read a part in this thread, and return the result as a finished future."""
     done: Future[Any] = Future()
     try:
         done.set_result(part())
