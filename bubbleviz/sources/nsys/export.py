@@ -50,7 +50,7 @@ BOUNDS = {
 #: Minimum number of rows of a table that is read by threads. A thread opens the file for itself.
 _SHORT = 1 << 13
 #: Number of parts that may be read ahead, in addition to one per thread.
-_AHEAD = 2
+_AHEAD = 4
 
 #: Rows with a text: integer columns, shape (columns, rows); for each row the index of its text, or
 #: -1 for NULL; and the texts, which may contain duplicates.

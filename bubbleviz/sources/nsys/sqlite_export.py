@@ -27,8 +27,8 @@ from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColu
 
 #: Name of the row number in queries. A column of this name would hide it.
 _ROW_NUMBER = "_rowid_"
-#: Rows of a part. Reading them takes about 10 ms, and their columns fit into the cache.
-ROWS = 1 << 16
+#: Rows of a part. Reading them takes about 10 ms; with more, memory grows and threads wait longer.
+ROWS = 1 << 17
 #: Rows of a part with names. Each part looks up the selected strings again.
 _NAMED_ROWS = 1 << 18
 #: Maximum number of pages of strings that one call searches. It takes about 20 ms, and only then is
