@@ -88,10 +88,7 @@ def summary_of(
         first=[_step(advised, step) for step in advised.first],
         then=[advised.listed.index(advice) for advice in advised.further],
         advice=list(write_all_advice(report)),
-        restrictions=[
-            summary.RestrictionEntry(restriction.code, restriction.text)
-            for restriction in report.restrictions
-        ],
+        restrictions=summary.RestrictionEntry.list_of(report.restrictions),
         typical_iteration=None if typical is None else typical.index,
         iterations_overlap=explanation.period_ns is not None,
         iterations=[
@@ -115,10 +112,7 @@ def summary_of(
         slowdown=None if slowdowns is None else _slowdown(slowdowns, report.slowness),
         coverage=list(report.coverage),
         unattributed_kernels=list(report.unattributed_kernels),
-        limitations=[
-            summary.LimitationEntry(limitation.what, limitation.reason, limitation.count)
-            for limitation in report.limitations
-        ],
+        limitations=summary.LimitationEntry.list_of(report.limitations),
         methods=methods(report),
         timeline=_saved_timeline(timeline_of(report)) if has_timeline else None,
     )

@@ -14,7 +14,9 @@ from msgspec import Meta, Struct, to_builtins
 from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import counted, percent
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
 from bubbleviz.report.promise import format_saving
@@ -175,6 +177,11 @@ class RestrictionEntry(Struct, frozen=True):
 
     code: str = ""
     text: str = ""
+
+    @classmethod
+    def list_of(cls, restrictions: Iterable[Restriction]) -> list[RestrictionEntry]:
+        """Return the entries of restrictions, in their order."""
+        return [cls(restriction.code, restriction.text) for restriction in restrictions]
 
 
 class Columns(Struct, frozen=True):
@@ -813,6 +820,11 @@ class LimitationEntry(Struct, frozen=True):
     what: str
     reason: str
     count: int
+
+    @classmethod
+    def list_of(cls, limitations: Iterable[Limitation]) -> list[LimitationEntry]:
+        """Return the entries of limitations, in their order."""
+        return [cls(note.what, note.reason, note.count) for note in limitations]
 
 
 class SavedTimeline(Struct, frozen=True):

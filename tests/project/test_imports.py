@@ -12,19 +12,12 @@ from tests.support.command_line import started
 from tests.support.places import CHECKOUT
 
 PACKAGE = CHECKOUT / "bubbleviz"
-#: Packages that take long to import or are optional extras; functions that need one import it.
-HEAVY = {
-    "adbc_driver_manager",
-    "adbc_driver_sqlite",
-    "drawsvg",
-    "intervaltree",
-    "scipy",
-    "sqlalchemy",
+#: Packages of optional extras, without which everything else works.
+EXTRAS = (
     "dask",
     "distributed",
     "duckdb",
     "mcp",
-    "mcp_types",
     "mlflow",
     "prometheus_client",
     "pyarrow",
@@ -34,6 +27,17 @@ HEAVY = {
     "typst",
     "vl_convert",
     "wandb",
+)
+#: Packages that take long to import or are optional extras; functions that need one import it.
+HEAVY = {
+    "adbc_driver_manager",
+    "adbc_driver_sqlite",
+    "drawsvg",
+    "intervaltree",
+    "scipy",
+    "sqlalchemy",
+    *EXTRAS,
+    "mcp_types",
 }
 #: Modules that import duckdb at their beginning.
 IMPORTING_HEAVY = ("bubbleviz.sources.nsys.columnar_export",)
@@ -82,22 +86,6 @@ def test_functions_of_the_library_import_only_what_is_heavy(path: Path) -> None:
     ] == []
 
 
-#: Packages of optional extras, without which everything else works.
-EXTRAS = (
-    "dask",
-    "distributed",
-    "duckdb",
-    "mcp",
-    "mlflow",
-    "prometheus_client",
-    "pyarrow",
-    "pydantic",
-    "tensorboard",
-    "torch",
-    "typst",
-    "vl_convert",
-    "wandb",
-)
 #: Hides the extras from a process, which then runs a command.
 WITHOUT_EXTRAS = f"""
 import sys

@@ -64,7 +64,7 @@ def summary_of_idle(report: IdleMeasurement, top: int = 0) -> IdleSummary:
         headline=headline,
         iterations=(),
         summary=numbers,
-        restrictions=[RestrictionEntry(**entry.entry) for entry in report.restrictions],
+        restrictions=RestrictionEntry.list_of(report.restrictions),
         definitions=DEFINITIONS,
         shortest_ns=report.shortest_ns,
         window=report.window,
@@ -83,9 +83,7 @@ def summary_of_idle(report: IdleMeasurement, top: int = 0) -> IdleSummary:
             _rank(index, rank, score, _longest_gaps(rank, report.shortest_ns, top))
             for index, (rank, score) in enumerate(ranks)
         ],
-        limitations=[
-            LimitationEntry(note.what, note.reason, note.count) for note in report.limitations
-        ],
+        limitations=LimitationEntry.list_of(report.limitations),
     )
 
 

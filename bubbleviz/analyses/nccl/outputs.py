@@ -89,11 +89,8 @@ def summary_of(communication: Communication) -> NcclSummary:
         waited_for=hangs.late_ranks(communication.operations),
         totals=[_total(total) for total in find_totals(communication)],
         definitions=DEFINITIONS,
-        restrictions=[RestrictionEntry(**entry.entry) for entry in communication.restrictions],
-        limitations=[
-            LimitationEntry(note.what, note.reason, note.count)
-            for note in communication.limitations
-        ],
+        restrictions=RestrictionEntry.list_of(communication.restrictions),
+        limitations=LimitationEntry.list_of(communication.limitations),
     )
 
 
