@@ -24,7 +24,7 @@ import numpy as np
 
 from bubbleviz.align.join import JoinedRank
 from bubbleviz.align.pairing.histories import CommonEvents, Histories, batches
-from bubbleviz.align.pairing.iteration_fits import Look, looks
+from bubbleviz.align.pairing.iteration_fits import StepComparison, compare_steps
 from bubbleviz.align.pairing.possible_shifts import (
     DECIDED,
     MAX_UTC_EVIDENCE,
@@ -95,13 +95,13 @@ def _links(
     possible = np.isfinite(prior)
     ways = _looks(histories, pair, events, moves)
     every = np.arange(len(timed))
-    alone = _by_best(look.evidence() for look in ways)
+    alone = _by_best(look.compute_evidence() for look in ways)
     likely = alone + prior
     best = likely.argmax(axis=1)
     lags = np.abs(moves - moves[best][:, None])
     lags = np.where(lags < histories.start_ns.shape[1] - 1, lags, 0)
-    fit = _by_best(look.evidence(lags, best) for look in ways)
-    fit = fit - _by_best(look.evidence(lags) for look in ways)
+    fit = _by_best(look.compute_evidence(lags, best) for look in ways)
+    fit = fit - _by_best(look.compute_evidence(lags) for look in ways)
     most = np.where(possible.any(axis=1), prior[every, best], 0.0)
     margin = fit + most[:, None] - prior
     margin[every, best] = np.inf
@@ -139,7 +139,7 @@ def _by_best(found: Iterable[Floats]) -> Floats:
 
 def _looks(
     histories: Histories, pair: tuple[Ints, Ints], events: CommonEvents | None, moves: Ints
-) -> list[Look]:
+) -> list[StepComparison]:
     """Return the ways to compare the lengths of iterations.
 
     Ranks that wait for each other agree event by event, and best in those that waited least for
@@ -147,15 +147,15 @@ def _looks(
     replicas start the next iteration soon after.
     """
 
-    def of_iterations(times_ns: Floats) -> list[Look]:
+    def of_iterations(times_ns: Floats) -> list[StepComparison]:
         one, other = (times_ns[ranks][:, :, None] for ranks in pair)
-        return looks(one, other, moves)
+        return compare_steps(one, other, moves)
 
     found = of_iterations(histories.optimizer_ns)
     if events is None:
         return found + of_iterations(histories.start_ns)
     if events.a_leads.shape[1]:
-        found += looks(events.a_ns, events.b_ns, moves, events.bounds(moves))
+        found += compare_steps(events.a_ns, events.b_ns, moves, events.bounds(moves))
     return found
 
 

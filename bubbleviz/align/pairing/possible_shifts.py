@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.pairing.histories import CommonEvents, Histories, batches, moved
-from bubbleviz.align.pairing.iteration_fits import median
+from bubbleviz.align.pairing.iteration_fits import nan_median
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
 
@@ -65,7 +65,7 @@ def find_possible_shifts(
     starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]]
     against = np.zeros((len(timed), len(moves)))
     if events is None:
-        offset_ns = median(starts[0][:, None] - moved(starts[1], moves))
+        offset_ns = nan_median(starts[0][:, None] - moved(starts[1], moves))
         possible = ~np.isnan(offset_ns)
     else:
         least, most = events.loose_bounds(moves)
@@ -190,7 +190,7 @@ def list_moves(histories: Histories) -> Ints:
 def _costs(starts: tuple[Floats, Floats], events: CommonEvents | None, moves: Ints) -> Floats:
     """Return how much moves break, or take replicas apart, shape (pairs, moves); NaN unknown."""
     if events is None:
-        return np.floor(median(np.abs(starts[0][:, None] - moved(starts[1], moves))))
+        return np.floor(nan_median(np.abs(starts[0][:, None] - moved(starts[1], moves))))
     least, most = events.loose_bounds(moves)
     known = np.isfinite(least) | np.isfinite(most)
     return np.where(known, np.maximum(np.maximum(least, -most), 0.0), np.nan)
