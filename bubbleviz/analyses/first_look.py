@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from bubbleviz.conventions import convention_file
-from bubbleviz.conventions.convention import globs_of
-from bubbleviz.conventions.recognition import recognise
+from bubbleviz.conventions.convention import collect_globs
+from bubbleviz.conventions.recognition import recognize_conventions
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import record
 from bubbleviz.model.texts import shell_word
@@ -54,7 +54,7 @@ def _by_names(
     files: Sequence[InputFile], given: Sequence[str], progress: Progress
 ) -> tuple[str, str]:
     """Return the command that fits files, by the names of their ranges, and why."""
-    examined, globs = [], globs_of(tuple(convention_file.built_in().values()))
+    examined, globs = [], collect_globs(tuple(convention_file.built_in().values()))
     progress.files({file.path: bytes_of(file.path) for file in files[:_MAX_EXAMINED]})
     for file in files[:_MAX_EXAMINED]:
         if is_report(file.path):
@@ -66,7 +66,7 @@ def _by_names(
         except ProfileError:
             continue
         examined.append(file.path)
-        if followed := recognise(names):
+        if followed := recognize_conventions(names):
             return "analyze", f"{file.path} names its operations as {followed[0].name}"
     if not examined:
         return "analyze", ""

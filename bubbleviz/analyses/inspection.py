@@ -7,8 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from bubbleviz.conventions import convention_file, kinds, name_words, range_names
-from bubbleviz.conventions.convention import globs_of
-from bubbleviz.conventions.recognition import recognised, scores_of, with_iterations
+from bubbleviz.conventions.convention import collect_globs
+from bubbleviz.conventions.recognition import (
+    add_iteration_names,
+    score_conventions,
+    select_conventions,
+)
 from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
@@ -41,19 +45,19 @@ def inspect(
         if isinstance(opened, OpenOperations):
             return looks.look_over_table(opened.inspect(()))
         sample = opened.sample(("*",))
-        scores = scores_of(sample, tuple(convention_file.built_in().values()))
-        followed = chosen or recognised(scores)
+        scores = score_conventions(sample, tuple(convention_file.built_in().values()))
+        followed = chosen or select_conventions(scores)
         # What names one pass alone may be half a convention, and a draft the whole.
-        named = range_names.understand(list(sample), *followed).phase.tolist()
-        drafted = {} if not unnamed(named) and not chosen else name_words.drafts(sample)
+        named = range_names.parse_range_names(list(sample), *followed).phase.tolist()
+        drafted = {} if not unnamed(named) and not chosen else name_words.generate_drafts(sample)
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.
         counted = chosen or tuple(score.convention for score in scores)
         if followed and not chosen:
             named = [score.convention for score in scores if score.work + score.other]
-            counted = with_iterations(named)
-        globs = globs_of((*counted, *drafted.values()))
+            counted = add_iteration_names(named)
+        globs = collect_globs((*counted, *drafted.values()))
         contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
         contents = replace(contents, source=replace(contents.source, path=file))
         draft = next(iter(drafted), None)
@@ -61,7 +65,7 @@ def inspect(
         work = record.work_in(opened)
         if work is not None:
             candidates = communication.candidates_in(
-                work, file, convention_file.extended_kinds(given)
+                work, file, convention_file.collect_kinds(given)
             )
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:

@@ -57,7 +57,7 @@ class Pattern:
     stands_in: bool = False
 
     @cached_property
-    def match(self) -> re.Pattern[str]:
+    def compiled(self) -> re.Pattern[str]:
         """The regex, compiled when a name is held against it."""
         return re.compile(self.regex)
 
@@ -106,7 +106,7 @@ class Convention:
         return tuple(dict.fromkeys(pattern.glob for pattern in self.patterns))
 
     @cached_property
-    def known(self) -> dict[str, NameMatch | None]:
+    def match_cache(self) -> dict[str, NameMatch | None]:
         """What names were found to mean; profiles of one run share most of their names.
 
         :mod:`bubbleviz.conventions.range_names` fills it.
@@ -135,6 +135,6 @@ class Convention:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
 
-def globs_of(conventions: Sequence[Convention]) -> tuple[str, ...]:
+def collect_globs(conventions: Sequence[Convention]) -> tuple[str, ...]:
     """Return the distinct prefilters of conventions."""
     return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))

@@ -52,21 +52,21 @@ from pathlib import Path
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
-from bubbleviz.conventions.globs import lets_through
+from bubbleviz.conventions.globs import is_glob_match
 from bubbleviz.conventions.kinds import Kinds, default_kinds
-from bubbleviz.conventions.range_names import match_of, understand
+from bubbleviz.conventions.range_names import match_name, parse_range_names
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.texts import nearest
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
 #: Types of the fields of a file beside its patterns, and of a pattern.
-_KINDS: Mapping[str, type] = {
+_FIELD_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("name", "summary", "source", "domain"), str),
     **dict.fromkeys(("examples", "counter_examples", "communication", "helper_threads"), list),
     "explicit": bool,
 }
-_PATTERN_KINDS: Mapping[str, type] = {
+_PATTERN_FIELD_TYPES: Mapping[str, type] = {
     "glob": str,
     "match": str,
     "phase": str,
@@ -84,7 +84,7 @@ def built_in() -> Mapping[str, Convention]:
         UsageError: a file of one is wrong, which is a defect of the package.
     """
     conventions = [
-        convention_of(entry.read_text(encoding="utf-8"), entry.name, tested=True)
+        parse_convention(entry.read_text(encoding="utf-8"), entry.name, is_trusted=True)
         for entry in Path(__file__).with_name("frameworks").iterdir()
         if entry.name.endswith(".toml")
     ]
@@ -101,8 +101,8 @@ def find_convention(name_or_path: str) -> Convention:
     if name_or_path in built_in():
         return built_in()[name_or_path]
     if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".toml":
-        near = nearest(name_or_path, built_in())
-        hint = f"did you mean {near}?" if near else "give a TOML file of your own"
+        suggestion = nearest(name_or_path, built_in())
+        hint = f"did you mean {suggestion}?" if suggestion else "give a TOML file of your own"
         raise UsageError(
             f"--convention {name_or_path}: no such convention; {hint} (known: "
             f"{', '.join(sorted(built_in()))})"
@@ -110,22 +110,22 @@ def find_convention(name_or_path: str) -> Convention:
     return load_convention(name_or_path)
 
 
-def find_conventions(given: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
+def find_conventions(names_or_paths: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
     """Return the conventions of some names or paths, or of one.
 
     Raises:
         InputError: a file cannot be read.
         UsageError: there is no such convention, or a file does not hold one.
     """
-    several = [given] if isinstance(given, (str, Path)) else given
-    return tuple(find_convention(str(name)) for name in several)
+    names = [names_or_paths] if isinstance(names_or_paths, (str, Path)) else names_or_paths
+    return tuple(find_convention(str(name)) for name in names)
 
 
-def extended_kinds(conventions: Sequence[Convention]) -> Kinds:
+def collect_kinds(conventions: Sequence[Convention]) -> Kinds:
     """Return the lists of what kernels and threads are, with the additions of some conventions."""
     kinds = default_kinds()
     for convention in conventions:
-        kinds = kinds.extended(convention.communication, convention.helper_threads)
+        kinds = kinds.add_regexes(convention.communication, convention.helper_threads)
     return kinds
 
 
@@ -136,46 +136,48 @@ def load_convention(path: str | Path) -> Convention:
         InputError: the file cannot be read.
         UsageError: it is not a convention; the message names the key.
     """
-    known = ", ".join(sorted(built_in()))
-    text = toml_files.read(path, "an NVTX convention", f"give a TOML file or one of: {known}")
-    convention = convention_of(text, str(path))
-    _refuse_wrong_examples(convention, str(path))
+    built_in_names = ", ".join(sorted(built_in()))
+    text = toml_files.read(
+        path, "an NVTX convention", f"give a TOML file or one of: {built_in_names}"
+    )
+    convention = parse_convention(text, str(path))
+    _check_examples(convention, str(path))
     return convention
 
 
-def _refuse_wrong_examples(convention: Convention, where: str) -> None:
+def _check_examples(convention: Convention, source: str) -> None:
     """Raise UsageError where a convention does not read its examples as it should."""
     numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
     pairs = [("examples", text) for text in convention.examples]
     pairs += [("counter_examples", text) for text in convention.counter_examples]
     for key, text in pairs:
-        shown = repr(text[:60])
+        quoted = repr(text[:60])
         try:
-            understood = bool(understand([text], convention).understood[0])
-            match = match_of(text, convention)
+            is_understood = bool(parse_range_names([text], convention).is_understood[0])
+            match = match_name(text, convention)
         except UsageError as error:
-            raise UsageError(f"{where}: {key}: {error}") from error
-        if match is None or not understood:
+            raise UsageError(f"{source}: {key}: {error}") from error
+        if match is None or not is_understood:
             if key == "examples":
-                raise UsageError(f"{where}: {key}: no pattern takes {shown}")
+                raise UsageError(f"{source}: {key}: no pattern takes {quoted}")
             continue
         number, glob = numbers[id(match[0])], match[0].glob
         if key == "counter_examples":
-            raise UsageError(f"{where}: {key}: pattern {number} takes {shown}")
-        if not lets_through(glob, text):
+            raise UsageError(f"{source}: {key}: pattern {number} takes {quoted}")
+        if not is_glob_match(glob, text):
             raise UsageError(
-                f"{where}: pattern {number}: glob {glob!r} holds the example {shown} back, "
+                f"{source}: pattern {number}: glob {glob!r} holds the example {quoted} back, "
                 "which match takes; widen it"
             )
 
 
-def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
+def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Convention:
     """Return the convention that a TOML text holds.
 
     Args:
         text: of the file.
-        where: the file, for messages.
-        tested: whether tests hold its regexes, which takes the time of compiling them.
+        source: the file, for messages.
+        is_trusted: whether tests hold its regexes, which takes the time of compiling them.
 
     Raises:
         UsageError: it holds none; the message names the key.
@@ -183,54 +185,64 @@ def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
     try:
         data = toml_files.load(text)
     except ValueError as error:
-        raise UsageError(f"{where}: not TOML ({error}); see bubbleviz guide conventions") from error
+        raise UsageError(
+            f"{source}: not TOML ({error}); see bubbleviz guide conventions"
+        ) from error
     additions = data.get("communication") or data.get("helper_threads")
     patterns = data.pop("pattern", [] if additions else None)
     if not isinstance(patterns, list) or not (patterns or additions):
         raise UsageError(
-            f"{where}: needs at least one [[pattern]] with glob and match, or names under "
+            f"{source}: needs at least one [[pattern]] with glob and match, or names under "
             "communication or helper_threads"
         )
-    told = toml_files.fields_of(data, _KINDS, where)
-    told |= {key: tuple(told[key]) for key in ("examples", "counter_examples") if key in told}
+    fields = toml_files.check_fields(data, _FIELD_TYPES, source)
+    fields |= {key: tuple(fields[key]) for key in ("examples", "counter_examples") if key in fields}
     for key in ("communication", "helper_threads"):
-        told[key] = toml_files.regexes_of(told.get(key, ()), f"{where}: {key}")
-    read = (_pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1))
-    return Convention(**{"name": Path(where).stem} | told, patterns=tuple(read))
+        fields[key] = toml_files.check_regexes(fields.get(key, ()), f"{source}: {key}")
+    parsed = (
+        _parse_pattern(p, f"{source}: pattern {i}", is_trusted=is_trusted)
+        for i, p in enumerate(patterns, 1)
+    )
+    return Convention(**{"name": Path(source).stem} | fields, patterns=tuple(parsed))
 
 
-def _pattern(data: object, where: str, *, tested: bool) -> Pattern:
-    told = toml_files.fields_of(data, _PATTERN_KINDS, where)
-    if "match" not in told:
-        raise UsageError(f"{where}: needs match, a text")
-    regex = told.pop("match")
-    foreign = [] if tested else sorted(set(toml_files.regex_of(regex, where).groupindex) - _GROUPS)
-    if foreign:
+def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
+    fields = toml_files.check_fields(data, _PATTERN_FIELD_TYPES, source)
+    if "match" not in fields:
+        raise UsageError(f"{source}: needs match, a text")
+    regex = fields.pop("match")
+    unknown_groups = (
+        []
+        if is_trusted
+        else sorted(set(toml_files.parse_regex(regex, source).groupindex) - _GROUPS)
+    )
+    if unknown_groups:
         raise UsageError(
-            f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
+            f"{source}: unknown group {unknown_groups[0]!r}; the groups are "
+            f"{', '.join(sorted(_GROUPS))}"
         )
-    by_order = "iteration" in told
-    iteration = told.pop("iteration", "by order")
+    by_order = "iteration" in fields
+    iteration = fields.pop("iteration", "by order")
     if iteration != "by order":
-        raise UsageError(f"{where}: iteration must be 'by order', not {iteration!r}")
-    phase, phases = told.pop("phase", None), told.pop("phases", {}).items()
+        raise UsageError(f"{source}: iteration must be 'by order', not {iteration!r}")
+    phase, phases = fields.pop("phase", None), fields.pop("phases", {}).items()
     pattern = Pattern(
-        glob=told.pop("glob", "*"),
+        glob=fields.pop("glob", "*"),
         regex=regex,
-        phase=None if phase is None else _phase(phase, where),
-        phases={str(theirs): _phase(ours, where) for theirs, ours in phases},
+        phase=None if phase is None else _parse_phase(phase, source),
+        phases={str(theirs): _parse_phase(ours, source) for theirs, ours in phases},
         by_order=by_order,
-        **told,
+        **fields,
     )
     meaningful = pattern.phase is not None or pattern.by_order
     if not meaningful and not {"phase", "iteration", "rank"} & pattern.groups:
-        raise UsageError(f"{where}: no phase; give phase = ..., a group phase, or iteration")
+        raise UsageError(f"{source}: no phase; give phase = ..., a group phase, or iteration")
     return pattern
 
 
-def _phase(label: object, where: str) -> Phase:
+def _parse_phase(label: object, source: str) -> Phase:
     phase = phase_of_label(str(label))
     if phase is None:
-        known = ", ".join(p.label for p in Phase)
-        raise UsageError(f"{where}: no phase {label!r}; the phases are {known}")
+        phase_labels = ", ".join(p.label for p in Phase)
+        raise UsageError(f"{source}: no phase {label!r}; the phases are {phase_labels}")
     return phase

@@ -61,10 +61,10 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
     name = name[:_MAX_LENGTH]
     if name.lower().startswith(_FILLS):
         return None
-    ends, memory = _ENDS.search(name), _MEMORY.search(name)
+    match, memory = _ENDS.search(name), _MEMORY.search(name)
     direction, kinds = Direction.UNKNOWN, (Memory.UNKNOWN, Memory.UNKNOWN)
-    if ends is not None:
-        letters = "".join(end[0].lower() for end in ends.groups())
+    if match is not None:
+        letters = "".join(end[0].lower() for end in match.groups())
         direction = _DIRECTIONS.get(letters, Direction.UNKNOWN)
     if memory is not None:
         source, target = (_KINDS.get(word.lower(), Memory.UNKNOWN) for word in memory.groups())

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from bubbleviz.conventions import toml_files
-from bubbleviz.conventions.kinds import any_regex
+from bubbleviz.conventions.kinds import combine_regexes
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import matched_part
@@ -26,10 +26,10 @@ HOST = "host: "
 #: Strengths: takes all inside, known by name, any other range, Python frames.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
-_KINDS = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
+_FIELD_TYPES = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
 _DIGITS = re.compile(r"\d+")
 #: Characters of a range's name in the name of an activity.
-_LONGEST = 60
+_MAX_NAME_LENGTH = 60
 
 
 @dataclass(frozen=True)
@@ -57,46 +57,50 @@ class ActivityList:
     """Activities in the order in which they are tried.
 
     Attributes:
-        all_of: the activities.
+        activities: the activities.
         known: (activity, strength) of the names seen so far; see :meth:`lookup`.
     """
 
-    all_of: tuple[Activity, ...]
-    known: dict[str, tuple[str, int]] = field(default_factory=dict, compare=False)
+    activities: tuple[Activity, ...]
+    cache: dict[str, tuple[str, int]] = field(default_factory=dict, compare=False)
 
-    def named(self, name: str) -> Activity | None:
+    def find(self, name: str) -> Activity | None:
         """Return the activity of that name, with a meaning if any has; None for ``host: NAME``."""
-        same = [activity for activity in self.all_of if activity.name == name]
-        return next((a for a in same if a.meaning), same[0] if same else None)
+        same_name = [activity for activity in self.activities if activity.name == name]
+        return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)
 
-    def lookup(self) -> ActivityList:
+    def copy(self) -> ActivityList:
         """Return the same, which has seen no name yet; each is matched once."""
-        return ActivityList(self.all_of)
+        return ActivityList(self.activities)
 
-    def of(self, name: str) -> tuple[str, int]:
+    def classify_range(self, name: str) -> tuple[str, int]:
         """Return the activity of a range's name, and its strength."""
         text = bare_name(name)
-        if text not in self.known:
+        if text not in self.cache:
             matched = matched_part(text)
-            other = f"{HOST}{_DIGITS.sub('#', matched)[:_LONGEST] or '(no name)'}", NAMED
-            found = (
+            default = f"{HOST}{_DIGITS.sub('#', matched)[:_MAX_NAME_LENGTH] or '(no name)'}", NAMED
+            matches = (
                 (activity.name, activity.strength)
                 for activity, regex in self._compiled
                 if regex.search(matched)
             )
-            self.known[text] = next(found, other)
-        return self.known[text]
+            self.cache[text] = next(matches, default)
+        return self.cache[text]
 
-    def call(self, name: str) -> tuple[str, int]:
+    def classify_call(self, name: str) -> tuple[str, int]:
         """Return the activity of a call's name, and its strength."""
-        activity, strength = self.of(name)
+        activity, strength = self.classify_range(name)
         return (activity, strength) if strength >= KNOWN else (CALLS, KNOWN)
 
     @cached_property
     def _compiled(self) -> list[tuple[Activity, re.Pattern[str]]]:
-        return [(activity, any_regex(activity.match)) for activity in self.all_of if activity.match]
+        return [
+            (activity, combine_regexes(activity.match))
+            for activity in self.activities
+            if activity.match
+        ]
 
-    def extended(self, path: str | Path) -> ActivityList:
+    def add_from_file(self, path: str | Path) -> ActivityList:
         """Return these with a user's own in front, from a TOML file.
 
         Raises:
@@ -104,42 +108,44 @@ class ActivityList:
             UsageError: it is not a list of activities.
         """
         hint = "give a TOML file with [[activity]] tables of name and match"
-        added = _from_text(toml_files.read(path, "activities", hint), str(path))
-        reserved = {activity.name for activity in self.all_of if not activity.match}
-        taken = sorted(reserved & {activity.name for activity in added})
-        if taken:
+        added = _parse_activities(toml_files.read(path, "activities", hint), str(path))
+        reserved = {activity.name for activity in self.activities if not activity.match}
+        conflicts = sorted(reserved & {activity.name for activity in added})
+        if conflicts:
             raise UsageError(
-                f"{path}: {taken[0]!r} is reserved for what is inferred without a name; give the "
-                "activity another name"
+                f"{path}: {conflicts[0]!r} is reserved for what is inferred without a name; give "
+                "the activity another name"
             )
-        return ActivityList((*added, *self.all_of))
+        return ActivityList((*added, *self.activities))
 
 
 @cache
 def default_activities() -> ActivityList:
     """Return the activities that come with bubbleviz."""
     return ActivityList(
-        _from_text(toml_files.built_in("host_activities.toml"), "host_activities.toml")
+        _parse_activities(toml_files.read_built_in("host_activities.toml"), "host_activities.toml")
     )
 
 
-def _from_text(text: str, where: str) -> tuple[Activity, ...]:
+def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
     try:
         data = toml_files.load(text)
     except ValueError as error:
         raise UsageError(
-            f"{where}: not TOML ({error}); give [[activity]] tables of name and match"
+            f"{source}: not TOML ({error}); give [[activity]] tables of name and match"
         ) from error
     tables = data.get("activity")
     if not isinstance(tables, list) or not tables or set(data) != {"activity"}:
-        raise UsageError(f"{where}: needs [[activity]] tables, and nothing else")
-    return tuple(_activity(table, f"{where}: activity {i}") for i, table in enumerate(tables, 1))
+        raise UsageError(f"{source}: needs [[activity]] tables, and nothing else")
+    return tuple(
+        _parse_activity(table, f"{source}: activity {i}") for i, table in enumerate(tables, 1)
+    )
 
 
-def _activity(table: object, where: str) -> Activity:
-    told = toml_files.fields_of(table, _KINDS, where)
-    if not told.get("name"):
-        raise UsageError(f"{where}: needs a name, a text")
-    if told.get("strength", KNOWN) not in (FRAME, NAMED, KNOWN, WHOLE):
-        raise UsageError(f"{where}: strength must be 0, 1, 2 or 3, not {told['strength']!r}")
-    return Activity(**told | {"match": toml_files.regexes_of(told.get("match", ()), where)})
+def _parse_activity(table: object, source: str) -> Activity:
+    fields = toml_files.check_fields(table, _FIELD_TYPES, source)
+    if not fields.get("name"):
+        raise UsageError(f"{source}: needs a name, a text")
+    if fields.get("strength", KNOWN) not in (FRAME, NAMED, KNOWN, WHOLE):
+        raise UsageError(f"{source}: strength must be 0, 1, 2 or 3, not {fields['strength']!r}")
+    return Activity(**fields | {"match": toml_files.check_regexes(fields.get("match", ()), source)})

@@ -15,9 +15,9 @@ from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import matched_part
 
 #: What stands before the name of a kernel, and where its arguments begin.
-_RETURNED = re.compile(r"^(?:static |void |int )+")
+_RETURN_TYPE = re.compile(r"^(?:static |void |int )+")
 #: Names that say nothing: of kernels whose template's arguments are what they do.
-_NAMELESS = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
+_GENERIC_NAME = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
 _ARGUMENTS = re.compile(r"[<(]")
 #: Wrappers around the function in their template arguments (CUTLASS, CK, CUB, Thrust, rocPRIM).
 _WRAPPER = re.compile(
@@ -53,7 +53,7 @@ class Kinds:
     helper_threads: tuple[str, ...]
     added_communication: tuple[str, ...] = ()
 
-    def extended(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
+    def add_regexes(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
         """Return the lists with a user's additions."""
         return replace(
             self,
@@ -66,18 +66,18 @@ class Kinds:
 @cache
 def default_kinds() -> Kinds:
     """Return the lists that come with bubbleviz."""
-    lists = {kind: tuple(names) for kind, names in _file().items() if isinstance(names, list)}
-    return Kinds(**lists, collective_kinds=tuple(_file()["collective_kinds"].items()))
+    lists = {kind: tuple(names) for kind, names in _load_kinds().items() if isinstance(names, list)}
+    return Kinds(**lists, collective_kinds=tuple(_load_kinds()["collective_kinds"].items()))
 
 
 @cache
-def _file() -> Mapping[str, Any]:
-    return toml_files.load(toml_files.built_in("kinds.toml"))
+def _load_kinds() -> Mapping[str, Any]:
+    return toml_files.load(toml_files.read_built_in("kinds.toml"))
 
 
-def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
+def match_any(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return for each name whether any of the regexes is found in its matched part."""
-    any_of = any_regex(regexes)
+    any_of = combine_regexes(regexes)
     return np.array([_is_found(any_of, matched_part(name)) for name in names], bool)
 
 
@@ -87,36 +87,36 @@ def _is_found(regex: re.Pattern[str], text: str) -> bool:
     return regex.search(text) is not None
 
 
-def any_regex(regexes: Sequence[str]) -> re.Pattern[str]:
+def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
     """Return a regex in any case that is found where any of some is."""
     return re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
 
 
-def kind_of_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
+def classify_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
     """Return the number of the kind of collective that a kernel's name stands for; -1 none."""
-    match = _any_kind(tuple(kinds)).search(matched_part(name))
+    match = _combine_kinds(tuple(kinds)).search(matched_part(name))
     return NONE if match is None else int((match.lastgroup or "").removeprefix("k"))
 
 
 @cache
-def _any_kind(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
+def _combine_kinds(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
     """Return an expression whose groups are the kinds': one is compiled faster than several."""
     groups = (f"(?P<k{number}>{regex})" for number, (_, regex) in enumerate(kinds))
     return re.compile("|".join(groups) or r"(?!)", re.IGNORECASE)
 
 
-def kernel_classes(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
+def classify_kernels(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     """Return what kernels of each name do: communication, or a class of compute; else "other"."""
     classes = np.full(len(names), "other", object)
     is_classed = np.zeros(len(names), bool)
     # Template arguments tell what the deciding part leaves open, and are long.
-    for part_of in (_deciding_name, str):
-        for kernel_class, regex in _file()["kernel_classes"].items():
+    for part_of in (_select_deciding_part, str):
+        for kernel_class, regex in _load_kinds()["kernel_classes"].items():
             rows = np.flatnonzero(~is_classed)
-            rows = rows[matching([part_of(names[row]) for row in rows.tolist()], [regex])]
+            rows = rows[match_any([part_of(names[row]) for row in rows.tolist()], [regex])]
             classes[rows] = kernel_class
             is_classed[rows] = True
-    classes[matching(names, kinds.communication)] = "communication"
+    classes[match_any(names, kinds.communication)] = "communication"
     return tuple(classes.tolist())
 
 
@@ -125,38 +125,39 @@ def is_nccl(kernel: str) -> bool:
     return _NCCL.search(kernel) is not None
 
 
-def plain_name(name: str) -> str:
+def trim_signature(name: str) -> str:
     """Return the name of a kernel without what it returns and takes."""
-    plain = _ANONYMOUS.sub("", _RETURNED.sub("", matched_part(name)))
+    plain = _ANONYMOUS.sub("", _RETURN_TYPE.sub("", matched_part(name)))
     return _ARGUMENTS.split(plain, maxsplit=1)[0]
 
 
-def _deciding_name(name: str) -> str:
+def _select_deciding_part(name: str) -> str:
     """Return the part of a kernel's name that tells its class: all of it for a generic wrapper."""
-    plain = plain_name(name)
+    plain = trim_signature(name)
     return name if _WRAPPER.search(plain) else plain
 
 
-def unknown_names(names: Sequence[str], kinds: Kinds) -> Bools:
+def mask_unknown_kernels(names: Sequence[str], kinds: Kinds) -> Bools:
     """Tell which kernels' names are in neither list: of communication, and of compute."""
-    plain = [plain_name(name) for name in names]
+    plain_names = [trim_signature(name) for name in names]
     texts = [
-        whole if _NAMELESS.search(name) else name for whole, name in zip(names, plain, strict=True)
+        whole if _GENERIC_NAME.search(name) else name
+        for whole, name in zip(names, plain_names, strict=True)
     ]
-    known = matching(names, kinds.communication) | matching(texts, kinds.compute)
-    return np.asarray(~known, bool)
+    is_known = match_any(names, kinds.communication) | match_any(texts, kinds.compute)
+    return np.asarray(~is_known, bool)
 
 
-def communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:
+def mask_communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:
     """Tell which names are no communication by the lists, and look like it.
 
     Args:
         names: of kernels, demangled.
         kinds: the lists.
     """
-    plain = [plain_name(name) for name in names]
-    known = matching(names, kinds.communication)
-    return np.asarray(matching(plain, kinds.candidates) & ~known, bool)
+    plain_names = [trim_signature(name) for name in names]
+    is_communication = match_any(names, kinds.communication)
+    return np.asarray(match_any(plain_names, kinds.candidates) & ~is_communication, bool)
 
 
 # How the names begin of CUDA and HIP API calls that have work on a device.
@@ -180,25 +181,31 @@ WORK_CALLS = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES, *COPIES, *MEMSETS)
 # NCCL's names of what PyTorch and ranges call operations.
 
 #: What PyTorch adds to an operation's name for the way it was called (ProcessGroupNCCL.cpp).
-_ADDED = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
+_CALL_AFFIXES = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
 #: Ranges around the launch of one operation: PyTorch's, ``nccl:send 0->1``, and NCCL's own of those
 #: operations whose kernels are named after sends and receives.
-_RANGE = re.compile(r"nccl:(?P<pytorch>\w+)(?: .*)?|nccl(?P<own>All[Tt]oAllv?|Gather|Scatter)")
+_LAUNCH_RANGE = re.compile(
+    r"nccl:(?P<pytorch>\w+)(?: .*)?|nccl(?P<own>All[Tt]oAllv?|Gather|Scatter)"
+)
 #: What is tried first on the names of ranges.
 OPERATION_GLOBS = ("nccl:*", "ncclAll[Tt]oAll*", "ncclGather*", "ncclScatter*")
-_OWN = {"AllToAll": "AlltoAll", "AllToAllv": "AlltoAllv"}
+_NCCL_SPELLING = {"AllToAll": "AlltoAll", "AllToAllv": "AlltoAllv"}
 
 
-def operation_of(name: str) -> str:
+def get_nccl_operation(name: str) -> str:
     """Return NCCL's name of an operation of PyTorch, or of itself; "" where it has none."""
-    names = _file()["operations"]
-    return name if name in names.values() else names.get(_ADDED.sub("", name), "")
+    names = _load_kinds()["operations"]
+    return name if name in names.values() else names.get(_CALL_AFFIXES.sub("", name), "")
 
 
-def operation_of_range(name: str) -> str:
+def parse_launch_range(name: str) -> str:
     """Return the operation that a range around a launch names; "" where it names none."""
-    match = _RANGE.fullmatch(name)
+    match = _LAUNCH_RANGE.fullmatch(name)
     if match is None:
         return ""
-    own = match["own"]
-    return operation_of(match["pytorch"]) if own is None else _OWN.get(own, own)
+    nccl_name = match["own"]
+    return (
+        get_nccl_operation(match["pytorch"])
+        if nccl_name is None
+        else _NCCL_SPELLING.get(nccl_name, nccl_name)
+    )

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, NameMatch, Pattern
-from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.globs import match_any_glob
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, phase_of_label
 from bubbleviz.model.texts import MAX_RANGE_NAME
 
 #: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
-_MOST_DIGITS = 15
+_MAX_DIGITS = 15
 #: A convention keeps the meaning of so many names, of so many characters each.
-_MOST_KEPT = 1 << 15
-_LONGEST_KEPT = 256
+_MAX_CACHED = 1 << 15
+_MAX_CACHED_LENGTH = 256
 #: What PyTorch's emit_nvtx writes behind a name.
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
@@ -53,7 +53,7 @@ class NameMeanings(Table):
     texts: tuple[str, ...] = field(metadata={"shared": True})
 
     @property
-    def understood(self) -> Bools:
+    def is_understood(self) -> Bools:
         """Which names mean anything."""
         return (self.phase >= 0) | (self.iteration >= 0) | (self.rank >= 0) | self.by_order
 
@@ -71,7 +71,7 @@ def bare_name(text: str, domain: str = "") -> str:
     return _EMIT_NVTX_TAIL.sub("", text.removeprefix(f"{domain}:") if domain else text)
 
 
-def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
+def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
     """Return the meaning of each name; the first convention that knows a name decides.
 
     Raises:
@@ -80,8 +80,8 @@ def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
     convention = np.full(len(texts), NONE, np.int64)
     rows, matches = [], []
     for row, text in enumerate(texts):
-        for index, each in enumerate(conventions):
-            match = match_of(text, each)
+        for index, candidate in enumerate(conventions):
+            match = match_name(text, candidate)
             if match is not None:
                 convention[row] = index
                 rows.append(row)
@@ -94,67 +94,67 @@ def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
     # Of two operations only the second is numbered: the name counts as that one's.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
-    told = {
+    flags = {
         name: [getattr(pattern, name) for pattern, _, _ in matches]
         for name in ("post_validation", "part", "stands_in", "by_order")
     }
-    told["receives"] = [
+    flags["receives"] = [
         phase in RECEIVING if pattern.receives is None else pattern.receives
         for pattern, phase, _ in matches
     ]
-    marks = {name: np.zeros(len(texts), bool) for name in told}
-    for name, column in marks.items():
-        column[rows] = told[name]
+    flag_columns = {name: np.zeros(len(texts), bool) for name in flags}
+    for name, column in flag_columns.items():
+        column[rows] = flags[name]
     return NameMeanings(
         convention=convention,
         phase=columns[0],
         **{name: columns[i] for i, name in enumerate(NUMBER_GROUPS, 1)},
-        **marks,
+        **flag_columns,
         texts=tuple(texts),
     )
 
 
-def named_by(convention: Convention, texts: Collection[str]) -> list[str]:
+def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
     """Return the texts that a convention may know; most conventions know none of a profile."""
-    known = convention.known
-    new = [text for text in texts if text not in known]
-    for text, fits in zip(new, fitting(convention.globs, new), strict=True):
+    cache = convention.match_cache
+    uncached = [text for text in texts if text not in cache]
+    for text, fits in zip(uncached, match_any_glob(convention.globs, uncached), strict=True):
         if not fits:
-            _keep(convention, text, None)
+            _cache_match(convention, text, None)
     missing = object()
-    return [text for text in texts if known.get(text, missing) is not None]
+    return [text for text in texts if cache.get(text, missing) is not None]
 
 
-def match_of(text: str, convention: Convention) -> NameMatch | None:
+def match_name(text: str, convention: Convention) -> NameMatch | None:
     """Return how a convention reads a name; None where it does not know it.
 
     Raises:
         UsageError: the pattern takes something else for a number.
     """
-    if text in convention.known:
-        return convention.known[text]
+    if text in convention.match_cache:
+        return convention.match_cache[text]
     bare = bare_name(text, convention.domain)
     if len(bare) > MAX_RANGE_NAME:
         # No framework writes one, and its end, which patterns look at, would be cut off.
         return None
-    matches = ((pattern, pattern.match.search(bare)) for pattern in convention.patterns)
-    for pattern, found in matches:
-        if found is not None:
-            return _keep(convention, text, _read(pattern, found.groupdict()))
-    return _keep(convention, text, None)
+    matches = ((pattern, pattern.compiled.search(bare)) for pattern in convention.patterns)
+    for pattern, match in matches:
+        if match is not None:
+            return _cache_match(convention, text, _parse_groups(pattern, match.groupdict()))
+    return _cache_match(convention, text, None)
 
 
-def _keep(convention: Convention, text: str, match: NameMatch | None) -> NameMatch | None:
+def _cache_match(convention: Convention, text: str, match: NameMatch | None) -> NameMatch | None:
     """Keep what a name means for the profiles that follow, within bounds, and return it."""
-    known = convention.known
-    if len(known) >= _MOST_KEPT:
-        known.clear()
-    if len(text) <= _LONGEST_KEPT:
-        known[text] = match
+    cache = convention.match_cache
+    if len(cache) >= _MAX_CACHED:
+        cache.clear()
+    if len(text) <= _MAX_CACHED_LENGTH:
+        cache[text] = match
     return match
 
 
-def _read(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMatch | None:
+def _parse_groups(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMatch | None:
     """Return what the groups of a pattern say; None where a number is too long for one.
 
     Raises:
@@ -164,13 +164,13 @@ def _read(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMatch | Non
     if label is not None:
         phase = pattern.phases[label] if label in pattern.phases else phase_of_label(label)
     digits = [groups.get(name) for name in NUMBER_GROUPS]
-    told = [text for text in digits if text is not None]
-    if any(len(text) > _MOST_DIGITS for text in told):
+    numbers = [text for text in digits if text is not None]
+    if any(len(text) > _MAX_DIGITS for text in numbers):
         return None
-    wrong = next((text for text in told if not (text.isascii() and text.isdigit())), None)
-    if wrong is not None:
+    not_a_number = next((text for text in numbers if not (text.isascii() and text.isdigit())), None)
+    if not_a_number is not None:
         raise UsageError(
-            f"the pattern {pattern.match.pattern!r} takes {wrong[:40]!r} for a number; let its "
+            f"the pattern {pattern.regex!r} takes {not_a_number[:40]!r} for a number; let its "
             "groups match digits only, as in (?P<microbatch>[0-9]+)"
         )
     return pattern, phase, tuple(NONE if text is None else int(text) for text in digits)

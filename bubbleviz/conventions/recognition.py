@@ -9,14 +9,14 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import named_by, understand
+from bubbleviz.conventions.range_names import find_known_names, parse_range_names
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 
 #: A convention that names work this many times less often than another one does not count.
-_RARE = 10
+_MAX_WORK_RATIO = 10
 #: An operation has fewer named parts (layers of a stage, forward or backward) than this.
-_PARTS = 100
+_MAX_PARTS = 100
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class ConventionScore:
     Attributes:
         convention: the convention.
         work: ranges that it names F, B, W, BW or FB.
-        whole: those of them that are not parts of an operation, nor stand in for names of others.
+        complete: Ranges among ``work`` that name a complete operation.
         other: other ranges that it names: Optimizer, communication, iterations.
     """
 
     convention: Convention
     work: int
-    whole: int
+    complete: int
     other: int
 
 
-def scores_of(
+def score_conventions(
     counts: Mapping[str, int], conventions: Sequence[Convention]
 ) -> tuple[ConventionScore, ...]:
     """Return the score of each convention, the best first.
@@ -47,26 +47,26 @@ def scores_of(
     """
     scores = []
     for convention in conventions:
-        counted = named_by(convention, counts)
-        if not counted:
+        known_names = find_known_names(convention, counts)
+        if not known_names:
             # Mostly it is all but one.
             scores.append(ConventionScore(convention, 0, 0, 0))
             continue
-        occurrences = np.array([counts[name] for name in counted], np.int64)
-        names = understand(counted, convention)
-        work = among(names.phase, COUNTED)
+        occurrences = np.array([counts[name] for name in known_names], np.int64)
+        names = parse_range_names(known_names, convention)
+        is_work = among(names.phase, COUNTED)
         scores.append(
             ConventionScore(
                 convention,
-                work=int(occurrences[work].sum()),
-                whole=int(occurrences[work & ~names.part & ~names.stands_in].sum()),
-                other=int(occurrences[names.understood & ~work].sum()),
+                work=int(occurrences[is_work].sum()),
+                complete=int(occurrences[is_work & ~names.part & ~names.stands_in].sum()),
+                other=int(occurrences[names.is_understood & ~is_work].sum()),
             )
         )
     return tuple(sorted(scores, key=lambda score: (-score.work, -score.other)))
 
 
-def recognise(counts: Mapping[str, int]) -> tuple[Convention, ...]:
+def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     """Return the built-in conventions that a sample of names follows, the best first.
 
     The best names most forward and backward ranges; others join that name at least a tenth as
@@ -80,31 +80,33 @@ def recognise(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     Args:
         counts: how often each name occurs.
     """
-    return recognised(scores_of(counts, tuple(built_in().values())))
+    return select_conventions(score_conventions(counts, tuple(built_in().values())))
 
 
-def recognised(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
+def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     """Return the conventions that a sample of names follows, by their scores, the best first."""
-    followed = _followed([score for score in scores if score.work > 0])
+    followed = _select_frequent([score for score in scores if score.work > 0])
     explicit = tuple(s.convention for s in scores if s.convention.explicit and s.work + s.other)
-    alone = tuple(c for c in followed if c.explicit)
-    return alone or (followed and (*followed, *explicit))
+    explicit_followed = tuple(c for c in followed if c.explicit)
+    return explicit_followed or (followed and (*followed, *explicit))
 
 
-def _followed(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
+def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     """Return the conventions that name enough work, the best first."""
-    whole = [score for score in scores if score.whole > 0]
-    most = max((score.work for score in scores), default=0)
-    if not any(_PARTS * score.work >= most for score in whole):
-        return tuple(score.convention for score in scores if _RARE * score.work >= most)
-    most = max(score.work for score in whole)
-    frequent = [score for score in scores if _RARE * score.work >= most]
-    chosen = (score.convention for score in frequent if score.whole > 0)
-    rest = (score.convention.whole_operations for score in frequent if score.whole == 0)
-    return (*chosen, *(c for c in rest if c.patterns))
+    complete = [score for score in scores if score.complete > 0]
+    max_work = max((score.work for score in scores), default=0)
+    if not any(_MAX_PARTS * score.work >= max_work for score in complete):
+        return tuple(
+            score.convention for score in scores if _MAX_WORK_RATIO * score.work >= max_work
+        )
+    max_work = max(score.work for score in complete)
+    frequent = [score for score in scores if _MAX_WORK_RATIO * score.work >= max_work]
+    with_operations = (score.convention for score in frequent if score.complete > 0)
+    without_parts = (score.convention.whole_operations for score in frequent if score.complete == 0)
+    return (*with_operations, *(c for c in without_parts if c.patterns))
 
 
-def rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
+def plan_rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
     """Return the conventions to try together, round by round, until one names forward or backward.
 
     Those that a sample follows come first; then every built-in one alone, for ranges too rare for
@@ -114,7 +116,7 @@ def rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ..
     return (*first, *((c,) for c in built_in().values()))
 
 
-def with_iterations(conventions: Sequence[Convention]) -> tuple[Convention, ...]:
+def add_iteration_names(conventions: Sequence[Convention]) -> tuple[Convention, ...]:
     """Return the conventions, and every other built-in one cut to its names of iterations."""
-    others = (c.iterations for c in built_in().values() if c not in conventions)
-    return (*conventions, *(c for c in others if c.patterns))
+    iteration_names = (c.iterations for c in built_in().values() if c not in conventions)
+    return (*conventions, *(c for c in iteration_names if c.patterns))

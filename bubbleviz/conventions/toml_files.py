@@ -20,15 +20,15 @@ else:
     import tomli as tomllib
 
 #: No list of names that a person wrote is larger.
-_MOST_BYTES = 1 << 22
+_MAX_BYTES = 1 << 22
 #: Dotted keys nest tables, in a time that grows with the square of their dots.
-_MOST_DOTS = 200
+_MAX_DOTS = 200
 #: What Python raises for texts that it cannot compile: also for counts and nesting beyond its own.
-UNCOMPILED = (re.error, OverflowError, RecursionError)
+COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
 #: A reference to a group by its number, which is another one among further expressions.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
 #: Types of fields, in words.
-_KINDS = {
+_TYPE_NAMES = {
     str: "a text",
     bool: "true or false",
     int: "a whole number",
@@ -36,7 +36,7 @@ _KINDS = {
     dict: "a table",
 }
 #: Characters of an expression in a message.
-_LONGEST = 100
+_MAX_SHOWN = 100
 
 
 def read(path: str | Path, kind: str, hint: str) -> str:
@@ -51,7 +51,7 @@ def read(path: str | Path, kind: str, hint: str) -> str:
         InputError: it cannot be read.
     """
     try:
-        return read_bounded(str(path), _MOST_BYTES, kind, hint).decode("utf-8")
+        return read_bounded(str(path), _MAX_BYTES, kind, hint).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read as {kind} (not UTF-8); {hint}") from error
 
@@ -62,40 +62,42 @@ def load(text: str) -> dict[str, Any]:
     Raises:
         ValueError: it is not TOML.
     """
-    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line holds more than {_MOST_DOTS} dots")
+    if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+        raise ValueError(f"a line holds more than {_MAX_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def built_in(name: str) -> str:
+def read_built_in(name: str) -> str:
     """Return the text of a file that comes with bubbleviz."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def fields_of(table: object, kinds: Mapping[str, type], where: str) -> dict[str, Any]:
+def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[str, Any]:
     """Return the fields of a TOML table, which may be missing.
 
     Args:
         table: with its fields by key.
-        kinds: type of each field; a list is one of texts.
-        where: the file and table, for messages.
+        types: type of each field; a list is one of texts.
+        source: the file and table, for messages.
 
     Raises:
         UsageError: it is no table, has another key, or one with a value of another type.
     """
     if not isinstance(table, dict):
-        raise UsageError(f"{where}: must be a table with {', '.join(kinds)}")
+        raise UsageError(f"{source}: must be a table with {', '.join(types)}")
     for key, value in table.items():
-        if key not in kinds:
+        if key not in types:
             raise UsageError(
-                f"{where}: unknown key {key!r}; the keys are {', '.join(sorted(kinds))}"
+                f"{source}: unknown key {key!r}; the keys are {', '.join(sorted(types))}"
             )
-        texts = not isinstance(value, list) or all(isinstance(text, str) for text in value)
-        if type(value) is not kinds[key] or not texts:
-            raise UsageError(f"{where}: {key} must be {_KINDS[kinds[key]]}, not {value!r:.40}")
+        has_only_texts = not isinstance(value, list) or all(isinstance(text, str) for text in value)
+        if type(value) is not types[key] or not has_only_texts:
+            raise UsageError(
+                f"{source}: {key} must be {_TYPE_NAMES[types[key]]}, not {value!r:.40}"
+            )
     return table
 
 
@@ -113,7 +115,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
 
 
-def ambiguity_of(text: str, warning: FutureWarning) -> str:
+def describe_ambiguity(text: str, warning: FutureWarning) -> str:
     """Return a clause on a set that later versions of Python may read differently, and its remedy.
 
     Args:
@@ -122,17 +124,17 @@ def ambiguity_of(text: str, warning: FutureWarning) -> str:
     """
     reason = str(warning).lower()
     return (
-        f"{one_line(text, _LONGEST)!r} is ambiguous ({reason}); later versions of Python may read "
-        "it differently; put a backslash before the [, -, &, | or ~ inside the set"
+        f"{one_line(text, _MAX_SHOWN)!r} is ambiguous ({reason}); later versions of Python may "
+        "read it differently; put a backslash before the [, -, &, | or ~ inside the set"
     )
 
 
-def regex_of(text: str, where: str) -> re.Pattern[str]:
+def parse_regex(text: str, source: str) -> re.Pattern[str]:
     """Return a compiled regular expression.
 
     Args:
         text: from a TOML file.
-        where: the file and key, for the message.
+        source: the file and key, for the message.
 
     Raises:
         UsageError: it is not one.
@@ -140,29 +142,30 @@ def regex_of(text: str, where: str) -> re.Pattern[str]:
     try:
         return compile_pattern(text)
     except FutureWarning as warning:
-        raise UsageError(f"{where}: {ambiguity_of(text, warning)}") from warning
-    except UNCOMPILED as error:
+        raise UsageError(f"{source}: {describe_ambiguity(text, warning)}") from warning
+    except COMPILE_ERRORS as error:
         raise UsageError(
-            f"{where}: {one_line(text, _LONGEST)!r} is not a regular expression ({error}); fix it"
+            f"{source}: {one_line(text, _MAX_SHOWN)!r} is not a regular expression ({error}); "
+            "fix it"
         ) from error
 
 
-def regexes_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
+def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
     """Return the texts, each checked to be a regular expression that can stand beside others.
 
     Raises:
         UsageError: one is not, or has flags for all, names of groups, or references to them.
     """
     for text in texts:
-        regex_of(text, where)
+        parse_regex(text, source)
         try:
             re.compile(f"(?:{text})|(?:{text})")
-            alone = _REFERENCE.search(text) is not None
-        except UNCOMPILED:
-            alone = True
-        if alone:
+            not_combinable = _REFERENCE.search(text) is not None
+        except COMPILE_ERRORS:
+            not_combinable = True
+        if not_combinable:
             raise UsageError(
-                f"{where}: {one_line(text, _LONGEST)!r} cannot stand beside other regular "
+                f"{source}: {one_line(text, _MAX_SHOWN)!r} cannot stand beside other regular "
                 "expressions; leave out its (?i), (?P<name>...) and references such as \\1"
             )
     return tuple(texts)

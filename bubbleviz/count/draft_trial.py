@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bubbleviz.align.run import RunHints, merge
-from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import extended_kinds
+from bubbleviz.conventions.convention import Convention, collect_globs
+from bubbleviz.conventions.convention_file import collect_kinds
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
-from bubbleviz.conventions.name_words import drafts
-from bubbleviz.conventions.range_names import understand
-from bubbleviz.conventions.recognition import with_iterations
+from bubbleviz.conventions.name_words import generate_drafts
+from bubbleviz.conventions.range_names import parse_range_names
+from bubbleviz.conventions.recognition import add_iteration_names
 from bubbleviz.count.count import count
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial
@@ -49,17 +49,17 @@ def best_draft(
         return None
     try:
         # As an analysis does: names of collectives tell what some kernels are.
-        globs = globs_of(with_iterations(tuple(drafted.values())))
+        globs = collect_globs(add_iteration_names(tuple(drafted.values())))
         profile = file.read((*globs, *OPERATION_GLOBS))
     except BubblevizError:
         return None
     for draft, convention in drafted.items():
-        last = with_iterations((convention,))
-        names = understand(profile.ranges.names, *last)
+        last = add_iteration_names((convention,))
+        names = parse_range_names(profile.ranges.names, *last)
         if unnamed(names.phase.tolist()):
             continue
         try:
-            kinds = extended_kinds((*last, *additions))
+            kinds = collect_kinds((*last, *additions))
             read = interpret(profile, last, names, kinds)
             trial = _trial(read, parts=bool(names.part.any()))
         except BubblevizError:
@@ -78,7 +78,7 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
         file: the open profile.
         names: how often they occur in a sample of its ranges.
     """
-    return best_draft(file, drafts(names)) is not None
+    return best_draft(file, generate_drafts(names)) is not None
 
 
 def _merit(trial: DraftTrial) -> tuple[bool, bool, float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation_of_range
+from bubbleviz.conventions.kinds import Kinds, get_nccl_operation, match_any, parse_launch_range
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkedWork, ThreadRanges
 from bubbleviz.interpret.spans import is_owned_by
 from bubbleviz.model import intervals
@@ -70,10 +70,12 @@ def told_operations(
         operations, as NCCL has them.
     """
     profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
-    vague = np.append(matching(activities.names, (_VAGUE,)), False)
+    vague = np.append(match_any(activities.names, (_VAGUE,)), False)
     rows = np.flatnonzero(flags_of(activities.name_id[: activities.kernels], vague))
-    of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
-    of_range = [operation_of_range(name) for name in ranges.names]
+    of_record = (
+        [] if collectives is None else [get_nccl_operation(name) for name in collectives.names]
+    )
+    of_range = [parse_launch_range(name) for name in ranges.names]
     names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
     operation = constant(NONE, len(activities))
     if len(rows) == 0:
@@ -195,7 +197,7 @@ def recorded_collectives(
     if profile.payloads is None or not profile.payloads_described:
         return nothing
     rows = np.flatnonzero(communication[: activities.kernels])
-    passing = matching(activities.names, kinds.point_to_point)
+    passing = match_any(activities.names, kinds.point_to_point)
     rows = rows[~passing[activities.name_id[rows]]]
     if len(rows) == 0:
         return nothing

@@ -38,7 +38,7 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     named = activities.name_id[activities.kernels :]
     if not kinds.added_communication or not (named != NONE).any():
         return profile
-    added = np.append(naming.matching(activities.names, kinds.added_communication), False)[named]
+    added = np.append(naming.match_any(activities.names, kinds.added_communication), False)[named]
     if not added.any():
         return profile
     kernel = np.concatenate((np.ones(activities.kernels, bool), added))
@@ -79,7 +79,7 @@ def candidates_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]
         kinds: Lists of names of kernels.
     """
     activities, path = profile.activities, profile.source.path
-    by_name = naming.communication_candidates(activities.names, kinds)
+    by_name = naming.mask_communication_candidates(activities.names, kinds)
     yield from _limitation(_BY_NAME, path, activities, by_name, "count as compute")
     # Work without launches ran on a host, or all of a device's work is on one line.
     if profile.launches_known:
@@ -155,7 +155,7 @@ def addition(names: Sequence[str]) -> str:
 
 def _regex_of(name: str) -> str:
     """Return a regex that is found in a kernel's name: the name without its arguments, or part."""
-    plain = naming.plain_name(name)
+    plain = naming.trim_signature(name)
     for part in (plain, plain.rpartition("::")[2], name):
         # What is not printable, or much too long, ends it.
         text = re.match(r"[ -~]{0,60}", part)
@@ -175,8 +175,8 @@ def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Unknow
     """
     activities = profile.activities
     # Names that look like communication have a limitation already.
-    by_name = naming.communication_candidates(activities.names, kinds)
-    unknown = naming.unknown_names(activities.names, kinds) & ~by_name
+    by_name = naming.mask_communication_candidates(activities.names, kinds)
+    unknown = naming.mask_unknown_kernels(activities.names, kinds) & ~by_name
     # Work without launches ran on a host, or all of a device's work is on one line.
     if not unknown.any() or not profile.launches_known:
         return
@@ -214,10 +214,10 @@ def _middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
 def _beside_compute(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
     """Return a mask of the names of long kernels that almost always overlap other kernels."""
     likely = np.zeros(len(activities.names), bool)
-    unknown = naming.unknown_names(activities.names, kinds) & ~by_name
+    unknown = naming.mask_unknown_kernels(activities.names, kinds) & ~by_name
     if not unknown.any():
         return likely
-    compute = ~naming.matching(activities.names, kinds.communication) & ~by_name
+    compute = ~naming.match_any(activities.names, kinds.communication) & ~by_name
     kernels = slice(0, activities.kernels)
     for rank in range(len(activities.ranks)):
         rows = np.flatnonzero(activities.rank[kernels] == rank)

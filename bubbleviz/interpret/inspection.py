@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention
-from bubbleviz.conventions.layer_names import folded
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.layer_names import count_shapes
+from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.model.phases import COUNTED, Phase, unnamed
 from bubbleviz.model.profile import Contents
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
@@ -163,7 +163,7 @@ def look_over(
         evidence,
         contents.readable and (serves or not lacking),
         tuple(missing),
-        folded(sample, _SHAPES),
+        count_shapes(sample, _SHAPES),
         draft if lacking and contents.readable else None,
     )
 
@@ -178,7 +178,7 @@ def look_over_table(contents: Contents) -> Inspection:
 
 
 def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> Evidence | None:
-    names = understand(list(contents.candidates), convention)
+    names = parse_range_names(list(contents.candidates), convention)
     counts = np.array(list(contents.candidates.values()), np.int64)
     of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]
     marks = int(counts[(names.phase < 0) & ((names.iteration >= 0) | names.by_order)].sum())

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz.conventions.layer_names import LayerName, layer_of
+from bubbleviz.conventions.layer_names import LayerName, parse_layer_name
 from bubbleviz.interpret.linking import LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -64,7 +64,7 @@ class LayerRanges:
     """
 
     def __init__(self, ranges: Ranges, operations: Ranges) -> None:
-        layers, names = Numbering[LayerName](), map(layer_of, ranges.names)
+        layers, names = Numbering[LayerName](), map(parse_layer_name, ranges.names)
         of_name = np.array([NONE if n is None else layers.number(n) for n in names], np.int64)
         self.layers = layers.values
         named = ranges.take(of_name[ranges.name_id] != NONE)

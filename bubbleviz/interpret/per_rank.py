@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
+from bubbleviz.conventions.kinds import Kinds, classify_collective, match_any
 from bubbleviz.interpret.collectives import RecordedCollectives, collective_intervals
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
@@ -237,11 +237,11 @@ def _find_receives(
 
 def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
     collective = np.full(len(names) + 1, len(kinds.collective_kinds))
-    for name in np.flatnonzero(matching(names, kinds.communication)).tolist():
-        kind = kind_of_collective(names[name], kinds.collective_kinds)
+    for name in np.flatnonzero(match_any(names, kinds.communication)).tolist():
+        kind = classify_collective(names[name], kinds.collective_kinds)
         if kind != NONE:
             collective[name] = kind
-    point_to_point = np.append(matching(names, kinds.point_to_point), False)
+    point_to_point = np.append(match_any(names, kinds.point_to_point), False)
     texts = (*(text for text, _ in kinds.collective_kinds), "")
     return point_to_point, (collective, texts)
 

@@ -9,11 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.conventions import convention_file
-from bubbleviz.conventions.convention import Convention, globs_of
+from bubbleviz.conventions.convention import Convention, collect_globs
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
-from bubbleviz.conventions.layer_names import folded, layer_globs, names_layers
-from bubbleviz.conventions.range_names import understand
-from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations
+from bubbleviz.conventions.layer_names import count_shapes, get_layer_globs, has_layer_names
+from bubbleviz.conventions.range_names import parse_range_names
+from bubbleviz.conventions.recognition import (
+    add_iteration_names,
+    plan_rounds,
+    score_conventions,
+    select_conventions,
+)
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
@@ -220,23 +225,23 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
         known = chosen or tuple(convention_file.built_in().values())
-        sampled = file.sample((*globs_of(known), *layer_globs()), _FEW_ROWS)
+        sampled = file.sample((*collect_globs(known), *get_layer_globs()), _FEW_ROWS)
         candidates = chosen or _recognise_conventions(file, known, sampled)
         # Most profiles have no ranges of layers.
-        layers = names_layers(sampled)
-    further = (*OPERATION_GLOBS, *(layer_globs() if layers else ()))
-    for conventions in (chosen,) if chosen else rounds(candidates):
-        last = with_iterations(conventions)
-        profile = file.read((*globs_of(last), *further))
+        layers = has_layer_names(sampled)
+    further = (*OPERATION_GLOBS, *(get_layer_globs() if layers else ()))
+    for conventions in (chosen,) if chosen else plan_rounds(candidates):
+        last = add_iteration_names(conventions)
+        profile = file.read((*collect_globs(last), *further))
         with step("understand names") as rows:
-            names = understand(profile.ranges.names, *last)
+            names = parse_range_names(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
         lacking = unnamed(names.phase[distinct(profile.ranges.name_id)].tolist())
         if len(lacking) == 1 and not chosen and options.drafted(file, file.sample(("*",))):
             # One pass alone gives no ratio of training, and a draft names both.
             break
         if len(lacking) < 2:
-            kinds = convention_file.extended_kinds((*options.conventions, *last))
+            kinds = convention_file.collect_kinds((*options.conventions, *last))
             return interpret(
                 profile,
                 last,
@@ -267,10 +272,10 @@ def _recognise_conventions(
         known: Conventions to choose from.
         names: Number of occurrences of each name in the small sample.
     """
-    scores = scores_of(names, known)
-    if max(score.whole for score in scores) < _ENOUGH:
-        scores = scores_of(file.sample(globs_of(known)), known)
-    return recognised(scores)
+    scores = score_conventions(names, known)
+    if max(score.complete for score in scores) < _ENOUGH:
+        scores = score_conventions(file.sample(collect_globs(known)), known)
+    return select_conventions(scores)
 
 
 def _suggest_commands(file: OpenFile, path: str) -> str:
@@ -334,7 +339,7 @@ def _explain_missing_names(
         lacking: Those of forward and backward that no range names.
     """
     sample = file.sample(("*",))
-    shapes = folded(sample, 5)
+    shapes = count_shapes(sample, 5)
     has_next_step = False
     if why:
         remedy = why

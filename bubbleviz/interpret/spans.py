@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.model import intervals
@@ -39,7 +39,7 @@ def classify_work(
         work: The work with these names and the kinds of kernels.
         receives: Rows of the kernels that receive from another rank.
     """
-    by_name, kernels = matching(activities.names, kinds.communication), slice(activities.kernels)
+    by_name, kernels = match_any(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
     communication[kernels] = flags_of(activities.name_id[kernels], by_name)
     np.logical_not(communication[kernels], out=compute[kernels])
@@ -60,7 +60,7 @@ def _find_receives(work: LinkedWork, named: Ranges, names: NameMeanings, kinds: 
     give it.
     """
     rows = np.flatnonzero(work.communication)
-    receives = matching(work.names, kinds.receives)[work.name_id[rows]]
+    receives = match_any(work.names, kinds.receives)[work.name_id[rows]]
     of_range = work.range[rows]
     inside = np.flatnonzero(of_range != NONE)
     name_id = named.name_id[of_range[inside]]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.interpret.linking import NEVER, LinkedProfile
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import Ints, flags_of, stretch_of
@@ -132,7 +132,7 @@ def find_recorded_devices(
     utc_ns = source.session_utc_ns or 0
     is_communication = np.zeros(len(activities), bool)
     kernels = slice(activities.kernels)
-    by_name = matching(activities.names, kinds.communication)
+    by_name = match_any(activities.names, kinds.communication)
     is_communication[kernels] = flags_of(activities.name_id[kernels], by_name)
     devices, processes = [], []
     rows_of_rank = activities.rows_by_rank()

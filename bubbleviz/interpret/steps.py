@@ -22,10 +22,10 @@ import numpy as np
 
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.host_activities import HOST, ActivityList
-from bubbleviz.conventions.layer_names import folded
-from bubbleviz.conventions.range_names import bare_name, understand
-from bubbleviz.conventions.recognition import with_iterations
-from bubbleviz.conventions.toml_files import UNCOMPILED, ambiguity_of, compile_pattern
+from bubbleviz.conventions.layer_names import count_shapes
+from bubbleviz.conventions.range_names import bare_name, parse_range_names
+from bubbleviz.conventions.recognition import add_iteration_names
+from bubbleviz.conventions.toml_files import COMPILE_ERRORS, compile_pattern, describe_ambiguity
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
@@ -84,8 +84,8 @@ def pattern_of(text: str) -> re.Pattern[str]:
         compile_pattern(text)
         return compile_pattern(f"(?:{re.escape(text)})|(?:{text})")
     except FutureWarning as warning:
-        raise UsageError(f"--step: {ambiguity_of(text, warning)}") from warning
-    except UNCOMPILED as error:
+        raise UsageError(f"--step: {describe_ambiguity(text, warning)}") from warning
+    except COMPILE_ERRORS as error:
         raise UsageError(
             f"--step {text[:60]!r}: not a regular expression ({error}); give the name of ranges, "
             "or a pattern such as 'step [0-9]+'"
@@ -115,7 +115,7 @@ def steps_of(
     if pattern is not None:
         matching = np.array([matches_whole(pattern, name) for name in names], bool)
         return _steps(ranges.take(matching[ranges.name_id]), "as --step says")
-    marks = understand(names, *with_iterations(()))
+    marks = parse_range_names(names, *add_iteration_names(()))
     marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)
     if marked[ranges.name_id].any():
         return _steps(ranges.take(marked[ranges.name_id]), "ranges that name iterations")
@@ -130,7 +130,7 @@ def frequent_names(ranges: Ranges) -> str:
     named = {
         bare_name(name): count for name, count in zip(ranges.names, counts, strict=True) if count
     }
-    return ", ".join(f"{name[:60]!r} ({count})" for name, count in folded(named, 5)) or "none"
+    return ", ".join(f"{name[:60]!r} ({count})" for name, count in count_shapes(named, 5)) or "none"
 
 
 def _steps(ranges: Ranges, by: str) -> Steps:
@@ -179,11 +179,13 @@ def _families(
     marks = [
         replace(c, patterns=tuple(p for p in c.patterns if p.by_order)) for c in built_in().values()
     ]
-    ordered = understand(names, *(c for c in marks if c.patterns)).by_order
+    ordered = parse_range_names(names, *(c for c in marks if c.patterns)).by_order
     for row, name in enumerate(names):
         digits = [text for text in _NUMBER.findall(name) if len(text) <= _DIGITS]
         # A framework's own ranges have an activity of theirs.
-        if bool(digits) < counted or not (ordered[row] or lookup.of(name)[0].startswith(HOST)):
+        if bool(digits) < counted or not (
+            ordered[row] or lookup.classify_range(name)[0].startswith(HOST)
+        ):
             continue
         numbers[row] = int(digits[-1]) if digits else 0
         shape_of[row] = shapes.number(_NUMBER.sub("#", name) if counted else name)

@@ -94,7 +94,7 @@ class InMemoryRanges:
 def _named(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
     """Return ranges with the names that they have."""
     used = distinct(ranges.name_id)
-    texts = tuple(names.texts(used))
+    texts = tuple(names.get_texts(used))
     return replace(ranges, name_id=found_in(used, ranges.name_id), names=texts)
 
 
@@ -149,7 +149,7 @@ class DecodedFile:
         whole = self._whole
 
         def fits(wanted: Sequence[str]) -> Bools:
-            return self._names.fitting(wanted)[whole.profile.ranges.name_id]
+            return self._names.match_globs(wanted)[whole.profile.ranges.name_id]
 
         if whole.named is None:
             return fits(globs)
@@ -163,7 +163,7 @@ class DecodedFile:
         counts = np.bincount(self._whole.profile.ranges.name_id[chosen])
         found = Counter[str]()
         used = np.flatnonzero(counts)
-        for text, count in zip(self._names.texts(used), counts[used].tolist(), strict=True):
+        for text, count in zip(self._names.get_texts(used), counts[used].tolist(), strict=True):
             found[text] += count
         return found
 

@@ -142,11 +142,11 @@ def _analysis(profile: str) -> None:
 
 def _reading(profile: str, suffix: str) -> None:
     """Count the reading of all that the patterns of any convention let through."""
-    from bubbleviz.conventions.convention import globs_of
+    from bubbleviz.conventions.convention import collect_globs
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.interpret.record import opened_profile
 
-    globs = globs_of(tuple(built_in().values()))
+    globs = collect_globs(tuple(built_in().values()))
     with _stages(suffix), opened_profile(profile) as (file, _):
         for _ in file.read(globs).calls.blocks():
             pass
@@ -155,13 +155,13 @@ def _reading(profile: str, suffix: str) -> None:
 def _naming() -> None:
     """Count what the names of every convention take under all conventions."""
     from bubbleviz.conventions.convention_file import built_in
-    from bubbleviz.conventions.range_names import understand
+    from bubbleviz.conventions.range_names import parse_range_names
     from bubbleviz.timing import step
 
     conventions = tuple(built_in().values())
     with _stages(), step("understand names of every convention"):
         for convention in conventions:
-            understand(convention.examples, *conventions)
+            parse_range_names(convention.examples, *conventions)
 
 
 def main(profile: str, example: str, counter: str, library: str) -> None:

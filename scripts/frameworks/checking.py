@@ -15,7 +15,7 @@ import numpy as np
 
 import bubbleviz
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.progress import unwatched
@@ -167,7 +167,7 @@ def _read_transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]
     for file in recording.iterdir():
         session = read_session(str(file), unwatched)
         operations = session.stretch.operations
-        named = understand(session.names, built_in()["bubbleviz"])
+        named = parse_range_names(session.names, built_in()["bubbleviz"])
         of_iteration: list[list[_Transfer]] = [[] for _ in session.stretch.iterations.number]
         for row in np.flatnonzero(np.isin(named.phase[operations.name_id], TRANSFERS)).tolist():
             name = operations.name_id[row]

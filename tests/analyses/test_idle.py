@@ -23,7 +23,7 @@ from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleMeasurement
 from bubbleviz.analyses.idle.text import device_table, sections
 from bubbleviz.cli.app import main
-from bubbleviz.conventions.kinds import default_kinds, kernel_classes
+from bubbleviz.conventions.kinds import classify_kernels, default_kinds
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.texts import PRINTED_CHARACTERS
 from bubbleviz.render.text.terminal import plain_text
@@ -626,7 +626,7 @@ def test_the_queue_of_a_trace_without_launches_is_unknown() -> None:
     ],
 )
 def test_classes_of_kernels(name: str, kind: str) -> None:
-    assert kernel_classes([name], default_kinds()) == (kind,)
+    assert classify_kernels([name], default_kinds()) == (kind,)
 
 
 def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLine) -> None:

@@ -104,13 +104,13 @@ ACTIVITIES = {
     ("name", "activity"), [(name, own) for own, names in ACTIVITIES.items() for name in names]
 )
 def test_names_of_activities(name: str, activity: str) -> None:
-    assert default_activities().lookup().of(name)[0] == activity
+    assert default_activities().copy().classify_range(name)[0] == activity
 
 
 def test_every_activity_says_what_it_means_and_what_may_help() -> None:
     known = default_activities()
-    for name in {own.name for own in known.all_of}:
-        told = known.named(name)
+    for name in {own.name for own in known.activities}:
+        told = known.find(name)
         assert told is not None
         assert told.meaning
         assert told.advice

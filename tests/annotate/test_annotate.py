@@ -24,8 +24,8 @@ import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.annotate import ranges, wrapping
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import understand
-from bubbleviz.conventions.recognition import recognise
+from bubbleviz.conventions.range_names import parse_range_names
+from bubbleviz.conventions.recognition import recognize_conventions
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import Phase
 from tests.support.places import FAKES
@@ -108,14 +108,14 @@ def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int |
     name = annotate.phase(phase, **numbers).name
     native = built_in()["bubbleviz"]
 
-    read = understand([name], native)
+    read = parse_range_names([name], native)
 
     assert Phase(int(read.phase[0])).label == phase
     if numbers["microbatch"] is not None or numbers["second_microbatch"] is None:
         told = {k: -1 if n is None else n for k, n in numbers.items()}
         assert {k: int(getattr(read, k)[0]) for k in numbers} == told
     others = [c for c in built_in().values() if c is not native]
-    assert not understand([name], *others).understood[0]
+    assert not parse_range_names([name], *others).is_understood[0]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ TORCH, OPTIMIZER = {"PP:0F0": 100, "PP:0B0": 100}, "bubbleviz:Optimizer"
 def test_names_written_for_us_come_before_a_frameworks(
     counts: dict[str, int], followed: list[str]
 ) -> None:
-    assert [c.name for c in recognise(counts)] == followed
+    assert [c.name for c in recognize_conventions(counts)] == followed
 
 
 def test_ranges_nest_and_close(recorded: Recorder) -> None:
@@ -222,7 +222,7 @@ def test_an_iteration_names_the_rank_of_the_run(
         pass
 
     assert recorded.lines == ["iteration 5 rank=3", "iteration 6"]
-    read = understand(["bubbleviz:iteration 5 rank=3"], built_in()["bubbleviz"])
+    read = parse_range_names(["bubbleviz:iteration 5 rank=3"], built_in()["bubbleviz"])
     assert (int(read.iteration[0]), int(read.rank[0])) == (5, 3)
 
 

@@ -21,8 +21,8 @@ import pytest
 import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import understand
-from bubbleviz.conventions.recognition import recognise
+from bubbleviz.conventions.range_names import parse_range_names
+from bubbleviz.conventions.recognition import recognize_conventions
 from bubbleviz.model.phases import Phase
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -551,17 +551,17 @@ def test_layers_inside_operations_take_nothing_from_them(layers: int, tmp_path: 
 
 
 def test_layers_without_operations_around_them_are_work() -> None:
-    (found,) = recognise({"MFSDP embedding forward": 3, "iter_0_1": 1})
+    (found,) = recognize_conventions({"MFSDP embedding forward": 3, "iter_0_1": 1})
 
     assert found == built_in()["megatron-core"]
 
 
 def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None:
     receive = "megatron.core.pipeline_parallel.p2p_communication.recv_forward"
-    conventions = recognise({"F0.0.0": 8, "layer_3f": 80, receive: 4})
+    conventions = recognize_conventions({"F0.0.0": 8, "layer_3f": 80, receive: 4})
 
     assert [c.name for c in conventions] == ["zero-bubble", "megatron-core"]
-    names = understand(["layer_3f", receive], *conventions)
+    names = parse_range_names(["layer_3f", receive], *conventions)
     assert names.phase.tolist() == [-1, Phase.RECV_F]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.conventions.convention_file import built_in, find_convention, load_convention
-from bubbleviz.conventions.globs import lets_through
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.globs import is_glob_match
+from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 
@@ -101,7 +101,7 @@ def test_a_glob_is_read_as_sqlite_reads_it(glob: str) -> None:
     with closing(sqlite3.connect(":memory:")) as db:
         expected = [bool(db.execute("SELECT ? GLOB ?", (t, glob)).fetchone()[0]) for t in TEXTS]
 
-    assert [lets_through(glob, text) for text in TEXTS] == expected
+    assert [is_glob_match(glob, text) for text in TEXTS] == expected
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_numbers_that_are_none_are_told_or_left_out(tmp_path: Path) -> None:
     )
 
     with pytest.raises(UsageError, match="digits"):
-        understand(["fast"], mine)
-    long = understand([f"F{'9' * 5000}.0.0"], built_in()["zero-bubble"])
+        parse_range_names(["fast"], mine)
+    long = parse_range_names([f"F{'9' * 5000}.0.0"], built_in()["zero-bubble"])
     assert long.phase.tolist() == [-1]
 
 
 def test_a_path_of_jax_may_hold_a_hash() -> None:
     """Paths number what occurs twice (``dot#1``); the thunk ends at the last ``#`` alone."""
     thunk = "Thunk:#name=jit(step)/{}/dot#1,hlo_op=fusion.11,unique_hlo_op_id=4#"
-    names = understand(
+    names = parse_range_names(
         [thunk.format("jvp(a)"), thunk.format("transpose(jvp(a))"), thunk.format("add")],
         built_in()["jax-xla"],
     )
@@ -141,7 +141,7 @@ def test_a_path_of_jax_may_hold_a_hash() -> None:
 
 
 def test_a_range_known_by_its_second_number_keeps_its_chunk() -> None:
-    names = understand(
+    names = parse_range_names(
         ["SEND_FORWARD_RECV_BACKWARD.3.1.0", "W_clear.1.0"], built_in()["zero-bubble"]
     )
 

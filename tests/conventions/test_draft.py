@@ -12,9 +12,9 @@ import pytest
 import bubbleviz
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import load_convention
-from bubbleviz.conventions.globs import lets_through
-from bubbleviz.conventions.name_words import drafts
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.globs import is_glob_match
+from bubbleviz.conventions.name_words import generate_drafts
+from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.terminal import WIDTH
 from tests.support.command_line import CommandLine
@@ -27,7 +27,7 @@ FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 def suggest(counts: dict[str, int]) -> str | None:
     """Return the likeliest draft for some names; None without any phase."""
-    return next(iter(drafts(counts)), None)
+    return next(iter(generate_drafts(counts)), None)
 
 
 #: Names, and the phase and microbatch that a draft gives each.
@@ -69,7 +69,7 @@ MEANINGS = {
 
 @pytest.mark.parametrize("name", MEANINGS)
 def test_a_draft_understands_the_names_it_was_made_of(name: str, tmp_path: Path) -> None:
-    names = understand([name], _loaded({name: 3}, tmp_path))
+    names = parse_range_names([name], _loaded({name: 3}, tmp_path))
 
     assert (names.phase[0], names.microbatch[0]) == MEANINGS[name]
 
@@ -132,8 +132,8 @@ def test_what_emit_nvtx_writes_behind_a_name_is_no_part_of_a_draft(
     name: str, tmp_path: Path
 ) -> None:
     convention = _loaded({name: 3}, tmp_path)
-    assert understand([name, "fwd mb=4"], convention).microbatch.tolist() == [3, 4]
-    assert lets_through(convention.globs[0], name)
+    assert parse_range_names([name, "fwd mb=4"], convention).microbatch.tolist() == [3, 4]
+    assert is_glob_match(convention.globs[0], name)
 
 
 def _renamed(folder: Path, **names: str) -> Path:
@@ -197,8 +197,8 @@ def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
     ]
 
     tried = [
-        understand(["fwd 3.1.0", "RECV_BACKWARD.3.1.0"], convention)
-        for convention in drafts(dict.fromkeys(names, 2)).values()
+        parse_range_names(["fwd 3.1.0", "RECV_BACKWARD.3.1.0"], convention)
+        for convention in generate_drafts(dict.fromkeys(names, 2)).values()
     ]
 
     both = [meant for meant in tried if meant.phase[1] == Phase.RECV_B and meant.microbatch[0] >= 0]
@@ -400,7 +400,10 @@ def test_numbers_of_layers_are_never_microbatches(form: str) -> None:
     forward = [form.format(m=m, l=layer) for m in range(4) for layer in range(16, 24)]
     backward = [n.replace("forward", "backward").replace("fwd", "bwd") for n in forward]
     names = list(dict.fromkeys((*forward, *backward)))
-    read = [understand(names, draft) for draft in drafts(dict.fromkeys(names, 3)).values()]
+    read = [
+        parse_range_names(names, draft)
+        for draft in generate_drafts(dict.fromkeys(names, 3)).values()
+    ]
 
     assert read
     for each in read:

@@ -20,12 +20,12 @@ from bubbleviz.conventions.kinds import (
     KERNEL_LAUNCHES,
     MEMSETS,
     WORK_CALLS,
-    communication_candidates,
+    classify_collective,
+    classify_kernels,
     default_kinds,
-    kernel_classes,
-    kind_of_collective,
-    matching,
-    unknown_names,
+    mask_communication_candidates,
+    mask_unknown_kernels,
+    match_any,
 )
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import LimitationKind
@@ -88,13 +88,13 @@ def test_what_names_tell(
 ) -> None:
     kinds = default_kinds()
 
-    talks = matching([name], kinds.communication)[0]
+    talks = match_any([name], kinds.communication)[0]
     told = [
-        bool(talks and matching([name], regexes)[0])
+        bool(talks and match_any([name], regexes)[0])
         for regexes in (kinds.receives, kinds.point_to_point)
     ]
     kind = dict(enumerate(name for name, _ in kinds.collective_kinds)).get(
-        kind_of_collective(name, kinds.collective_kinds)
+        classify_collective(name, kinds.collective_kinds)
     )
     told.append(bool(talks) and kind in {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"})
 
@@ -104,18 +104,18 @@ def test_what_names_tell(
 
 JAX = built_in()["jax-xla"]
 XLA_KERNELS = [r for r in default_kinds().communication if "all-reduce" in r or "psum" in r]
-XLA_RANGES = [
-    p.match.pattern for p in JAX.patterns if p.phase in COMMUNICATION and "hlo_op" in p.glob
-]
+XLA_RANGES = [p.regex for p in JAX.patterns if p.phase in COMMUNICATION and "hlo_op" in p.glob]
 
 
 def of_range(name: str) -> bool:
     """Tell whether the convention takes a range of this instruction for communication."""
-    return bool(range_names.understand([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION)
+    return bool(
+        range_names.parse_range_names([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION
+    )
 
 
 def of_kernel(name: str) -> bool:
-    return bool(matching([name], default_kinds().communication)[0])
+    return bool(match_any([name], default_kinds().communication)[0])
 
 
 def test_there_are_instructions_that_communicate() -> None:
@@ -180,9 +180,9 @@ COMPUTE = [
 )
 def test_kernels_communicate_or_look_like_it(name: str, known: bool, likely: bool) -> None:
     kinds = default_kinds()
-    assert matching([name], kinds.communication).tolist() == [known]
-    assert communication_candidates([name], kinds).tolist() == [likely]
-    assert communication_candidates([], kinds).tolist() == []
+    assert match_any([name], kinds.communication).tolist() == [known]
+    assert mask_communication_candidates([name], kinds).tolist() == [likely]
+    assert mask_communication_candidates([], kinds).tolist() == []
 
 
 # Names of public kernels (kernel_names.toml).
@@ -202,7 +202,7 @@ KERNEL_NAMES = [
 def test_each_public_kernel_has_the_class_of_its_work(library: str) -> None:
     expected = {name: kernel_class for of, kernel_class, name in KERNEL_NAMES if of == library}
 
-    classes = kernel_classes(list(expected), default_kinds())
+    classes = classify_kernels(list(expected), default_kinds())
 
     assert dict(zip(expected, classes, strict=True)) == expected
 
@@ -211,13 +211,13 @@ def test_the_table_of_public_kernels_holds_every_class() -> None:
     names = [name for _, _, name in KERNEL_NAMES]
 
     assert len(set(names)) == len(names) >= 300
-    classes = toml_files.load(toml_files.built_in("kinds.toml"))["kernel_classes"]
+    classes = toml_files.load(toml_files.read_built_in("kinds.toml"))["kernel_classes"]
     assert {of for _, of, _ in KERNEL_NAMES} == {*classes, "communication", "other"}
 
 
 def test_public_kernels_that_communicate_need_no_hint_and_others_get_none() -> None:
     computing = [name for _, kernel_class, name in KERNEL_NAMES if kernel_class != "communication"]
-    candidates = communication_candidates(computing, default_kinds())
+    candidates = mask_communication_candidates(computing, default_kinds())
 
     assert [name for name, is_likely in zip(computing, candidates, strict=True) if is_likely] == []
 
@@ -231,12 +231,14 @@ def test_only_the_front_of_a_name_is_matched(length: int) -> None:
     behind = f"void f<{'x' * max(length, MATCHED_CHARACTERS)}, ncclDevKernel_SendRecv>(float*)"
     kinds = default_kinds()
 
-    assert kernel_classes([name, behind], kinds) == ("normalisation, softmax", "other")
-    assert matching([behind], ["nccl"]).tolist() == [False]
-    assert kind_of_collective(f"{'x' * MATCHED_CHARACTERS}all_reduce", kinds.collective_kinds) == -1
-    assert unknown_names([name, behind], kinds).tolist() == [False, True]
-    assert communication_candidates([name, behind], kinds).tolist() == [False, False]
-    activity, _ = default_activities().lookup().of(f"cudaMemcpy{'x' * length}")
+    assert classify_kernels([name, behind], kinds) == ("normalisation, softmax", "other")
+    assert match_any([behind], ["nccl"]).tolist() == [False]
+    assert (
+        classify_collective(f"{'x' * MATCHED_CHARACTERS}all_reduce", kinds.collective_kinds) == -1
+    )
+    assert mask_unknown_kernels([name, behind], kinds).tolist() == [False, True]
+    assert mask_communication_candidates([name, behind], kinds).tolist() == [False, False]
+    activity, _ = default_activities().copy().classify_range(f"cudaMemcpy{'x' * length}")
     assert activity == TRANSFER
 
 
@@ -244,9 +246,9 @@ def test_a_range_name_of_megabytes_is_no_operation() -> None:
     convention = built_in()["zero-bubble"]
     tail = ", sizes = " + "[1], " * (1 << 18)
 
-    assert range_names.match_of("F" + "1" * MAX_RANGE_NAME + ".0.0", convention) is None
+    assert range_names.match_name("F" + "1" * MAX_RANGE_NAME + ".0.0", convention) is None
     # What PyTorch writes behind a name does not count.
-    assert range_names.match_of("F1.0.0" + tail, convention) is not None
+    assert range_names.match_name("F1.0.0" + tail, convention) is not None
 
 
 def _additions(folder: Path, text: str = 'communication = ["^acme::"]') -> Path:
@@ -407,9 +409,11 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
 
 
 def test_launches_and_copies_are_activities_of_their_own() -> None:
-    calls = default_activities().lookup()
+    calls = default_activities().copy()
 
-    assert {calls.call(name)[0] for name in (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)} == {LAUNCH}
-    assert {calls.call(name)[0] for name in (*COPIES, *MEMSETS)} == {TRANSFER}
+    assert {calls.classify_call(name)[0] for name in (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)} == {
+        LAUNCH
+    }
+    assert {calls.classify_call(name)[0] for name in (*COPIES, *MEMSETS)} == {TRANSFER}
     for name in ("cudaLaunchHostFunc_v10000", "cudaGraphInstantiate", "cudaMalloc", "cuLaunchGrid"):
         assert not name.startswith(WORK_CALLS)

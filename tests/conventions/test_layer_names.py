@@ -6,19 +6,24 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.conventions.globs import fitting
-from bubbleviz.conventions.layer_names import LayerName, layer_globs, layer_of, layer_tables
+from bubbleviz.conventions.globs import match_any_glob
+from bubbleviz.conventions.layer_names import (
+    LayerName,
+    get_layer_globs,
+    load_layer_tables,
+    parse_layer_name,
+)
 
 
-@pytest.mark.parametrize("table", layer_tables(), ids=range(len(layer_tables())))
+@pytest.mark.parametrize("table", load_layer_tables(), ids=range(len(load_layer_tables())))
 def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
     for name in table.get("examples", ()):
-        found = layer_of(name)
+        found = parse_layer_name(name)
         assert found is not None, name
         assert found.kind == table["kind"], name
-        assert fitting(layer_globs(), [name]) == [True]
+        assert match_any_glob(get_layer_globs(), [name]) == [True]
     for name in table.get("counter_examples", ()):
-        found = layer_of(name)
+        found = parse_layer_name(name)
         assert found is None or found.kind != table["kind"], name
 
 
@@ -31,10 +36,10 @@ def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, 
     ],
 )  # fmt: skip
 def test_a_layer_has_its_number(name: str, number: int) -> None:
-    assert layer_of(name) == LayerName("layer", number)
+    assert parse_layer_name(name) == LayerName("layer", number)
 
 
 def test_names_that_are_none() -> None:
-    assert layer_of("") is None
-    assert layer_of("layers." + "9" * 400) is None
-    assert layer_of("F0.0.0") is None
+    assert parse_layer_name("") is None
+    assert parse_layer_name("layers." + "9" * 400) is None
+    assert parse_layer_name("F0.0.0") is None

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl.kernels import _FAMILY
 from bubbleviz.analyses.pgle import range_names as xla_names
-from bubbleviz.conventions.convention import globs_of
+from bubbleviz.conventions.convention import collect_globs
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.globs import NameShapes, PackedNames, lets_through, loose_glob
+from bubbleviz.conventions.globs import NameShapes, PackedNames, convert_to_duckdb, is_glob_match
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.columns import Bools
@@ -35,8 +35,8 @@ LONG, SOON_S = 30_000, 0.15
 def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
     for convention in built_in().values():
         for pattern in convention.patterns:
-            yield f"{convention.name}: {pattern.match.pattern}", pattern.match
-    for activity in default_activities().all_of:
+            yield f"{convention.name}: {pattern.regex}", pattern.compiled
+    for activity in default_activities().activities:
         for regex in activity.match:
             yield f"{activity.name}: {regex}", re.compile(regex, re.IGNORECASE)
     kinds = default_kinds()
@@ -148,12 +148,12 @@ ANYTHING = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3",
 ANYTHING += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
 #: Names, patterns, and the names that they let through.
 PREFILTERED: list[tuple[list[str], list[str], list[str]]] = [
-    ([*LIBRARY, *KNOWN], [*globs_of(tuple(built_in().values()))], KNOWN),
+    ([*LIBRARY, *KNOWN], [*collect_globs(tuple(built_in().values()))], KNOWN),
     # The number of patterns is not limited.
     (MANY, MANY[1:] * 2, MANY[1:]),
     (WRITTEN, ['it\'s "so"', "a\\b", "[[]x]", "Vorw?rts [0-9]", "前向*"], WRITTEN[:-1]),
     *(
-        (ANYTHING, globs, [n for n in ANYTHING if any(lets_through(glob, n) for glob in globs)])
+        (ANYTHING, globs, [n for n in ANYTHING if any(is_glob_match(glob, n) for glob in globs)])
         for globs in (
             ["*step_num=*"],
             ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
@@ -190,7 +190,7 @@ def test_names_are_read_that_a_pattern_lets_through(
 
 def matched_by_duckdb(globs: list[str], names: list[str]) -> Bools:
     """Return for each name whether DuckDB matches it with one of the loosened patterns."""
-    loose = [loose_glob(glob) for glob in globs]
+    loose = [convert_to_duckdb(glob) for glob in globs]
     with duckdb.connect(":memory:") as connection:
         return np.array(
             [
@@ -215,20 +215,20 @@ def matched_by_duckdb(globs: list[str], names: list[str]) -> Bools:
 @example(["[!a]", "[#*?]*", "a\\"], ["!", "a", "#x", "?", "*", "a\\"])
 def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: list[str]) -> None:
     likely = matched_by_duckdb(globs, names)
-    expected = [any(lets_through(glob, name) for glob in globs) for name in names]
+    expected = [any(is_glob_match(glob, name) for glob in globs) for name in names]
 
     assert not np.any(np.array(expected, bool) & ~likely)
-    assert NameShapes(names).fitting(globs).tolist() == expected
+    assert NameShapes(names).match_globs(globs).tolist() == expected
     packed = PackedNames()
     # Twice, as names of two parts of a file; in the second no name is packed.
     for odd in ([row for row, name in enumerate(names) if not name.isascii() or not name], names):
         rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
         plain = ["" if row in rows else name for row, name in enumerate(names)]
         given = "".join(plain).encode(), rows, [names[row] for row in rows.tolist()]
-        first, wanted = packed.count, np.arange(-1, len(names))
+        first, wanted = packed.n_ids, np.arange(-1, len(names))
         numbers = packed.add(np.array([*map(len, plain)], np.int64), *given, wanted)
-        assert numbers.tolist() == [-1, *range(first, packed.count)]
-    assert packed.fitting(globs).tolist() == 2 * expected
-    assert packed.texts(np.arange(2 * len(names))) == 2 * names
+        assert numbers.tolist() == [-1, *range(first, packed.n_ids)]
+    assert packed.match_globs(globs).tolist() == 2 * expected
+    assert packed.get_texts(np.arange(2 * len(names))) == 2 * names
     if not globs:
         assert not likely.any()

@@ -14,7 +14,7 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.outputs import csv_of_operations
-from bubbleviz.conventions.kinds import default_kinds, kind_of_collective
+from bubbleviz.conventions.kinds import classify_collective, default_kinds
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.collectives import CollectiveIntervals, Group
@@ -237,7 +237,7 @@ def test_kernels_of_one_operator_are_one(tmp_path: Path) -> None:
 )
 def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
     kinds = default_kinds().collective_kinds
-    number = kind_of_collective(kernel, kinds)
+    number = classify_collective(kernel, kinds)
 
     assert ("" if number < 0 else kinds[number][0]) == kind
 

@@ -8,8 +8,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.name_words import drafts
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.name_words import generate_drafts
+from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.model.phases import COUNTED, Phase, unnamed
 from bubbleviz.report.report import Report
 from tests.support.notes import restriction_codes
@@ -105,7 +105,7 @@ def test_parts_with_the_suffix_of_their_pass_are_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["attn(F)", "Mlp_2(B)", "ATTN(W)"])
 def test_the_suffix_is_the_phase(name: str) -> None:
-    meaning = understand([name], built_in()["dualpipe"])
+    meaning = parse_range_names([name], built_in()["dualpipe"])
 
     assert Phase(int(meaning.phase[0])).label == name[-2]
     assert meaning.part.tolist() == [True]
@@ -115,9 +115,9 @@ def test_drafts_take_dispatch_and_combine_for_parts() -> None:
     verbs = {"forward": ("attn", "dispatch", "mlp", "combine"), "backward": ("attn", "mlp")}
     counts = {f"{part} {verb}": 4 for verb, parts in verbs.items() for part in parts}
 
-    likeliest = next(iter(drafts(counts).values()))
+    likeliest = next(iter(generate_drafts(counts).values()))
 
-    meanings = understand(list(counts), likeliest)
+    meanings = parse_range_names(list(counts), likeliest)
     assert set(meanings.phase.tolist()) <= set(COUNTED)
     assert not unnamed(meanings.phase.tolist())
     assert meanings.part.all()

@@ -14,7 +14,7 @@ import typer
 import bubbleviz
 from bubbleviz.cli.app import application, main
 from bubbleviz.conventions.convention_file import built_in, load_convention
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.formats import renderers
 from bubbleviz.render.picture.picture import picture as render
@@ -177,7 +177,7 @@ def test_conventions_in_guides_match_their_examples(name: str, tmp_path: Path) -
 
     convention = load_convention(file)
 
-    assert (understand(convention.examples, convention).phase >= 0).all()
+    assert (parse_range_names(convention.examples, convention).phase >= 0).all()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from bubbleviz.cli import app as cli
 from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import bare_name, understand
+from bubbleviz.conventions.range_names import bare_name, parse_range_names
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.render import formats as renderers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
@@ -241,7 +241,7 @@ def passes(text: str, glob: str) -> bool:
 )
 def test_the_prefilter_lets_every_name_through(pattern: Pattern) -> None:
     @settings(max_examples=25)
-    @given(st.from_regex(pattern.match))
+    @given(st.from_regex(pattern.compiled))
     def every_name_passes(text: str) -> None:
         assert passes(text, pattern.glob)
 
@@ -253,28 +253,28 @@ def test_a_convention_explains_itself(convention: Convention) -> None:
     """It understands its examples, all patterns of it are in some, and no counter-example is."""
     assert all((convention.summary, convention.source))
     assert all((convention.examples, convention.counter_examples))
-    names = understand(convention.examples, convention)
-    assert [names.texts[row] for row in (~names.understood).nonzero()[0]] == []
+    names = parse_range_names(convention.examples, convention)
+    assert [names.texts[row] for row in (~names.is_understood).nonzero()[0]] == []
     for text in convention.examples:
         assert any(passes(text, glob) for glob in convention.globs), text
-    others = understand(convention.counter_examples, convention)
-    assert [others.texts[row] for row in others.understood.nonzero()[0]] == []
+    others = parse_range_names(convention.counter_examples, convention)
+    assert [others.texts[row] for row in others.is_understood.nonzero()[0]] == []
     examples = [bare_name(text, convention.domain) for text in convention.examples]
     for pattern in convention.patterns:
-        assert any(pattern.match.search(text) for text in examples), pattern.match.pattern
-        assert pattern.groups == set(pattern.match.groupindex) <= {*NUMBER_GROUPS, "phase"}
+        assert any(pattern.compiled.search(text) for text in examples), pattern.regex
+        assert pattern.groups == set(pattern.compiled.groupindex) <= {*NUMBER_GROUPS, "phase"}
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
 def test_no_other_convention_takes_the_forwards_and_backwards(convention: Convention) -> None:
-    meanings = understand(convention.examples, convention)
+    meanings = parse_range_names(convention.examples, convention)
     counted = [
         t for t, phase in zip(meanings.texts, meanings.phase, strict=True) if phase in COUNTED
     ]
 
     for other in CONVENTIONS:
         if other is not convention:
-            theirs = understand(counted, other)
+            theirs = parse_range_names(counted, other)
             assert not [t for t, p in zip(counted, theirs.phase, strict=True) if p in COUNTED]
 
 

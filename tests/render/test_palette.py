@@ -128,7 +128,7 @@ def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:
 
 
 def test_activities_have_the_names_that_are_told() -> None:
-    names = {activity.name for activity in default_activities().all_of}
+    names = {activity.name for activity in default_activities().activities}
 
     assert set(BUSY) <= set(palette.ACTIVITIES)
     assert set(palette.ACTIVITIES) - set(BUSY) <= names

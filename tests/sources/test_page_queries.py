@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.conventions.globs import binds_of
+from bubbleviz.conventions.globs import build_query_parameters
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys import sqlite_export
 from bubbleviz.sources.nsys.export import KINDS, Selection
@@ -92,7 +92,7 @@ def read_by_sqlite(path: Path, queries: Queries, name: str) -> Rows:
     binds = {
         **dict(zip(("first", "last"), EVERY_ROW, strict=True)),
         **dict.fromkeys(KINDS, KIND),
-        **binds_of(GLOBS),
+        **build_query_parameters(GLOBS),
         "rows": json.dumps([*range(N_ROWS + 1)]),
         "text_ids": "[]",
         "some_strings": 0,

@@ -105,8 +105,8 @@ def idle(
     options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),
         step=None if step is None else pattern_of(step),
-        activities=builtin if activities is None else builtin.extended(activities),
-        kinds=convention_file.extended_kinds(convention_file.find_conventions(convention)),
+        activities=builtin if activities is None else builtin.add_from_file(activities),
+        kinds=convention_file.collect_kinds(convention_file.find_conventions(convention)),
         window=window,
     )
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
@@ -129,7 +129,7 @@ def idle(
     waiting = _find_waiting_names(profiles)
     lost = [note for profile in profiles for note in profile.limitations]
     totals = _add_up(ranks)
-    named = [options.activities.named(total.activity) for total in totals]
+    named = [options.activities.find(total.activity) for total in totals]
     activities_by_name = {activity.name: activity for activity in named if activity}
     return IdleReport(
         ranks=ranks,

@@ -238,7 +238,7 @@ def _sum_work(
     classes = [
         COPIES if name == PAGE_MIGRATION else of
         for name, of in zip(
-            activities.names, kinds.kernel_classes(activities.names, named), strict=True
+            activities.names, kinds.classify_kernels(activities.names, named), strict=True
         )
     ] + [COPIES]
     columns = works, classes, count.tolist(), work_ns.tolist()

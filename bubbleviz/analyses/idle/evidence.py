@@ -226,10 +226,10 @@ def _find_evidence(
         distinct(np.array([*main, *lead.values()], np.int64), *launching_threads),
         np.array([NONE]),
     )
-    lookup, numbers = options.activities.lookup(), Numbering[str]()
+    lookup, numbers = options.activities.copy(), Numbering[str]()
     steps = _find_steps(profile, devices, threads, lookup, options.step)
     ranges = host.host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
-    lookup.known[host.ON_DEVICE] = known.DEVICE, known.KNOWN
+    lookup.cache[host.ON_DEVICE] = known.DEVICE, known.KNOWN
     long_calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
     events = host.host_events_of(ranges, long_calls, call, profile, lookup, numbers, waiting.hosts)
     lost = Limitation(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.explain.idle import BusyTimes, IdleIntervals
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Codes, Ints, Table, constant, narrowed
@@ -171,8 +171,8 @@ def times_of(
         without ``_ns``.
     """
     # Copies have no name: the last place stands for them.
-    communication = np.append(matching(activities.names, kinds.communication), False)
-    point_to_point = np.append(matching(activities.names, kinds.point_to_point), False)
+    communication = np.append(match_any(activities.names, kinds.communication), False)
+    point_to_point = np.append(match_any(activities.names, kinds.point_to_point), False)
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
     name, copies = activities.name_id[rows], rows >= activities.kernels

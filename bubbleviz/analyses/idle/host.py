@@ -157,7 +157,7 @@ def host_events_of(
         numbers: Numbers of the activities' names.
         waits: Process, correlation id and awaited work of calls in which a host waited.
     """
-    of_range = [lookup.of(name) for name in ranges.names]
+    of_range = [lookup.classify_range(name) for name in ranges.names]
     of_ranges = numbers.numbers(name for name, _ in of_range)
     launched = np.full(len(calls), NONE, np.int64)
     at = found_in(calls.row, call)
@@ -165,7 +165,7 @@ def host_events_of(
     launched[at[rows]] = rows
     others = np.flatnonzero(launched == NONE)
     names = np.array(profile.calls.names(calls.row[others]), object)
-    of_call = {name: lookup.call(name) for name in set(names.tolist())}
+    of_call = {name: lookup.classify_call(name) for name in set(names.tolist())}
     activity, strength = np.full(len(calls), NONE), np.full(len(calls), known.KNOWN)
     activity[others] = numbers.numbers(of_call[name][0] for name in names)
     strength[others] = [of_call[name][1] for name in names]

@@ -131,7 +131,7 @@ def kernel_table(
         {
             "kernel": one_line(total.name, _LONGEST)
             if whole
-            else blocks.short_name(kinds.plain_name(total.name), _KERNEL),
+            else blocks.short_name(kinds.trim_signature(total.name), _KERNEL),
             "class": total.work_class,
             "ms": blocks.milliseconds(total.time_ns),
             "%": blocks.in_percent(total.time_ns / total_ns),
@@ -320,7 +320,7 @@ def wait_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Tabl
         {
             "device": blocks.short_name(rank.label, _DEVICE),
             "waiting": blocks.short_name(wait.waiting, _WHO),
-            "for": blocks.shortened(kinds.plain_name(one_line(wait.work, None)), _WORK),
+            "for": blocks.shortened(kinds.trim_signature(one_line(wait.work, None)), _WORK),
             "on": wait.stream,
             "waits": f"{wait.waits:,}",
             "blocked ms": blocks.milliseconds(wait.blocked_ns),

@@ -21,7 +21,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle.gaps import LATENCY_NS
 from bubbleviz.conventions import host_activities
-from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.model import intervals, limitations
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up
@@ -94,7 +94,7 @@ def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
         rows: Rows of the activities.
         kinds: Names of communication kernels.
     """
-    communication = np.append(matching(activities.names, kinds.communication), False)
+    communication = np.append(match_any(activities.names, kinds.communication), False)
     communicates, copies = communication[activities.name_id[rows]], rows >= activities.kernels
     kind = np.select((copies, communicates), (COPY, COMMUNICATION), COMPUTE)
     return np.asarray(kind, np.int64)

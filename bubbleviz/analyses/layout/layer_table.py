@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.layer_names import LAYER, layer_of
+from bubbleviz.conventions.layer_names import LAYER, parse_layer_name
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model import files, memory_sizes, texts
 from bubbleviz.model.columns import Floats, Ints
@@ -209,7 +209,7 @@ def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[Layer
     """Return the kinds of layers, inferred from their names where they are not given."""
     found = []
     for at, (given, name) in enumerate(zip(kinds, names, strict=True)):
-        known = None if given else layer_of(name)
+        known = None if given else parse_layer_name(name)
         kind = given.lower() or (LAYER if known is None else known.kind)
         if kind not in (known_kinds := [each.value for each in LayerKind]):
             what = f"{texts.one_line(kind, 40)!r} is not one of {known_kinds}"

@@ -22,7 +22,7 @@ from bubbleviz.analyses.nccl.communications import (
 from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.kernels import Kernels, pooled
 from bubbleviz.analyses.nccl.profiles import NcclProfile, read_profile
-from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
+from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
 from bubbleviz.model import texts
@@ -116,7 +116,7 @@ def measure_communication(
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
-    kinds = extended_kinds(find_conventions(convention))
+    kinds = collect_kinds(find_conventions(convention))
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_inputs([str(path) for path in inputs])
     formats = {file.path: events for file, events in files.items()}

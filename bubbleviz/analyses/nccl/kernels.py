@@ -41,7 +41,7 @@ def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
     The operation of a kernel that is none of NCCL's is its plain name.
     """
     if not naming.is_nccl(kernel):
-        return naming.plain_name(kernel), "", ""
+        return naming.trim_signature(kernel), "", ""
     found = (part.search(matched_part(kernel)) for part in (_FAMILY, _ALGORITHM, _PROTOCOL))
     operation, algorithm, protocol = (match[1] if match else "" for match in found)
     return "" if operation == "Generic" else operation, algorithm, protocol
@@ -100,7 +100,7 @@ def kernels_of(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[
         kinds: lists of what kernels are; what a user added to them counts as well.
         host: on which they were recorded.
     """
-    listed = naming.matching(activities.names, kinds.added_communication)
+    listed = naming.match_any(activities.names, kinds.added_communication)
     listed |= np.array([naming.is_nccl(name) for name in activities.names], bool)
     rows = np.flatnonzero(listed[activities.name_id[: activities.kernels]])
     rows = rows[np.lexsort((activities.start_ns[rows], activities.rank[rows]))]

@@ -35,7 +35,7 @@ def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints
     in_time = np.argsort(first, kind="stable")
     first, last = first[in_time], last[in_time]
     collectives = collectives.take(operations.first[in_time])
-    texts = [naming.operation_of(name) for name in collectives.names]
+    texts = [naming.get_nccl_operation(name) for name in collectives.names]
     plain = np.array([name == "AlltoAll" for name in texts], bool)
     known = (*dict.fromkeys((*filter(None, texts), "AlltoAllv", *filter(None, names))),)
     number = {name: place for place, name in enumerate(known)}

@@ -12,7 +12,7 @@ import numpy as np
 from bubbleviz.analyses.pgle import instructions
 from bubbleviz.analyses.pgle.costs import Costs, check_statistic, costs_of, merge_samples
 from bubbleviz.analyses.pgle.range_names import GLOBS
-from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
+from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
@@ -66,7 +66,7 @@ def measure_costs(
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
     refuse_same_content(Fleet(1), [file.path for file in files])
-    kinds = extended_kinds(find_conventions(convention))
+    kinds = collect_kinds(find_conventions(convention))
 
     def read(
         path: str, watch: Watch

@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.analyses.pgle.range_names import RangeKind, parse_range_names
 from bubbleviz.analyses.pgle.thunks import Thunks, thunks_of
-from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, matching
+from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, match_any
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations, linking, record
 from bubbleviz.interpret.communication import with_added_communication
@@ -93,9 +93,9 @@ def measure(
     groups = groups_of(thunks.execution[thunk], activities.rank[work].astype(np.int64))
     length_ns = activities.end_ns[work] - activities.start_ns[work]
     # Copies have no name; they take the last element.
-    is_communication_name = np.append(matching(activities.names, kinds.communication), False)
+    is_communication_name = np.append(match_any(activities.names, kinds.communication), False)
     is_communication = is_communication_name[activities.name_id[work]]
-    is_collective = matching(names.instructions, kinds.communication)
+    is_collective = match_any(names.instructions, kinds.communication)
     is_collective[thunks.instruction[thunk[is_communication]]] = True
     first = thunk[groups.first]
     samples = Samples(

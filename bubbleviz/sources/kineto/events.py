@@ -29,7 +29,7 @@ WAIT, RECORD = 7, 8
 #: Kinds of events, and the device that they name, by category in lower case; see the file.
 CATEGORIES = {
     category: (_NAMES.index(row["kind"]), row.get("device", ""))
-    for row in toml_files.load(toml_files.built_in("trace_categories.toml"))["kind"]
+    for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
     for category in row["categories"]
 }
 #: Devices that categories name; the first of these that occurs does.

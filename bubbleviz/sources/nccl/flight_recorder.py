@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from bubbleviz.conventions.kinds import operation_of
+from bubbleviz.conventions.kinds import get_nccl_operation
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE
@@ -180,7 +180,7 @@ def _add(
         rank: of the process, in the run.
     """
     match = _named(entry)
-    name, point = operation_of(match["name"]) or match["name"], match["peer"] is not None
+    name, point = get_nccl_operation(match["name"]) or match["name"], match["peer"] is not None
     sizes = entry.output_sizes if name in _TAKING else entry.input_sizes
     elements = sum(map(prod, sizes)) // (max(group.size, 1) if name == "AlltoAll" else 1)
     own = group.ranks.index(rank) if rank in group.ranks else rank

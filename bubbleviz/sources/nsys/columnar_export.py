@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import numpy as np
 
-from bubbleviz.conventions.globs import fitting, loose_glob
+from bubbleviz.conventions.globs import convert_to_duckdb, match_any_glob
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.pointers import refuse_pointer
@@ -337,9 +337,9 @@ def _loosened(binds: Binds) -> Binds:
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):
         pattern = binds.get(name)
-        loose[name] = None if pattern is None else loose_glob(str(pattern))
+        loose[name] = None if pattern is None else convert_to_duckdb(str(pattern))
     for name in ("anchored", "floating"):
-        patterns = map(loose_glob, json.loads(str(binds.get(name, "[]"))))
+        patterns = map(convert_to_duckdb, json.loads(str(binds.get(name, "[]"))))
         loose[name] = json.dumps([pattern for pattern in patterns if pattern is not None])
     return loose
 
@@ -347,7 +347,7 @@ def _loosened(binds: Binds) -> Binds:
 def _fitting(rows: export.Named, globs: Sequence[str]) -> export.Named:
     """Return the rows without a text, and those whose text matches one of the GLOB patterns."""
     values, number, texts = rows
-    fits = np.array([*fitting(globs, texts), True], bool)
+    fits = np.array([*match_any_glob(globs, texts), True], bool)
     # Rows without a text have the index -1, which selects the appended True.
     kept = fits[number]
     return values.compress(kept, axis=1), number[kept], texts

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from bubbleviz.conventions.globs import binds_of
+from bubbleviz.conventions.globs import build_query_parameters
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.numbering import Numbering
@@ -102,7 +102,7 @@ def binds_of_selection(selection: Selection, first: int, last: int) -> Binds:
     """
     return {
         **dict(zip(KINDS, selection.kinds, strict=True)),
-        **(binds_of(selection.globs) if selection.globs else {}),
+        **(build_query_parameters(selection.globs) if selection.globs else {}),
         "text_ids": json.dumps(selection.text_ids),
         "some_strings": bool(selection.text_ids),
         "threads": json.dumps(selection.threads),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.globs import match_any_glob
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model import profile
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -230,7 +230,9 @@ class NsysFile:
 
         ranges, impossible = earlier[1:] if earlier else self._ranges(names, last_ns)
         if earlier:
-            ranges = ranges.take(np.array(fitting(globs, ranges.names), bool)[ranges.name_id])
+            ranges = ranges.take(
+                np.array(match_any_glob(globs, ranges.names), bool)[ranges.name_id]
+            )
         if not partial:
             if not len(ranges):
                 _check_ranges(export)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.globs import match_any_glob
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
@@ -64,7 +64,7 @@ def sample_names(
         blocks = [(values[1], *texts)]
     name_id, names = _names(blocks, export.texts)
     counts = np.bincount(name_id[name_id >= 0], minlength=len(names)).tolist()
-    fits = fitting(globs, names)
+    fits = match_any_glob(globs, names)
     return {name: own for name, own, fit in zip(names, counts, fits, strict=True) if fit}
 
 
@@ -112,7 +112,7 @@ def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
     """Return the names to read; ``StringIds``, maybe as long as the NVTX table, is read once."""
     texts = export.matching_strings((*globs, *(f"{start}*" for start in _CALLS)))
     calls = {i: text for i, text in texts.items() if text.startswith(_CALLS)}
-    fits = fitting(globs, calls.values())
+    fits = match_any_glob(globs, calls.values())
     others = {i for i, fit in zip(calls, fits, strict=True) if not fit}
     strings = {i: text for i, text in texts.items() if i not in others}
     return NameFilter(tuple(globs), strings, calls)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from bubbleviz.conventions.name_words import phase_in
+from bubbleviz.conventions.name_words import guess_phase
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of, sorted_rows
@@ -104,7 +104,7 @@ def read_traced(path: str, watch: Watch) -> Cells:
     rows: list[_Traced] = []
     phases: list[Phase] = []
     for begin, end in _pair_events(events, letters):
-        phase = phase_in(names[begin[2]])
+        phase = guess_phase(names[begin[2]])
         has_microbatch = end[_MICROBATCH] != MISSING
         if phase is not None and (has_microbatch or phase is Phase.OPTIMIZER):
             rows.append([*begin[1:4], *end[4:]])

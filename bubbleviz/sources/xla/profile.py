@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.conventions.copy_names import read_copies, read_copy_details
-from bubbleviz.conventions.kinds import default_kinds, matching
+from bubbleviz.conventions.kinds import default_kinds, match_any
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.copies import Copies
@@ -217,7 +217,7 @@ class DeviceWork:
         # XLA's profiler names copies and memsets on a GPU's streams so.
         copies = np.array([text.startswith(("Memcpy", "Memset")) for text in self._texts], bool)
         copied[: len(streams)] = copies[work.name[: len(streams)]]
-        passing = matching(self._texts, default_kinds().communication)
+        passing = match_any(self._texts, default_kinds().communication)
         copied[beside] = ~passing[work.name[beside]]
         if not copied.any():
             return work, beside, len(work)

@@ -55,7 +55,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         ProfileError: The names of its operations are damaged, or operations contradict each other.
         NothingToAnalyseError: It contains no operations.
     """
-    meanings = range_names.understand(session.names, convention_file.built_in()[_CONVENTION])
+    meanings = range_names.parse_range_names(session.names, convention_file.built_in()[_CONVENTION])
     recorded = session.stretch.operations
     is_known = np.append(meanings.phase >= 0, False)[recorded.name_id]
     rows = np.flatnonzero(is_known & ~recorded.launches)
