@@ -79,7 +79,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    from bubbleviz.model.arguments import public
+    from bubbleviz.model.arguments import check_argument_types
 
     found = getattr(importlib.import_module(_HOMES[name]), name)
     taker = found.__mro__[-2] if isinstance(found, type) else found
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
         known[mentioned] = getattr(importlib.import_module(home), mentioned)
     # The command line takes its functions from their modules, and tells of options.
     if not isinstance(found, type):
-        found = public(found)
+        found = check_argument_types(found)
         # Pickled by this name, for processes that analyze many runs.
         found.__module__ = __name__
     return globals().setdefault(name, found)

@@ -23,10 +23,10 @@ from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording, hosts_in_errors, hosts_of
-from bubbleviz.model.choices import ALIGNMENTS, one_of
+from bubbleviz.model.choices import ALIGNMENTS, check_choice
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import parse_bytes
-from bubbleviz.model.texts import one_line, shell_word
+from bubbleviz.model.texts import quote_for_shell, to_one_line
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import Report
@@ -110,7 +110,7 @@ def analyze(
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
-    one_of(align, ALIGNMENTS, "--align")
+    check_choice(align, ALIGNMENTS, "--align")
     if skip < 0:
         raise UsageError(f"--skip {skip}: must be 0 or more")
     part = parse_window(window) if isinstance(window, str) else window
@@ -132,7 +132,7 @@ def analyze(
             keep_export,
             drafted=is_drafted,
             memory=memory,
-            given=" ".join(map(shell_word, given)),
+            given=" ".join(map(quote_for_shell, given)),
         )
         hints = RunHints(tuple(order), parallel, same_clock, align)
         recordings, run, unreadable = _read_run(fleet, files, options, hints, watched)
@@ -219,7 +219,7 @@ def _flops(text: str) -> tuple[float, float]:
         flops = peak = 0.0
     if not (0 < flops < inf and 0 < peak < inf):
         raise UsageError(
-            f"--flops {one_line(text, 60)}: give FLOPs of an iteration, a slash, and peak FLOPs "
+            f"--flops {to_one_line(text, 60)}: give FLOPs of an iteration, a slash, and peak FLOPs "
             "per second of a GPU, as 4.2e15/989e12"
         )
     return flops, peak

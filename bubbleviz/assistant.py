@@ -30,7 +30,7 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import BubblevizError, InputError, OutputError, UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.labels import operation_label
@@ -193,14 +193,14 @@ def _folders(roots: Sequence[Path]) -> Answer:
 def quoted(text: str, longest: int = _TEXT) -> str:
     """Return a text between marks that it cannot hold itself, on one line and cut."""
     bare = text[: 4 * longest].translate(dict.fromkeys(map(ord, _MARKS), "?"))
-    return f"{_MARKS[0]}{one_line(bare, longest)}{_MARKS[1]}"
+    return f"{_MARKS[0]}{to_one_line(bare, longest)}{_MARKS[1]}"
 
 
 def marked(value: Any, key: str = "") -> Any:
     """Return values with all texts quoted but those that are known to be bubbleviz's own."""
     if isinstance(value, str):
         own = key in _OWN or value in _names()
-        return one_line(value, 4 * _TEXT) if own else quoted(value)
+        return to_one_line(value, 4 * _TEXT) if own else quoted(value)
     if isinstance(value, Mapping):
         return {name: marked(own, name) for name, own in value.items()}
     if isinstance(value, (list, tuple)):

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, marked
-from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_constant, make_mask
+from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
 
 #: No time at all.
@@ -53,10 +53,10 @@ def arrivals(operations: Operations) -> Arrivals:
     """Return when the inputs of operations were there."""
     count = len(operations)
     exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
-    if not among(operations.phase, TRANSFERS).any() and (exact == NEVER).all():
-        none, never = constant(NONE, count), constant(NEVER, count)
+    if not mask_phases(operations.phase, TRANSFERS).any() and (exact == NEVER).all():
+        none, never = make_constant(NONE, count), make_constant(NEVER, count)
         return Arrivals(never, never, np.zeros(count, bool), none, none)
-    rows = np.flatnonzero(among(operations.phase, PASSED_ON))
+    rows = np.flatnonzero(mask_phases(operations.phase, PASSED_ON))
     forward = operations.phase[rows] == Phase.F
     receive = _named(operations, (Phase.RECV_F, Phase.RECV_B), -1)
     named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
@@ -66,7 +66,9 @@ def arrivals(operations: Operations) -> Arrivals:
     for consumers, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
         unnamed = consumers[~named[consumers]]
         latest[unnamed] = np.maximum(latest[unnamed], _latest(operations, unnamed, phase))
-        receives = marked(ranks, operations.rank[among(operations.phase, (phase, Phase.SEND_RECV))])
+        receives = make_mask(
+            ranks, operations.rank[mask_phases(operations.phase, (phase, Phase.SEND_RECV))]
+        )
         receives[operations.rank[consumers[operations.received_ns[consumers] != NONE]]] = True
         seen[consumers] = receives[operations.rank[consumers]]
     return Arrivals(exact, latest, seen, receive, sends(operations))
@@ -85,20 +87,20 @@ def _named(operations: Operations, phases: tuple[Phase, Phase], side: int) -> In
     started (1), unless another operation of that key lies between.
     """
     found = np.full(len(operations), NONE, np.int64)
-    transfers = np.flatnonzero(among(operations.phase, phases) & (operations.microbatch >= 0))
+    transfers = np.flatnonzero(mask_phases(operations.phase, phases) & (operations.microbatch >= 0))
     if len(transfers) == 0:
         return found
-    rows = np.flatnonzero(among(operations.phase, PASSED_ON))
+    rows = np.flatnonzero(mask_phases(operations.phase, PASSED_ON))
     phase = np.where(operations.phase[rows] == Phase.F, *phases)
     both = np.concatenate((transfers, rows))
     transfer_phase = np.concatenate((operations.phase[transfers], phase))
     names = operations.microbatch[both], operations.chunk[both], operations.sequence[both]
-    group = groups_of(operations.rank[both], transfer_phase, *names).of_row
+    group = group_rows(operations.rank[both], transfer_phase, *names).of_row
     host_ns = operations.host_end_ns if side < 0 else operations.host_start_ns
     time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[rows])) * -side
     is_row = np.arange(len(both)) >= len(transfers)
     # Transfers and operations of one key in the order in which an operation looks for them.
-    order = sorted_rows(group, time_ns, is_row)
+    order = sort_rows(group, time_ns, is_row)
     key, searches = group[order], is_row[order]
     has_same_key = key[1:] == key[:-1]
     after = 1 + np.flatnonzero(has_same_key & searches[1:] & ~searches[:-1])
@@ -125,7 +127,7 @@ def _latest(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
     placed_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
     launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
     waits = np.arange(len(placed_ns)) >= len(receives)
-    order = sorted_rows(np.concatenate((rank, waiting_rank)), launched_ns, waits)
+    order = sort_rows(np.concatenate((rank, waiting_rank)), launched_ns, waits)
     latest_ns = np.empty_like(placed_ns)
     latest_ns[order] = np.maximum.accumulate(placed_ns[order])
     latest_ns = latest_ns[len(receives) :]

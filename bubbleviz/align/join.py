@@ -23,7 +23,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
@@ -106,7 +106,7 @@ class JoinedRecordings(RecordedTables):
     named_iteration: Ints
     inferred: bool
     unmarked: bool
-    arrivals: Arrivals = field(default_factory=Arrivals.none)
+    arrivals: Arrivals = field(default_factory=Arrivals.make_empty)
     stage_of_rank: Ints = field(default_factory=_unknown)
     pipeline: Ints = field(default_factory=_unknown)
     reducing: Ints = field(default_factory=_unknown)
@@ -131,12 +131,12 @@ class JoinedRecordings(RecordedTables):
     @cached_property
     def works(self) -> Bools:
         """Mask of the operations that are a forward or a backward."""
-        return among(self.operations.phase, COUNTED)
+        return mask_phases(self.operations.phase, COUNTED)
 
     @cached_property
     def working(self) -> Ints:
         """Ranks that run a forward or a backward, in ascending order."""
-        ranks: Ints = grouping.distinct_rows(self.operations.rank, chosen=self.works)[0]
+        ranks: Ints = grouping.find_distinct_rows(self.operations.rank, chosen=self.works)[0]
         return ranks
 
     @property
@@ -153,7 +153,7 @@ class JoinedRecordings(RecordedTables):
             iteration: Iteration of each of these ranks, as the rank counts them.
         """
         ranks, iterations, common_iterations = self.iteration_numbers
-        return grouping.looked_up((ranks, iterations), common_iterations, (rank, iteration))
+        return grouping.lookup_values((ranks, iterations), common_iterations, (rank, iteration))
 
 
 def join(
@@ -300,7 +300,7 @@ def correct_clocks(
         joined,
         recorded_start_ns=correct(every_rank, joined.recorded_start_ns),
         recorded_end_ns=correct(every_rank, joined.recorded_end_ns),
-        operations=operations.changed(**columns),
+        operations=operations.replace_columns(**columns),
         busy=correct_intervals(joined.busy, operations.rank[joined.busy.operation]),
         **intervals,
     )
@@ -330,16 +330,18 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     # Each of several iterations of each rank must contain one forward of each chunk.
     iteration_of_rank = operations.rank[rows], operations.iteration[rows]
     chunk = operations.chunk[rows], operations.sequence[rows]
-    n_iterations = len(grouping.distinct(operations.iteration[rows]))
+    n_iterations = len(grouping.find_distinct(operations.iteration[rows]))
     if n_iterations < 2 or occurrences((*iteration_of_rank, *chunk)).any():
         return joined
     named = joined.named_iteration
     is_named = bool((named[is_forward] >= 0).all())
     number = (named if is_named else operations.iteration)[rows]
-    number = grouping.looked_up(iteration_of_rank, number, (operations.rank, operations.iteration))
+    number = grouping.lookup_values(
+        iteration_of_rank, number, (operations.rank, operations.iteration)
+    )
     is_inside = operations.iteration >= 0
     is_numbered = is_inside & (number >= 0)
-    operations = operations.changed(
+    operations = operations.replace_columns(
         iteration=np.where(is_inside, 0, NONE),
         microbatch=np.where(is_numbered, number, operations.microbatch),
     )
@@ -348,7 +350,7 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
         joined,
         operations=operations,
         active=_sum_active_time(joined),
-        collectives=joined.collectives.changed(iteration=iteration),
+        collectives=joined.collectives.replace_columns(iteration=iteration),
         named_iteration=np.full(len(named), NONE, np.int64),
     )
 
@@ -365,7 +367,7 @@ def _sum_active_time(joined: JoinedRecordings) -> ActiveTime:
     is_within &= running.end_ns <= last_ns[running.rank]
     kernel_ns = group_sum(running.rank[is_within], n_ranks, running.running_ns[is_within])
     is_inside = active.iteration >= 0
-    ranks = grouping.distinct(active.rank[is_inside])
+    ranks = grouping.find_distinct(active.rank[is_inside])
 
     def total(name: str) -> Ints:
         times_ns = getattr(active, name)[is_inside]

@@ -21,8 +21,14 @@ from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, scattered
-from bubbleviz.model.grouping import distinct, distinct_rows, first_of_each, groups_of, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, scatter
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_distinct_rows,
+    find_first_rows,
+    group_rows,
+    sort_rows,
+)
 from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
@@ -44,7 +50,9 @@ def met(joined: JoinedRecordings, time: Timebase, parallel: Parallel | None) -> 
         parallel: Sizes of the run, or None if the user gives none.
     """
     table = joined.collectives
-    table = table.changed(iteration=joined.common_iterations_of(table.rank, table.iteration))
+    table = table.replace_columns(
+        iteration=joined.common_iterations_of(table.rank, table.iteration)
+    )
     if (table.meeting != NONE).any():
         # A table of operations tells them.
         return table
@@ -52,10 +60,10 @@ def met(joined: JoinedRecordings, time: Timebase, parallel: Parallel | None) -> 
     own = table
     if not joined.paired:
         # Then only numbers in groups, and common ends, show what is one.
-        own, ordered = table.changed(iteration=np.zeros(len(table), np.int64)), False
+        own, ordered = table.replace_columns(iteration=np.zeros(len(table), np.int64)), False
     sizes_known = ordered and parallel is not None
     meeting = meetings_of(own, *places, time, sizes_known=sizes_known, ordered=ordered)
-    return table.changed(meeting=meeting)
+    return table.replace_columns(meeting=meeting)
 
 
 def meetings_of(
@@ -100,10 +108,10 @@ def meetings_of(
         if len(rows) == 0:
             break
         # Cells are divided by clocks; whole are those of ranks whose cell is not.
-        divided = groups_of(partition, common)
-        parts = np.bincount(groups_of(partition[divided.first]).of_row)
+        divided = group_rows(partition, common)
+        parts = np.bincount(group_rows(partition[divided.first]).of_row)
         inside = partition >= 0
-        whole = (parts == 1)[groups_of(partition).of_row] | ~inside
+        whole = (parts == 1)[group_rows(partition).of_row] | ~inside
         cell = np.where(inside, divided.of_row, NONE)
         members = np.stack((cell, np.arange(len(cell))))[:, inside]
         found = by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
@@ -125,7 +133,7 @@ def _by_record(
     group, groups = collectives.group, collectives.groups
     if not (group >= 0).any():
         return
-    members = distinct_rows(group, collectives.rank)
+    members = find_distinct_rows(group, collectives.rank)
     members = members[:, members[0] >= 0]
     present = np.bincount(members[0], minlength=len(groups)).tolist()
     # Whether those of a group are its members, and no others' of the same name.
@@ -137,8 +145,8 @@ def _by_record(
     numbered = np.ones(len(groups) + 1, bool)
     numbered[group[collectives.sequence < 0]] = False
     rows = np.flatnonzero(known & numbered[group])
-    place = groups_of(group[rows], collectives.sequence[rows]).of_row
-    found = scattered(len(collectives), rows, place)
+    place = group_rows(group[rows], collectives.sequence[rows]).of_row
+    found = scatter(len(collectives), rows, place)
     yield _of_several(collectives, found)
     rows = np.flatnonzero(known & ~numbered[group] & (collectives.iteration >= 0))
     in_order = _in_order(collectives, rows if ordered else rows[:0], group)
@@ -166,12 +174,12 @@ def _in_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
     """
     found = np.full(len(collectives), NONE, np.int64)
     rows = rows[cell[rows] >= 0]
-    key = groups_of(cell[rows], collectives.iteration[rows], collectives.kind[rows]).of_row
-    ranks = groups_of(key, collectives.rank[rows])
+    key = group_rows(cell[rows], collectives.iteration[rows], collectives.kind[rows]).of_row
+    ranks = group_rows(key, collectives.rank[rows])
     count = np.bincount(ranks.of_row, minlength=1)
     least, most = group_extents(key[ranks.first], int(key.max(initial=NONE)) + 1, count, count)
     rows, key = rows[(least == most)[key]], key[(least == most)[key]]
-    found[rows] = groups_of(key, collectives.order[rows]).of_row
+    found[rows] = group_rows(key, collectives.order[rows]).of_row
     return _of_several(collectives, found)
 
 
@@ -186,12 +194,12 @@ def _partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
     edge = working & ((stage == 0) | (stage == stage.max(initial=NONE)))
     # Replicas of a stage that reduce with different ones are tensor-parallel.
     rows = np.flatnonzero(working & (reducing >= 0))
-    place = groups_of(stage[rows], occurrences((reducing[rows],))).of_row
-    beside = scattered(len(stage), rows, place)
+    place = group_rows(stage[rows], occurrences((reducing[rows],))).of_row
+    beside = scatter(len(stage), rows, place)
     seen: set[bytes] = set()
     by_stage = np.where(working, stage, NONE)
     for partition in (everyone, line, by_stage, reducing, np.where(edge, line, NONE), beside):
-        number = groups_of(partition).of_row
+        number = group_rows(partition).of_row
         key = np.where(partition < 0, NONE, number).tobytes()
         if key not in seen:
             seen.add(key)
@@ -203,7 +211,7 @@ def _usual(collectives: CollectiveIntervals, found: Ints) -> Ints:
 
     What ends together in few of them does so by chance.
     """
-    of_class = groups_of(collectives.rank, collectives.kind, collectives.order).of_row
+    of_class = group_rows(collectives.rank, collectives.kind, collectives.order).of_row
     meets = np.bincount(of_class, found >= 0)
     usual = 2 * meets >= np.bincount(of_class)
     number = int(found.max(initial=NONE)) + 1
@@ -239,8 +247,8 @@ def by_ends(
         tolerances_ns[place] = _tolerance_ns(time, members[1][members[0] == place])
     usable = (cell >= 0) & (tolerances_ns[cell] >= 0)
     rows, cell = rows[usable], cell[usable]
-    key = groups_of(cell, collectives.iteration[rows], collectives.kind[rows]).of_row
-    order = sorted_rows(key, collectives.end_ns[rows])
+    key = group_rows(cell, collectives.iteration[rows], collectives.kind[rows]).of_row
+    order = sort_rows(key, collectives.end_ns[rows])
     rows, cell, key = rows[order], cell[order], key[order]
     rank, end_ns = collectives.rank[rows], collectives.end_ns[rows]
     length_ns, tolerance_ns = end_ns - collectives.start_ns[rows], tolerances_ns[cell]
@@ -249,7 +257,7 @@ def by_ends(
     apart |= key[1:] != key[:-1]
     number = _divided(np.cumsum(np.append(False, apart))[: len(rows)], rank, end_ns)
     # Of a rank's pieces the last end counts.
-    last = first_of_each(groups_of(number, rank).of_row, -end_ns)
+    last = find_first_rows(group_rows(number, rank).of_row, -end_ns)
     count = int(number.max(initial=NONE)) + 1
     low, high = group_extents(number[last], count, end_ns[last], end_ns[last])
     shortest_ns = group_extents(number[last], count, length_ns[last], length_ns[last])[0]
@@ -271,7 +279,7 @@ def by_ends(
 
 def _tolerance_ns(time: Timebase, ranks: Ints) -> int:
     """Return how far the ends of one collective of some ranks may be apart; -1 any."""
-    machines = distinct(time.machine[ranks])
+    machines = find_distinct(time.machine[ranks])
     if len(machines) == 1:
         return LEAVE_NS
     uncertainty_ns = time.uncertainty_ns[machines]
@@ -294,14 +302,14 @@ def _divided(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
 
     Several collectives right after each other end within the tolerance; in order they are one each.
     """
-    ranks = groups_of(cluster, rank)
-    order = sorted_rows(ranks.of_row, end_ns)
+    ranks = group_rows(cluster, rank)
+    order = sort_rows(ranks.of_row, end_ns)
     nth = np.empty(len(order), np.int64)
     nth[order] = occurrences((ranks.of_row[order],))
     count = np.bincount(ranks.of_row)
     of_cluster = cluster[ranks.first]
     least, most = group_extents(of_cluster, int(cluster.max(initial=NONE)) + 1, count, count)
-    return groups_of(cluster, np.where((least == most)[cluster], nth, 0)).of_row
+    return group_rows(cluster, np.where((least == most)[cluster], nth, 0)).of_row
 
 
 def _steady(own: CollectiveIntervals, cell: Ints, first_ns: Ints, doubtful: Bools) -> Bools:
@@ -315,7 +323,7 @@ def _steady(own: CollectiveIntervals, cell: Ints, first_ns: Ints, doubtful: Bool
         first_ns: the first end of their members.
         doubtful: whether clocks are not well known.
     """
-    pair, cells = groups_of(cell, own.kind, own.rank), groups_of(cell, own.kind)
+    pair, cells = group_rows(cell, own.kind, own.rank), group_rows(cell, own.kind)
     moves = unsteady(pair, own.end_ns - first_ns, own.end_ns) & doubtful
     steady = np.ones(len(cells), bool)
     steady[cells.of_row[moves]] = False
@@ -331,8 +339,8 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
         rank 1     ├─────┤├───────┤
     """
     rank, kind, iteration = collectives.rank, collectives.kind, collectives.iteration
-    key = groups_of(rank, kind, iteration, collectives.group).of_row
-    order = sorted_rows(key, collectives.start_ns)
+    key = group_rows(rank, kind, iteration, collectives.group).of_row
+    order = sort_rows(key, collectives.start_ns)
     now, following = order[:-1], order[1:]
     gap_ns = collectives.start_ns[following] - collectives.end_ns[now]
     follows = (key[now] == key[following]) & (gap_ns <= _PIECES_NS)
@@ -340,7 +348,7 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
     place = np.arange(len(order))
     ends = np.append(~follows, True) | (found[order] >= 0)
     last = np.minimum.accumulate(np.where(ends, place, len(order))[::-1])[::-1]
-    joined = scattered(len(order), order, found[order[last]])
+    joined = scatter(len(order), order, found[order[last]])
     # Other members of the meeting have fewer of the kind in the iteration.
     count = np.bincount(key)
     met = np.flatnonzero(found >= 0)
@@ -370,7 +378,7 @@ def without_members(
     certain = np.array([*(own.sole or bool(own.ranks) for own in groups), False], bool)[group]
     size = np.array([*(own.size for own in groups), 0], np.int64)[group]
     known = meeting >= 0
-    members = distinct_rows(meeting[known], collectives.rank[known])[0]
+    members = find_distinct_rows(meeting[known], collectives.rank[known])[0]
     present = np.bincount(members, minlength=int(meeting.max(initial=NONE)) + 1)
     few = known & (size > np.append(present, 0)[meeting])
     for which, what, reason in (

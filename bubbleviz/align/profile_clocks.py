@@ -16,12 +16,12 @@ import numpy as np
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import (
-    groups_of,
-    sorted_rows,
+    group_rows,
+    sort_rows,
 )
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
-from bubbleviz.model.texts import listed
+from bubbleviz.model.texts import list_first
 
 #: Maximum drift between two clocks. Each may drift by half of it against a common mean.
 DRIFT = 50e-6
@@ -241,7 +241,7 @@ def as_much_as_most(ranks: Ints, operations: Ints) -> Bools:
         ranks: how many each profile holds.
         operations: likewise.
     """
-    alike = groups_of(ranks, operations).of_row
+    alike = group_rows(ranks, operations).of_row
     often = np.bincount(alike, minlength=1)[alike]
     return np.asarray((often == often.max(initial=0)) & (often > 1), bool)
 
@@ -274,7 +274,7 @@ def refuse_unrelated(
         np.array([captures[i][side] + clocks[i].offset_ns for i in known.tolist()], np.int64)
         for side in (0, 1)
     )
-    order = sorted_rows(starts, ends)
+    order = sort_rows(starts, ends)
     number, starts, ends = known[order].tolist(), starts[order], ends[order]
     # A long capture can hold shorter ones, so that the latest end so far counts.
     latest = np.maximum.accumulate(ends)
@@ -302,8 +302,8 @@ def refuse_unrelated(
     return (
         Limitation(
             "clocks that are minutes off",
-            f"{listed(hosts, _NAMED)} recorded up to {span_ns / 1e9:,.0f} s away from the others "
-            f"by UTC, though {why}; set the clock (NTP)",
+            f"{list_first(hosts, _NAMED)} recorded up to {span_ns / 1e9:,.0f} s away from the "
+            f"others by UTC, though {why}; set the clock (NTP)",
             len(hosts),
         ),
     )

@@ -9,12 +9,12 @@ import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.model import operations as tables
-from bubbleviz.model.columns import Ints, marked
-from bubbleviz.model.grouping import places_in
+from bubbleviz.model.columns import Ints, make_mask
+from bubbleviz.model.grouping import invert_permutation
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import natural_key, some_of
+from bubbleviz.model.profile import get_pid
+from bubbleviz.model.texts import list_and_count, make_natural_key
 
 #: Ranks that a limitation names; it counts all.
 _NAMED = 32
@@ -27,7 +27,7 @@ def places_of(joined: JoinedRecordings) -> Ints:
     """
     big = np.iinfo(np.int64).max
     stages = zip(joined.stage_of_rank.tolist(), joined.pipeline.tolist(), strict=True)
-    key_of = {host: natural_key(host) for host in {rank.host for rank in joined.ranks}}
+    key_of = {host: make_natural_key(host) for host in {rank.host for rank in joined.ranks}}
     keys = [
         (
             big if first < 0 else pipeline,
@@ -35,11 +35,11 @@ def places_of(joined: JoinedRecordings) -> Ints:
             key_of[rank.host],
             big if rank.local.global_rank is None else rank.local.global_rank,
             rank.local.device_id,
-            pid_of(rank.local.process),
+            get_pid(rank.local.process),
         )
         for rank, (first, pipeline) in zip(joined.ranks, stages, strict=True)
     ]
-    return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
+    return invert_permutation(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
 def ranks_of(joined: JoinedRecordings, place: Ints) -> tuple[tables.Rank, ...]:
@@ -61,7 +61,7 @@ def ranks_of(joined: JoinedRecordings, place: Ints) -> tuple[tables.Rank, ...]:
                 label=labels[number],
                 host=rank.host,
                 profile=rank.profile,
-                pid=pid_of(rank.local.process),
+                pid=get_pid(rank.local.process),
                 device_id=rank.local.device_id,
                 uuid=device.uuid if device else None,
                 gpu=device.name if device else None,
@@ -81,7 +81,7 @@ def _labels(joined: JoinedRecordings) -> list[str]:
     often = Counter(labels)
     for index, rank in enumerate(joined.ranks):
         if often[labels[index]] > 1:
-            pid = pid_of(rank.local.process)
+            pid = get_pid(rank.local.process)
             labels[index] = f"{rank.host} pid {pid} {rank.local.place}"
     often = Counter(labels)
     return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
@@ -94,7 +94,7 @@ def find_excluded_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
     recorded of, or not known.
     """
     operations, count = joined.operations, len(joined.ranks)
-    working, measured = marked(count, joined.working), np.zeros(count, bool)
+    working, measured = make_mask(count, joined.working), np.zeros(count, bool)
     measured[operations.rank[joined.works & (operations.has_span == 1)]] = True
     loose, active = joined.unattributed, joined.active
     loose_ns = group_sum(loose.rank, count, loose.end_ns - loose.start_ns)
@@ -125,4 +125,4 @@ def find_excluded_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
         if which.any():
             labels = _labels(joined)
             found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
-            yield Limitation(what, f"{why}{some_of(found, _NAMED)}{more}", len(found), kind)
+            yield Limitation(what, f"{why}{list_and_count(found, _NAMED)}{more}", len(found), kind)

@@ -82,7 +82,7 @@ def contradicting_kernels(
     """
     for name, of_ranks in _on_several_ranks(recordings, sessions).items():
         start_ns = _starts_without(of_ranks, joined.operations)
-        shortened = replace(joined, operations=joined.operations.changed(start_ns=start_ns))
+        shortened = replace(joined, operations=joined.operations.replace_columns(start_ns=start_ns))
         time = timebase(shortened, sessions, captures, "causal")
         if time.contradicted:
             continue

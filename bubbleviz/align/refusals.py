@@ -15,13 +15,13 @@ from bubbleviz.align.profile_clocks import as_much_as_most, refuse_unrelated, se
 from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording, Recordings
-from bubbleviz.model.columns import Bools, Ints, marked
-from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of, stretches
+from bubbleviz.model.columns import Bools, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct_rows, find_first_rows, group_rows, split_by_owner
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import pid_of
+from bubbleviz.model.profile import get_pid
 
 
 def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tuple[Limitation, ...]:
@@ -90,11 +90,11 @@ def _refuse_other_shapes(
         (forwards // np.maximum(chunks, 1), "microbatches per iteration"),
         (chunks, "model chunks per rank"),
     ):
-        groups = groups_of(profile, number)
+        groups = group_rows(profile, number)
         often = np.bincount(groups.of_row, minlength=len(groups))
         owner, value = profile[groups.first], number[groups.first]
         # The most frequent number of each profile, of several the smallest.
-        usual = first_of_each(owner, -often, value)
+        usual = find_first_rows(owner, -often, value)
         first: dict[int, str] = {}
         for place, count in zip(owner[usual].tolist(), value[usual].tolist(), strict=True):
             first.setdefault(count, recordings[place].source.path)
@@ -136,7 +136,7 @@ def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> N
         source = recording.source
         # Containers of one machine count their processes each for itself.
         held: dict[tuple[str | int, ...], None] = {
-            **{(machine, source.host, pid_of(rank.process)): None for rank in recording.ranks},
+            **{(machine, source.host, get_pid(rank.process)): None for rank in recording.ranks},
             **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
         }
         for key in held:
@@ -156,7 +156,7 @@ def _whole_iterations(operations: Operations, *, sure: bool = True) -> tuple[Int
         operations: of all ranks, in order of these.
         sure: whether backwards are looked at; else there may be more.
     """
-    parts = (_whole_in(operations.take(rows), sure) for rows in stretches(operations.rank))
+    parts = (_whole_in(operations.take(rows), sure) for rows in split_by_owner(operations.rank))
     rank, forwards, chunks = (np.concatenate(column) for column in zip(*parts, strict=True))
     return rank, forwards, chunks
 
@@ -167,19 +167,21 @@ def _whole_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
     iterations = int(operations.iteration.max(initial=0)) + 1
     cell = operations.rank * iterations + operations.iteration
     cells = int(cell.max(initial=0)) + 1
-    forward = np.flatnonzero(first & among(operations.phase, (Phase.F, Phase.FB)))
+    forward = np.flatnonzero(first & mask_phases(operations.phase, (Phase.F, Phase.FB)))
     cut = np.zeros(cells, bool)
     if sure:
-        backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
+        backward = np.flatnonzero(
+            first & mask_phases(operations.phase, (Phase.B, Phase.BW, Phase.FB))
+        )
         both = np.concatenate((forward, backward))
         microbatch, chunk = forward_and_backward(operations, forward, backward)
-        passes = groups_of(cell[both], microbatch, chunk, operations.sequence[both])
+        passes = group_rows(cell[both], microbatch, chunk, operations.sequence[both])
         ran = np.zeros((2, len(passes)), bool)
         ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
         cut[cell[both[passes.first[ran[0] != ran[1]]]]] = True
-    begins = marked(cells, cell[forward[operations.microbatch[forward] == 0]])
-    pairs = distinct_rows(cell[forward], operations.chunk[forward])
-    followed = marked(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
+    begins = make_mask(cells, cell[forward[operations.microbatch[forward] == 0]])
+    pairs = find_distinct_rows(cell[forward], operations.chunk[forward])
+    followed = make_mask(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
     later = cell[forward[operations.iteration[forward] > 0]] - 1
     followed[later] = True
     whole = begins & ~cut & followed[:cells]

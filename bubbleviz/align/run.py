@@ -46,8 +46,8 @@ from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import Ints, scattered
-from bubbleviz.model.grouping import begins, expanded, heads, sorted_rows
+from bubbleviz.model.columns import Ints, scatter
+from bubbleviz.model.grouping import expand_ranges, find_run_starts, mask_run_starts, sort_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 
 IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, CollectiveIntervals)
@@ -140,7 +140,7 @@ class Run:
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
     recorded_start_ns: Ints
-    pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
+    pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.make_empty)
     layers: tuple[StageLayers, ...] = ()
     ends_early: bool = False
     order_refutes: bool = True
@@ -180,9 +180,9 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         stages=tuple(rank.stage for rank in ranks),
         global_ranks=tuple(rank.global_rank for rank in ranks),
     )
-    hosts = joined.hosts.changed(rank=place[joined.hosts.rank])
+    hosts = joined.hosts.replace_columns(rank=place[joined.hosts.rank])
     operations, busy, hosts, new_row = _sort_operations(renumbered, joined.busy, hosts)
-    collectives = collectives.changed(operation=new_row[collectives.operation])
+    collectives = collectives.replace_columns(operation=new_row[collectives.operation])
     times = _tabulate_active_times(joined, place)
     n_ranks = [len(recording.ranks) for recording in recordings]
     bounds = np.cumsum([0, *n_ranks]).tolist()
@@ -439,7 +439,7 @@ def _tabulate_active_times(joined: JoinedRecordings, place: Ints) -> dict[str, I
 def _sort_intervals(table: IntervalsT, place: Ints) -> IntervalsT:
     """Return intervals by (index of the rank in the report, start)."""
     rank = place[table.rank]
-    return replace(table, rank=rank).take(sorted_rows(rank, table.start_ns))
+    return replace(table, rank=rank).take(sort_rows(rank, table.start_ns))
 
 
 def _sort_operations(
@@ -465,12 +465,12 @@ def _sort_operations(
     if not has_span.all():
         start_ns = np.where(has_span, start_ns, operations.host_start_ns)
     order = _sort_nearly_sorted(operations.rank, start_ns, operations.host_start_ns)
-    new_row = scattered(len(order) + 1, order, np.arange(len(order)))
-    busy = busy.changed(operation=new_row[busy.operation])
+    new_row = scatter(len(order) + 1, order, np.arange(len(order)))
+    busy = busy.replace_columns(operation=new_row[busy.operation])
     busy = busy.take(_sort_nearly_sorted(busy.operation, busy.start_ns))
-    hosts = hosts.changed(operation=new_row[hosts.operation])
-    hosts = hosts.take(sorted_rows(hosts.operation))
-    return operations.take(order).compacted(), busy, hosts, new_row
+    hosts = hosts.replace_columns(operation=new_row[hosts.operation])
+    hosts = hosts.take(sort_rows(hosts.operation))
+    return operations.take(order).compact(), busy, hosts, new_row
 
 
 def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
@@ -480,17 +480,17 @@ def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
         first: The first column. Equal values mostly form runs of rows.
         then: Further columns, mostly in ascending order within these runs.
     """
-    bounds = np.append(heads(first), len(first))
+    bounds = np.append(find_run_starts(first), len(first))
     begin, end = bounds[:-1], bounds[1:]
-    runs = sorted_rows(first[begin])
+    runs = sort_rows(first[begin])
     # Each run of equal values moves as a whole.
-    order = expanded(begin[runs], end[runs])[1] if len(runs) < len(first) else runs
-    rows = slice(None) if begins(first[begin[runs]]).all() else order
+    order = expand_ranges(begin[runs], end[runs])[1] if len(runs) < len(first) else runs
+    rows = slice(None) if mask_run_starts(first[begin[runs]]).all() else order
     ordered = first[rows]
     is_equal = ordered[1:] == ordered[:-1]
     for column in {id(column): column for column in then}.values():
         values = column[rows]
         if (is_equal & (values[1:] < values[:-1])).any():
-            return sorted_rows(first, *then)
+            return sort_rows(first, *then)
         is_equal &= values[1:] == values[:-1]
     return order

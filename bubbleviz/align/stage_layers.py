@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, distinct_rows
+from bubbleviz.model.grouping import find_distinct, find_distinct_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
@@ -31,10 +31,10 @@ def stages_of_chunks(
         rank_of_local: Rank in the run of each rank of the profile.
     """
     is_known = operations.virtual_stage != NONE
-    pairs = distinct_rows(operations.rank, operations.virtual_stage, chosen=is_known)
+    pairs = find_distinct_rows(operations.rank, operations.virtual_stage, chosen=is_known)
     stage_of_chunk: dict[tuple[int, int], int] = {}
-    for local_rank in distinct(rank).tolist():
-        chunks = distinct(chunk[rank == local_rank]).tolist()
+    for local_rank in find_distinct(rank).tolist():
+        chunks = find_distinct(chunk[rank == local_rank]).tolist()
         stages = sorted(pairs[1, pairs[0] == rank_of_local[local_rank]].tolist())
         if len(chunks) == len(stages):
             keys = [(local_rank, name) for name in chunks]

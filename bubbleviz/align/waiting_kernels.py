@@ -22,7 +22,7 @@ from bubbleviz.interpret.communication import addition
 from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 
 #: Minimum duration of a kernel that may be waiting.
 _MIN_WAIT_NS = 20_000
@@ -101,9 +101,9 @@ def waiting_limitation(
     total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
     return Limitation(
         "kernels that look like waiting count as compute",
-        f"{one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
-        f"{counted(len(of_ranks), 'rank')} and {behaviour}, so {consequence}; if it communicates, "
-        "list it under communication in a TOML file, and give it with --convention: "
+        f"{to_one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
+        f"{format_count(len(of_ranks), 'rank')} and {behaviour}, so {consequence}; if it "
+        "communicates, list it under communication in a TOML file, and give it with --convention: "
         f"{addition([name])}",
         sum(of_rank.count for of_rank in of_ranks),
         LimitationKind.WAITING_COUNTED,

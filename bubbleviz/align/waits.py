@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals
-from bubbleviz.model.columns import NONE, Ints, Table, constant, joined, scattered
-from bubbleviz.model.grouping import groups_of, heads, sorted_rows, stretches
+from bubbleviz.model.columns import NONE, Ints, Table, join_tables, make_constant, scatter
+from bubbleviz.model.grouping import find_run_starts, group_rows, sort_rows, split_by_owner
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
 _BACKWARD = (Phase.B, Phase.BW)
@@ -69,8 +69,8 @@ def waits(operations: Operations, inputs: Arrivals) -> Waits:
         inputs: when their inputs were there; else that is taken for the start of a span.
     """
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
-    forward = np.flatnonzero(usable & among(operations.phase, (Phase.F, Phase.FB)))
-    backward = np.flatnonzero(usable & among(operations.phase, (*_BACKWARD, Phase.FB)))
+    forward = np.flatnonzero(usable & mask_phases(operations.phase, (Phase.F, Phase.FB)))
+    backward = np.flatnonzero(usable & mask_phases(operations.phase, (*_BACKWARD, Phase.FB)))
     both = np.concatenate((forward, backward))
     microbatch, chunk = forward_and_backward(operations, forward, backward)
     key = (
@@ -80,7 +80,7 @@ def waits(operations: Operations, inputs: Arrivals) -> Waits:
         operations.sequence[both],
         operations.iteration[both],
     )
-    at_forward, at_backward = _first_pairs(groups_of(*key).of_row, len(forward))
+    at_forward, at_backward = _first_pairs(group_rows(*key).of_row, len(forward))
     forward, backward = forward[at_forward], backward[at_backward]
     # Kernels of a span before its input arrives are neither waiting nor work on it.
     ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
@@ -122,7 +122,7 @@ def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
     firsts = []
     for rows in (number[:count], number[count:]):
         # Of rows with one number the last that is written stays: the first.
-        firsts.append(scattered(numbers, rows[::-1], np.arange(len(rows))[::-1]))
+        firsts.append(scatter(numbers, rows[::-1], np.arange(len(rows))[::-1]))
     common = (firsts[0] >= 0) & (firsts[1] >= 0)
     return firsts[0][common], firsts[1][common]
 
@@ -134,17 +134,17 @@ def usual_waits(operations: Operations, inputs: Arrivals) -> Waits:
         operations: of all ranks, in order of these.
         inputs: when their inputs were there.
     """
-    return joined(
+    return join_tables(
         [
             _medians(waits(operations.take(rows), inputs.take(rows)))
-            for rows in stretches(operations.rank)
+            for rows in split_by_owner(operations.rank)
         ]
     )
 
 
 def _medians(every: Waits) -> Waits:
     """Return the medians of waits, which are in order of rank, chunk and microbatch."""
-    first = heads(every.rank, every.chunk, every.microbatch)
+    first = find_run_starts(every.rank, every.chunk, every.microbatch)
     counts = np.diff(first, append=len(every))
     alike = len(first) > 0 and (counts == counts[0]).all()
 
@@ -153,10 +153,10 @@ def _medians(every: Waits) -> Waits:
         if alike:
             by_group = np.sort(values.reshape(len(first), -1), axis=1)
             return by_group[:, (counts[0] - 1) // 2]
-        order = sorted_rows(np.repeat(first, counts), values)
+        order = sort_rows(np.repeat(first, counts), values)
         return np.asarray(values[order[first + (counts - 1) // 2]], np.int64)
 
-    none = constant(NONE, len(first))
+    none = make_constant(NONE, len(first))
     return Waits(
         rank=every.rank[first],
         chunk=every.chunk[first],
@@ -177,7 +177,7 @@ def held_waits(every: Waits) -> tuple[Ints, Ints]:
     """
     names = every.iteration, every.microbatch, every.sequence
     twice = [np.concatenate((column, column)) for column in names]
-    number = groups_of(np.concatenate((every.chunk + 1, every.chunk)), *twice).of_row
+    number = group_rows(np.concatenate((every.chunk + 1, every.chunk)), *twice).of_row
     upper, lower = _first_pairs(number, len(every))
     known = every.chunk[upper] >= 0
     return upper[known], lower[known]

@@ -11,7 +11,7 @@ from bubbleviz.conventions.convention import collect_globs
 from bubbleviz.conventions.recognition import recognize_conventions
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import record
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
@@ -72,7 +72,7 @@ def _by_names(
         return "analyze", ""
     what = examined[0] if len(files) == 1 else f"the {len(files):,} files"
     why = f"no range of {what} names forward and backward as a known convention does"
-    return "idle", f"{why}; bubbleviz inspect {' '.join(map(shell_word, given))} may draft one"
+    return "idle", f"{why}; bubbleviz inspect {' '.join(map(quote_for_shell, given))} may draft one"
 
 
 def _is_event_file(path: str) -> bool:

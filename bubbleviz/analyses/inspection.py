@@ -17,7 +17,7 @@ from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
-from bubbleviz.model.phases import unnamed
+from bubbleviz.model.phases import list_missing_passes
 from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.report import report_on
 from bubbleviz.sources.paths import find_profiles
@@ -49,7 +49,11 @@ def inspect(
         followed = chosen or select_conventions(scores)
         # What names one pass alone may be half a convention, and a draft the whole.
         named = range_names.parse_range_names(list(sample), *followed).phase.tolist()
-        drafted = {} if not unnamed(named) and not chosen else name_words.generate_drafts(sample)
+        drafted = (
+            {}
+            if not list_missing_passes(named) and not chosen
+            else name_words.generate_drafts(sample)
+        )
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.model.texts import one_line, suggestion
+from bubbleviz.model.texts import suggest_word, to_one_line
 
 #: The complaint of typer about a command, with what it suggests.
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
@@ -27,16 +27,16 @@ def usage_complaint(error: Any, names: PrivateNames) -> str:
     if hasattr(error, "option_name") and hasattr(error, "possibilities"):
         parameters = getattr(command, "params", ())
         options = [option for p in parameters for option in (*p.opts, *p.secondary_opts)]
-        near = suggestion(error.option_name, [*options, "--help"])
+        near = suggest_word(error.option_name, [*options, "--help"])
         reason = str(error.message).rstrip(".") + near
     elif unknown := _UNKNOWN_COMMAND.match(reason):
         # The first word is neither a command nor a path.
         word = unknown["word"]
-        near = suggestion(word, getattr(command, "commands", ()))
+        near = suggest_word(word, getattr(command, "commands", ()))
         if not near:
             file = file_near(word)
             near = "" if file is None else f"; did you mean {file}?"
             names.note_paths([word, file or ""])
-        reason = f"{one_line(names.text(word), _LONGEST_WORD)!r}: no such command or file{near}"
+        reason = f"{to_one_line(names.text(word), _LONGEST_WORD)!r}: no such command or file{near}"
     place = context.command_path if context else "bubbleviz"
     return reason if reason.endswith("?") else f"{reason}; see {place} --help"

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import typer
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import nearest, one_line
+from bubbleviz.model.texts import find_nearest_word, to_one_line
 
 Completion: TypeAlias = "Sequence[str] | Callable[[], list[str]] | None"
 
@@ -98,9 +98,9 @@ def tables_of(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[
     named = [word.strip() for value in values or () for word in value.split(",")]
     for word in named:
         if word not in {*known, ALL}:
-            near = nearest(word, (*known, ALL))
+            near = find_nearest_word(word, (*known, ALL))
             guess = f"did you mean {near}?" if near else f"give {', '.join((*known, ALL))}"
-            raise UsageError(f"--details {one_line(word, 60)}: no such table; {guess}")
+            raise UsageError(f"--details {to_one_line(word, 60)}: no such table; {guess}")
     if ALL in named:
         return (*known, ALL)
     return tuple(name for name in known if name in named)

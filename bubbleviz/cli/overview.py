@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.conventions.convention import Convention
-from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import counted, listed, one_line, printable
+from bubbleviz.model.profile import get_pid
+from bubbleviz.model.texts import format_count, list_first, replace_unprintable, to_one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ def inspection_parts(
     version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
     versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
     host = source.host if source.host_known else "not recorded"
-    facts = [("recorded by", one_line(versions, 60)), ("host", one_line(host, 60))]
-    pids = map(pid_of, contents.processes)
-    facts.append(("processes", one_line(", ".join(map(str, pids)) or "none with kernels", 100)))
+    facts = [("recorded by", to_one_line(versions, 60)), ("host", to_one_line(host, 60))]
+    pids = map(get_pid, contents.processes)
+    facts.append(("processes", to_one_line(", ".join(map(str, pids)) or "none with kernels", 100)))
     if contents.reader:
         facts.append(("read by", contents.reader))
     if not everything:
         rows = (
-            counted(count, _SINGULAR.get(rows, rows.removesuffix("s")), rows)
+            format_count(count, _SINGULAR.get(rows, rows.removesuffix("s")), rows)
             for rows, count in contents.tables.items()
             if count is not None
         )
         facts.append(("rows", ", ".join(rows)))
     yield Sentence(
-        "".join(f"\n  {what:<13}{fact}" for what, fact in facts), lead=one_line(source.path, 200)
+        "".join(f"\n  {what:<13}{fact}" for what, fact in facts), lead=to_one_line(source.path, 200)
     )
     noun = "GPU" if source.on_host else source.device
     yield HangingLines(
@@ -76,7 +76,7 @@ def inspection_parts(
     yield Sentence("NVTX convention" if nvtx else "Convention", style="bold")
     yield HangingLines([("  ", line.strip()) for line in _convention_lines(inspection)])
     yield Sentence("Most frequent range names in a sample (# stands for numbers)", style="bold")
-    frequent = [f"  {count:>12,}  {one_line(name, 80)}" for name, count in inspection.shapes]
+    frequent = [f"  {count:>12,}  {to_one_line(name, 80)}" for name, count in inspection.shapes]
     yield Sentence("\n".join(frequent[:shapes]) or "  none")
     yield from _more(len(inspection.shapes), shapes)
     yield from _next(inspection, (*inspection.missing, *inspection.candidates))
@@ -90,7 +90,7 @@ def inspection_parts(
         yield Sentence("\n".join(_trial_lines(inspection)))
         if everything:
             # No line is wrapped or cut: what is printed is the file to save.
-            lines = map(printable, inspection.suggestion.splitlines())
+            lines = map(replace_unprintable, inspection.suggestion.splitlines())
             yield Sentence("\n" + "\n".join(lines) + "\n", whole=True)
 
 
@@ -105,8 +105,8 @@ def kind_of(inspection: Inspection) -> tuple[object, ...]:
 def others_like_it(others: Sequence[Inspection]) -> Iterator[Block]:
     """Yield which files are like one that is shown; nothing without any."""
     if others:
-        names = [one_line(Path(own.contents.source.path).name, 60) for own in others]
-        like = f"{counted(len(others), 'file')} like it (-v): {listed(names, _LIKE)}\n"
+        names = [to_one_line(Path(own.contents.source.path).name, 60) for own in others]
+        like = f"{format_count(len(others), 'file')} like it (-v): {list_first(names, _LIKE)}\n"
         yield Sentence(f"and {like}", style="dim")
 
 
@@ -115,8 +115,8 @@ def _table_parts(inspection: Inspection) -> Iterator[Block]:
     contents = inspection.contents
     kind = contents.source.format
     text = f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}"
-    text += "".join(f"\n  {what:<12} {one_line(fact, 100)}" for what, fact in contents.facts)
-    yield Sentence(text, lead=one_line(contents.source.path, 200))
+    text += "".join(f"\n  {what:<12} {to_one_line(fact, 100)}" for what, fact in contents.facts)
+    yield Sentence(text, lead=to_one_line(contents.source.path, 200))
     yield from _rows(inspection, "not given")
     for phase, count in contents.candidates.items():
         yield Sentence(f"  {phase:<30}{count:>12,}")
@@ -135,13 +135,15 @@ def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
     """Yield whether a profile can be analysed, and what it lacks."""
     yield Sentence("Next", style="bold")
     verdict = f"analyze {'can' if inspection.analysable else 'cannot'} compute bubble ratios"
-    yield HangingLines([*(("  ", line) for line in (verdict, *map(printable, missing))), ("", "")])
+    yield HangingLines(
+        [*(("  ", line) for line in (verdict, *map(replace_unprintable, missing))), ("", "")]
+    )
 
 
 def _device_line(device: Device, noun: str, *, uuid: bool) -> tuple[str, str]:
     """Return a device as the lead of a line, and its text."""
-    text = one_line(device.name, 60)
-    text += f", {one_line(device.uuid, 60)}" if uuid and device.uuid else ""
+    text = to_one_line(device.name, 60)
+    text += f", {to_one_line(device.uuid, 60)}" if uuid and device.uuid else ""
     if device.pid is None:
         return f"  {noun} {device.device_id}: ", text
     return f"  {noun} {device.device_id} ", f"of process {device.pid}: {text}"
@@ -159,14 +161,14 @@ def _trial_lines(inspection: Inspection) -> Iterator[str]:
         counts = ", ".join(f"{count:,} {phase}" for phase, count in trial.operations)
         yield f"  tried on this profile: {counts}"
         yield f"  attributed: {100 * trial.attributed:.1f} % of compute-kernel time"
-        yield f"  of this file alone: {one_line(trial.headline, 400)}"
+        yield f"  of this file alone: {to_one_line(trial.headline, 400)}"
 
 
 def convention_parts(conventions: Iterable[Convention]) -> Iterator[Block]:
     """Yield what ``conventions`` prints: each convention with its examples."""
     for convention in conventions:
         yield Sentence(convention.name, style="bold")
-        examples = "\n".join(f"    {one_line(example, 100)}" for example in convention.examples)
+        examples = "\n".join(f"    {to_one_line(example, 100)}" for example in convention.examples)
         yield Sentence(f"  {convention.summary}\n{examples}\n")
 
 
@@ -175,8 +177,8 @@ def _convention_lines(inspection: Inspection) -> Iterator[str]:
         yield "  no built-in convention matches these ranges"
     for evidence in inspection.evidence:
         counts = [f"{count:,} {phase}" for phase, count in evidence.phases]
-        counts += [counted(evidence.iterations, "iteration")] if evidence.iterations else []
-        examples = ", ".join(one_line(e, 40) for e in evidence.examples)
+        counts += [format_count(evidence.iterations, "iteration")] if evidence.iterations else []
+        examples = ", ".join(to_one_line(e, 40) for e in evidence.examples)
         left = "; parts of operations that another convention names"
         yield (
             f"  {evidence.convention}: {', '.join(counts)} (such as {examples})"

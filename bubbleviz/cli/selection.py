@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import flag, option
 from bubbleviz.errors import UsageError
-from bubbleviz.model.choices import ROWS, STYLES, one_of, style_settings
-from bubbleviz.model.paper_lengths import millimetres
-from bubbleviz.model.texts import one_line, some_of
+from bubbleviz.model.choices import ROWS, STYLES, check_choice, parse_style
+from bubbleviz.model.paper_lengths import parse_millimetres
+from bubbleviz.model.texts import list_and_count, to_one_line
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
 
@@ -52,9 +52,11 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 
 def _listed(numbers: set[int | None]) -> str:
     """Return numbers as ``0-3,6``."""
-    from bubbleviz.model.collectives import stretches
+    from bubbleviz.model.collectives import format_number_ranges
 
-    return stretches(sorted(number for number in numbers if number is not None)) or "none"
+    return (
+        format_number_ranges(sorted(number for number in numbers if number is not None)) or "none"
+    )
 
 
 def parallel_of(text: str) -> Parallel:
@@ -98,9 +100,9 @@ class PaperOptions:
         Raises:
             UsageError: a value is unknown, or no output, by name, draws it.
         """
-        style_settings(self.style)
+        parse_style(self.style)
         if self.width is not None:
-            millimetres(self.width, "--width")
+            parse_millimetres(self.width, "--width")
         for name in _DRAWN:
             able = self.able(name)
             if getattr(self, name.replace("-", "_"), None) and not {*able} & {*outputs}:
@@ -113,7 +115,7 @@ class PaperOptions:
         """Return a view of everything in this style."""
         return View(
             style=self.style,
-            width_mm=None if self.width is None else millimetres(self.width, "--width"),
+            width_mm=None if self.width is None else parse_millimetres(self.width, "--width"),
         )
 
 
@@ -148,7 +150,7 @@ class PictureOptions(PaperOptions):
 
     def check(self, outputs: Collection[str]) -> None:
         """Check the values of options, rows among them."""
-        one_of(self.rows, ROWS, "--rows")
+        check_choice(self.rows, ROWS, "--rows")
         super().check(outputs)
 
     def view_of(self, report: Report) -> View:
@@ -214,12 +216,12 @@ def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
 
 def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
     """Return the ranks that are on one of the hosts."""
-    shown = one_line(text, 60)
+    shown = to_one_line(text, 60)
     wanted = {name.strip() for name in text.split(",")}
     known = {rank.host for rank in report.ranks}
     if not wanted <= known:
-        lacking = one_line(min(wanted - known), 60)
-        there = some_of([one_line(name, 60) for name in sorted(known)], _NAMED)
+        lacking = to_one_line(min(wanted - known), 60)
+        there = list_and_count([to_one_line(name, 60) for name in sorted(known)], _NAMED)
         raise UsageError(
             f"--hosts {shown}: there is no host {lacking}; the hosts are {there}",
             hosts=sorted(known),

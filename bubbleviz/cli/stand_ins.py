@@ -16,8 +16,8 @@ import numpy as np
 
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.profile import get_pid
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.schedules.known import FORMULAS, SCHEDULES
 from bubbleviz.sources.paths import strip_profile_suffix
 from bubbleviz.sources.readers import READERS
@@ -50,7 +50,7 @@ _UUID = re.compile(
 _RATIOS = frozenset(("schedule", "stage", "step", "period"))
 #: Fields whose whole text is a private name, even if it is also a ratio's name.
 _NAMING_FIELDS = frozenset(("host", "path", "profile", "title"))
-#: Fields with process ids: plain ones, and those that the profiles number (see ``pid_of``).
+#: Fields with process ids: plain ones, and those that the profiles number (see ``get_pid``).
 _PROCESS_FIELDS = frozenset(("pid", "processes"))
 
 
@@ -109,7 +109,7 @@ class StandIns:
             if variant not in self._stand_in and variant not in self._public | {"", ".", "..", "/"}:
                 self._paths.add(variant)
                 self._add(variant, stand_in)
-                self._stand_in.setdefault(shell_word(variant), stand_in)
+                self._stand_in.setdefault(quote_for_shell(variant), stand_in)
         return stand_in
 
     def text(self, text: str, field: str = "") -> str:
@@ -194,7 +194,7 @@ class StandIns:
         """Return the stand-in of a process id; a number in another field is returned as it is."""
         if field not in _PROCESS_FIELDS:
             return number
-        return int(self._process(str(number if field == "pid" else pid_of(number))))
+        return int(self._process(str(number if field == "pid" else get_pid(number))))
 
     def _process_column(self, pids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return a column of process ids with stand-ins; -1 means unknown and is kept."""

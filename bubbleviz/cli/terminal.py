@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.streams import discard_output
 from bubbleviz.errors import BubblevizError, OutputError
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, Line, Span
 from bubbleviz.render.text.terminal import (
@@ -168,7 +168,7 @@ def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
 
 def _listed(files: Sequence[str], names: PrivateNames) -> str:
     """Return the first of some files, and how many more there are."""
-    first = [one_line(names.text(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
+    first = [to_one_line(names.text(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
     more = [f"{len(files) - _FILES} more"] if len(files) > _FILES else []
     return ", ".join((*first, *more))
 
@@ -187,7 +187,7 @@ def complain(message: str, code: int, names: PrivateNames) -> int:
         code: The exit code.
         names: The private names to replace in it.
     """
-    flat = one_line(names.text(message))
+    flat = to_one_line(names.text(message))
     if len(flat) > _LONGEST:
         # A message around an endless path keeps its head and its next step.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
@@ -254,7 +254,7 @@ class ReadingBars:
     def files(self, sizes: Mapping[str, int]) -> None:
         """Take the profiles of the run, each with its bytes."""
         self._sizes = dict(sizes)
-        what = f"{counted(len(sizes), 'profile')}, {sum(sizes.values()) / 1e6:,.0f} MB"
+        what = f"{format_count(len(sizes), 'profile')}, {sum(sizes.values()) / 1e6:,.0f} MB"
         self._bars.update(self._task, total=sum(sizes.values()) or None, description=what)
         # Small files are read before the next frame.
         self._bars.refresh()

@@ -56,8 +56,8 @@ from bubbleviz.conventions.globs import is_glob_match
 from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.conventions.range_names import match_name, parse_range_names
 from bubbleviz.errors import UsageError
-from bubbleviz.model.phases import Phase, phase_of_label
-from bubbleviz.model.texts import nearest
+from bubbleviz.model.phases import Phase, parse_phase_label
+from bubbleviz.model.texts import find_nearest_word
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
 #: Types of the fields of a file beside its patterns, and of a pattern.
@@ -101,7 +101,7 @@ def find_convention(name_or_path: str) -> Convention:
     if name_or_path in built_in():
         return built_in()[name_or_path]
     if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".toml":
-        suggestion = nearest(name_or_path, built_in())
+        suggestion = find_nearest_word(name_or_path, built_in())
         hint = f"did you mean {suggestion}?" if suggestion else "give a TOML file of your own"
         raise UsageError(
             f"--convention {name_or_path}: no such convention; {hint} (known: "
@@ -241,7 +241,7 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
 
 
 def _parse_phase(label: object, source: str) -> Phase:
-    phase = phase_of_label(str(label))
+    phase = parse_phase_label(str(label))
     if phase is None:
         phase_labels = ", ".join(p.label for p in Phase)
         raise UsageError(f"{source}: no phase {label!r}; the phases are {phase_labels}")

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import found_in
+from bubbleviz.model.grouping import find_positions
 
 #: What stands for other characters in a pattern; a set that is not closed ends it.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
@@ -247,7 +247,7 @@ class PackedNames:
     def get_texts(self, name_ids: Ints) -> list[str]:
         """Return the names of some numbers (ascending)."""
         unpacked_ids, unpacked_names = self._unpacked_shapes
-        unpacked_index = found_in(unpacked_ids, name_ids)
+        unpacked_index = find_positions(unpacked_ids, name_ids)
         is_unpacked = unpacked_index != NONE
         texts = dict(
             zip(

@@ -11,7 +11,7 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.kinds import combine_regexes
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import matched_part
+from bubbleviz.model.texts import truncate_for_matching
 
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
@@ -77,7 +77,7 @@ class ActivityList:
         """Return the activity of a range's name, and its strength."""
         text = bare_name(name)
         if text not in self.cache:
-            matched = matched_part(text)
+            matched = truncate_for_matching(text)
             default = f"{HOST}{_DIGITS.sub('#', matched)[:_MAX_NAME_LENGTH] or '(no name)'}", NAMED
             matches = (
                 (activity.name, activity.strength)

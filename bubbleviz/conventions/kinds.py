@@ -12,7 +12,7 @@ import numpy as np
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools
-from bubbleviz.model.texts import matched_part
+from bubbleviz.model.texts import truncate_for_matching
 
 #: What stands before the name of a kernel, and where its arguments begin.
 _RETURN_TYPE = re.compile(r"^(?:static |void |int )+")
@@ -78,7 +78,7 @@ def _load_kinds() -> Mapping[str, Any]:
 def match_any(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return for each name whether any of the regexes is found in its matched part."""
     any_of = combine_regexes(regexes)
-    return np.array([_is_found(any_of, matched_part(name)) for name in names], bool)
+    return np.array([_is_found(any_of, truncate_for_matching(name)) for name in names], bool)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -94,7 +94,7 @@ def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
 
 def classify_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
     """Return the number of the kind of collective that a kernel's name stands for; -1 none."""
-    match = _combine_kinds(tuple(kinds)).search(matched_part(name))
+    match = _combine_kinds(tuple(kinds)).search(truncate_for_matching(name))
     return NONE if match is None else int((match.lastgroup or "").removeprefix("k"))
 
 
@@ -127,7 +127,7 @@ def is_nccl(kernel: str) -> bool:
 
 def trim_signature(name: str) -> str:
     """Return the name of a kernel without what it returns and takes."""
-    plain = _ANONYMOUS.sub("", _RETURN_TYPE.sub("", matched_part(name)))
+    plain = _ANONYMOUS.sub("", _RETURN_TYPE.sub("", truncate_for_matching(name)))
     return _ARGUMENTS.split(plain, maxsplit=1)[0]
 
 

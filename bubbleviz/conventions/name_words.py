@@ -13,8 +13,8 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in, parse_convention
 from bubbleviz.conventions.range_names import bare_name, match_name, parse_range_names
-from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, phase_of_label
-from bubbleviz.model.texts import counted
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, parse_phase_label
+from bubbleviz.model.texts import format_count
 
 _DIGITS = re.compile(r"[0-9]+")
 #: A number of a microbatch is smaller.
@@ -41,7 +41,7 @@ def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
     The phase is None for words of ranges around operations.
     """
     return [
-        (_build_regex(row["match"]), phase_of_label(row.get("phase", "")))
+        (_build_regex(row["match"]), parse_phase_label(row.get("phase", "")))
         for row in _load_words()["phase"]
     ]
 
@@ -430,7 +430,7 @@ def _format_pattern(meaning: ShapeMeaning) -> str:
     if shape.has_tail:
         glob += "*"
     lines = [
-        f"[[pattern]]  # {counted(shape.count, 'range')} such as {shape.example!r}",
+        f"[[pattern]]  # {format_count(shape.count, 'range')} such as {shape.example!r}",
         f"glob = {_quote_toml(glob)}",
         f"match = {_quote_toml(f'^{match}$')}",
     ]

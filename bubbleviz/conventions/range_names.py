@@ -12,7 +12,7 @@ from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, NameMatc
 from bubbleviz.conventions.globs import match_any_glob
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.phases import RECEIVING, phase_of_label
+from bubbleviz.model.phases import RECEIVING, parse_phase_label
 from bubbleviz.model.texts import MAX_RANGE_NAME
 
 #: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
@@ -162,7 +162,7 @@ def _parse_groups(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMat
     """
     label, phase = groups.get("phase"), pattern.phase
     if label is not None:
-        phase = pattern.phases[label] if label in pattern.phases else phase_of_label(label)
+        phase = pattern.phases[label] if label in pattern.phases else parse_phase_label(label)
     digits = [groups.get(name) for name in NUMBER_GROUPS]
     numbers = [text for text in digits if text is not None]
     if any(len(text) > _MAX_DIGITS for text in numbers):

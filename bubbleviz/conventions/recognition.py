@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import find_known_names, parse_range_names
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
 #: A convention that names work this many times less often than another one does not count.
@@ -54,7 +54,7 @@ def score_conventions(
             continue
         occurrences = np.array([counts[name] for name in known_names], np.int64)
         names = parse_range_names(known_names, convention)
-        is_work = among(names.phase, COUNTED)
+        is_work = mask_phases(names.phase, COUNTED)
         scores.append(
             ConventionScore(
                 convention,

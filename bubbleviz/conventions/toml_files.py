@@ -11,7 +11,7 @@ from typing import Any
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.files import read_bounded
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 
 # From the standard library where it has it (Python 3.11), else from tomli.
 if sys.version_info >= (3, 11):
@@ -124,7 +124,7 @@ def describe_ambiguity(text: str, warning: FutureWarning) -> str:
     """
     reason = str(warning).lower()
     return (
-        f"{one_line(text, _MAX_SHOWN)!r} is ambiguous ({reason}); later versions of Python may "
+        f"{to_one_line(text, _MAX_SHOWN)!r} is ambiguous ({reason}); later versions of Python may "
         "read it differently; put a backslash before the [, -, &, | or ~ inside the set"
     )
 
@@ -145,7 +145,7 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
         raise UsageError(f"{source}: {describe_ambiguity(text, warning)}") from warning
     except COMPILE_ERRORS as error:
         raise UsageError(
-            f"{source}: {one_line(text, _MAX_SHOWN)!r} is not a regular expression ({error}); "
+            f"{source}: {to_one_line(text, _MAX_SHOWN)!r} is not a regular expression ({error}); "
             "fix it"
         ) from error
 
@@ -165,7 +165,7 @@ def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
             not_combinable = True
         if not_combinable:
             raise UsageError(
-                f"{source}: {one_line(text, _MAX_SHOWN)!r} cannot stand beside other regular "
+                f"{source}: {to_one_line(text, _MAX_SHOWN)!r} cannot stand beside other regular "
                 "expressions; leave out its (?i), (?P<name>...) and references such as \\1"
             )
     return tuple(texts)

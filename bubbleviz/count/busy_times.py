@@ -11,9 +11,9 @@ import numpy.typing as npt
 from bubbleviz.count.rank_slices import RankSlice
 from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Ints, scattered
+from bubbleviz.model.columns import Ints, scatter
 from bubbleviz.model.operations import RunningTimes
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 
 #: Uses of a window's time, which add up to it.
@@ -48,19 +48,19 @@ def busy_times(
     if not np.array_equal(busy.operation, np.arange(len(operations))):
         columns = [column[busy.operation] for column in columns]
     computing = [*columns, busy.start_ns, busy.end_ns]
-    computes = among(computing[2], COMPUTE)
+    computes = mask_phases(computing[2], COMPUTE)
     if not computes.all():
         computing = [column[computes] for column in computing]
     everything = intervals.group_union(computing[0], ranks, computing[3], computing[4])
     if computing[1].min(initial=0) < 0:
         computing = [column[computing[1] >= 0] for column in computing]
     rank, iteration, phase, start_ns, end_ns = computing
-    place = scattered(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
+    place = scatter(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
     owner = iteration * ranks + rank
     kinds, cells = (iterations, ranks, len(COMPUTE)), iterations * ranks
     owner_of_phase = owner * len(COMPUTE) + place[phase]
     phase_ns = intervals.group_measure(owner_of_phase, prod(kinds), start_ns, end_ns)
-    work = intervals.group_union(owner, cells, start_ns, end_ns, among(phase, WORK))
+    work = intervals.group_union(owner, cells, start_ns, end_ns, mask_phases(phase, WORK))
     with_step = intervals.group_union(owner, cells, start_ns, end_ns)
     compute_ns = intervals.group_sum(work[0], cells, work[2] - work[1])
     times = {
@@ -75,14 +75,14 @@ def busy_times(
     cell = np.broadcast_to(np.arange(cells).reshape(part.shape), low.shape)
     every_rank = np.broadcast_to(np.arange(ranks), low.shape)
     # Each covers what the one before does, and more.
-    covered = [intervals.within_windows(s, cells, cell, low, high) for s in (work, with_step)]
-    covered.append(intervals.within_windows(everything, ranks, every_rank, low, high))
+    covered = [intervals.measure_windows(s, cells, cell, low, high) for s in (work, with_step)]
+    covered.append(intervals.measure_windows(everything, ranks, every_rank, low, high))
     covered.append(covered[-1])
     if len(loose):
         unattributed = loose.rank, loose.start_ns, loose.end_ns
         both = [np.concatenate(pair) for pair in zip(everything, unattributed, strict=True)]
         occupied = intervals.group_union(both[0], ranks, both[1], both[2])
-        covered[-1] = intervals.within_windows(occupied, ranks, every_rank, low, high)
+        covered[-1] = intervals.measure_windows(occupied, ranks, every_rank, low, high)
     parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
     for name, of_uses in zip(windows, np.moveaxis(parts, 1, 0), strict=True):
         times |= {(name, use): part_ns for use, part_ns in zip(USES, of_uses, strict=True)}

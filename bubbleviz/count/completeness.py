@@ -10,9 +10,9 @@ import numpy as np
 from bubbleviz.count.rank_slices import joined_ranks
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct_rows, groups_of, heads, sorted_rows
+from bubbleviz.model.grouping import find_distinct_rows, find_run_starts, group_rows, sort_rows
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING, run_kind
 
@@ -249,9 +249,9 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     is_later_on_host = host_ns[1:] >= host_ns[:-1]
     later = (cell[1:] > cell[:-1]) | (is_same_cell & is_later_on_host)
     if not later.all():
-        order = sorted_rows(cell, host_ns)
+        order = sort_rows(cell, host_ns)
         operations, cell = operations.take(order), cell[order]
-    shape, first = present.shape[::-1], heads(cell)
+    shape, first = present.shape[::-1], find_run_starts(cell)
 
     def any_of(which: Bools) -> Bools:
         found = np.zeros(present.size, bool)
@@ -260,7 +260,7 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
         return found.reshape(shape).T
 
     phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
-    forward, gradient = among(phase, FORWARDS), among(phase, _GRADIENT)
+    forward, gradient = mask_phases(phase, FORWARDS), mask_phases(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
     rows = np.flatnonzero(forward)
     microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
@@ -284,9 +284,9 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
         begins=begins.reshape(shape).T,
         closed=closed.reshape(shape).T,
         settled=~any_of(unsettled),
-        cut=any_of(cut & among(phase, WORK)),
+        cut=any_of(cut & mask_phases(phase, WORK)),
         lacks=np.where(any_of(spanned & forward), lacks, 1),
-        backward=any_of(among(phase, (*BACKWARD, Phase.FB))),
+        backward=any_of(mask_phases(phase, (*BACKWARD, Phase.FB))),
         optimizer=any_of(optimizer),
         step_cut=any_of(cut & optimizer),
         without_forward=without_forward.reshape(shape).T,
@@ -301,7 +301,7 @@ def _forwards(microbatch: Ints, cell: Ints, cells: int) -> tuple[Ints, Ints]:
         cell: of each.
         cells: how many there are.
     """
-    cell, microbatch = distinct_rows(cell, microbatch)
+    cell, microbatch = find_distinct_rows(cell, microbatch)
     count = np.bincount(cell, minlength=cells)
     # Numbers of several add up; mixed, equal sums are of equal sets.
     # One of 0 would add nothing.
@@ -319,14 +319,14 @@ def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
 
 def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
     """Return for each cell whether its first operation is the smallest microbatch's F."""
-    counted = np.flatnonzero(among(operations.phase, COUNTED) & (operations.microbatch >= 0))
+    counted = np.flatnonzero(mask_phases(operations.phase, COUNTED) & (operations.microbatch >= 0))
     microbatch = operations.microbatch[counted]
     begins = np.ones(cells, bool)
     owner = cell[counted]
     first = np.flatnonzero(np.diff(owner, prepend=NONE))
     if len(first):
         smallest = microbatch[first] == np.minimum.reduceat(microbatch, first)
-        begins[owner[first]] = among(operations.phase[counted[first]], FORWARDS) & smallest
+        begins[owner[first]] = mask_phases(operations.phase[counted[first]], FORWARDS) & smallest
     return begins
 
 
@@ -343,9 +343,9 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
         # An FB is the F of one microbatch and the backward of another one.
         others = operations.second_microbatch, operations.second_chunk, operations.sequence
         keys = tuple(np.append(k, o[second]) for k, o in zip(keys, (cell, *others), strict=True))
-    passes = groups_of(*keys)
+    passes = group_rows(*keys)
     code, of_second = passes.of_row[: len(cell)], passes.of_row[len(cell) :]
-    forwards, backwards = np.flatnonzero(forward), np.flatnonzero(among(phase, BACKWARDS))
+    forwards, backwards = np.flatnonzero(forward), np.flatnonzero(mask_phases(phase, BACKWARDS))
     of_backward = np.append(code[backwards], of_second)
     backwards = np.append(backwards, second)
     first, last = intervals.group_extents(code[forwards], len(passes), forwards, forwards)
@@ -357,7 +357,7 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
         # A W without a microbatch clears all of its chunk, one without a chunk all there are.
         clears = weights & (microbatch == NONE)
         paid[code[weights & ~clears]] = True
-        of_chunk = groups_of(cell, chunk).of_row
+        of_chunk = group_rows(cell, chunk).of_row
         chunk_cleared = np.zeros(len(cell), bool)
         cell_cleared = np.zeros(int(cell.max(initial=NONE)) + 1, bool)
         chunk_cleared[of_chunk[clears]] = True

@@ -18,10 +18,10 @@ from bubbleviz.count.window_bounds import window_bounds
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.start_skew import find_common_start
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, marked
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.window import Window
@@ -85,7 +85,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     if window is not None:
         start_ns = np.array([i.start_ns for i in iterations], np.int64)
         end_ns = np.array([i.end_ns for i in iterations], np.int64)
-        inside = window.holds([i.name for i in iterations], start_ns, end_ns)
+        inside = window.mask_iterations([i.name for i in iterations], start_ns, end_ns)
     candidates = [iterations[k] for k in np.flatnonzero(inside).tolist()]
     # The most frequent number of microbatches of complete training iterations, of several the
     # largest.
@@ -248,16 +248,16 @@ def rank_presence(
     usable = (operations.has_span == 1) & (operations.iteration >= 0)
 
     def over(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
-        rows = usable & among(operations.phase, phases)
+        rows = usable & mask_phases(operations.phase, phases)
         some = slice(None) if rows.all() else np.flatnonzero(rows)
         start_ns, end_ns = operations.start_ns[some], operations.end_ns[some]
         first, last = intervals.group_extents(cell[some], shape[0] * shape[1], start_ns, end_ns)
         return first.reshape(shape), last.reshape(shape)
 
     first_ns, last_ns = over(WORK)
-    counted = among(operations.phase, COUNTED)
-    present = marked(shape[0] * shape[1], cell[usable & counted]).reshape(shape)
-    may_have_run = marked(present.size, cell[find_possible_work(operations, cell)])
+    counted = mask_phases(operations.phase, COUNTED)
+    present = make_mask(shape[0] * shape[1], cell[usable & counted]).reshape(shape)
+    may_have_run = make_mask(present.size, cell[find_possible_work(operations, cell)])
     whole_steps = usable & (operations.phase == Phase.OPTIMIZER) & (operations.cut == 0)
     columns: dict[str, Ints | Bools] = {
         "first_ns": first_ns,
@@ -265,7 +265,7 @@ def rank_presence(
         "step_last_ns": over(COMPUTE)[1],
         "present": present,
         "may_have_run": may_have_run.reshape(shape),
-        "has_stepped": marked(present.size, cell[whole_steps]).reshape(shape),
+        "has_stepped": make_mask(present.size, cell[whole_steps]).reshape(shape),
     }
     return columns, completeness.evidence_of(operations, present)
 
@@ -284,10 +284,12 @@ def find_possible_work(operations: Operations, cell: Ints) -> Bools:
         operations: Operations of some ranks.
         cell: Number of the iteration and rank of each operation.
     """
-    is_work = (operations.iteration >= 0) & among(operations.phase, COUNTED)
+    is_work = (operations.iteration >= 0) & mask_phases(operations.phase, COUNTED)
     is_recorded = (operations.iteration >= 0) & (operations.has_span == 1)
     launched_nothing = (operations.has_span == 0) & (operations.launched_ns == NONE)
-    is_empty = launched_nothing & (operations.cut == 0) & np.isin(cell, distinct(cell[is_recorded]))
+    is_empty = (
+        launched_nothing & (operations.cut == 0) & np.isin(cell, find_distinct(cell[is_recorded]))
+    )
     return np.asarray(is_work & ~is_empty, bool)
 
 
@@ -365,7 +367,7 @@ def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | No
     if len(pauses) == 0:
         return None
     paused = np.zeros(len(first_ns), bool)
-    for rank in distinct(pauses.rank).tolist():
+    for rank in find_distinct(pauses.rank).tolist():
         iterations = np.flatnonzero(present[:, rank])
         begins_ns = pauses.start_ns[pauses.rank == rank]
         before = np.searchsorted(first_ns[iterations, rank], begins_ns, side="right") - 1

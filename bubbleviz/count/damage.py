@@ -10,10 +10,10 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import NONE, Bools, Ints, marked
+from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kinds import EVALUATION
 
@@ -143,7 +143,7 @@ def _damaged_iterations(note: Limitation, profile: int, run: Run, counts: Counts
     """
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
         rows = _find_lacking(profile, run, counts)
-        return marked(len(run.iteration_names), run.operations.iteration[rows])
+        return make_mask(len(run.iteration_names), run.operations.iteration[rows])
     # A kernel belongs to the iteration that launched it, even if it runs after the next one begins.
     if note.times_ns is not None:
         damage_ns = note.times_ns, note.times_ns
@@ -161,7 +161,7 @@ def _damaged_iterations(note: Limitation, profile: int, run: Run, counts: Counts
 def _mask_work(run: Run) -> Bools:
     """Return a mask of the ranks with recorded work in an iteration, shape (iterations, ranks)."""
     operations = run.operations
-    is_work = among(operations.phase, COUNTED) & (operations.has_span == 1)
+    is_work = mask_phases(operations.phase, COUNTED) & (operations.has_span == 1)
     rows = np.flatnonzero(is_work & (operations.iteration >= 0))
     works = np.zeros((len(run.iteration_names), len(run.ranks)), bool)
     works[operations.iteration[rows], operations.rank[rows]] = True
@@ -179,7 +179,7 @@ def _find_lacking(profile: int, run: Run, counts: Counts) -> Ints:
         counts: Ratios of the run's iterations.
     """
     operations = run.operations
-    is_lacking = among(operations.phase, COUNTED) & (operations.has_span == 0)
+    is_lacking = mask_phases(operations.phase, COUNTED) & (operations.has_span == 0)
     is_lacking &= (operations.cut == 0) & (operations.iteration >= 0)
     is_lacking &= np.isin(operations.rank, run.rank_of_local[profile])
     rows = np.flatnonzero(is_lacking)

@@ -18,10 +18,10 @@ from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED, Phase, unnamed
+from bubbleviz.model.phase_masks import mask_phases
+from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.sources.readers import OpenFile
 
 #: A draft that attributes less of the compute time is of use only where it gives a ratio.
@@ -44,7 +44,9 @@ def best_draft(
         additions: conventions without patterns, whose kernels and threads count.
     """
     best: tuple[str, DraftTrial, Recordings] | None = None
-    drafted = {d: c for d, c in drafted.items() if not unnamed({p.phase for p in c.patterns})}
+    drafted = {
+        d: c for d, c in drafted.items() if not list_missing_passes({p.phase for p in c.patterns})
+    }
     if not drafted:
         return None
     try:
@@ -56,7 +58,7 @@ def best_draft(
     for draft, convention in drafted.items():
         last = add_iteration_names((convention,))
         names = parse_range_names(profile.ranges.names, *last)
-        if unnamed(names.phase.tolist()):
+        if list_missing_passes(names.phase.tolist()):
             continue
         try:
             kinds = collect_kinds((*last, *additions))
@@ -98,7 +100,7 @@ def _trial(read: Recordings, *, parts: bool) -> DraftTrial | None:
     """
     operations, (recording,) = read.operations, read.recordings
     phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
-    if unnamed({phase for phase, number in phases if number}):
+    if list_missing_passes({phase for phase, number in phases if number}):
         return None
     uneven = _uneven(operations)
     if parts and uneven:
@@ -126,7 +128,7 @@ def _uneven(operations: Operations) -> int:
 
     Passes without GPU work count on neither side.
     """
-    work = among(operations.phase, COUNTED)
+    work = mask_phases(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[work], return_inverse=True)
     phase, spans = operations.phase[work], operations.has_span[work] == 1
     n_ranks = rank.max() + 1
@@ -140,5 +142,5 @@ def _uneven(operations: Operations) -> int:
 def _repeated(operations: Operations) -> bool:
     """Return whether some rank has several optimizer steps in one iteration."""
     steps = (operations.phase == Phase.OPTIMIZER) & (operations.has_span == 1)
-    pairs = groups_of(operations.rank[steps], operations.iteration[steps])
+    pairs = group_rows(operations.rank[steps], operations.iteration[steps])
     return len(pairs) < len(pairs.of_row)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bubbleviz.count.rank_iterations import RankIterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.arrow import Column, Kind, Records, attributes, values
+from bubbleviz.model.arrow import Column, Kind, Records, collect_attributes, make_column
 from bubbleviz.model.run_kinds import EVALUATION
 
 
@@ -101,19 +101,19 @@ def in_order(iterations: Iterable[Iteration]) -> Records[Iteration]:
 
 def _columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
     """Return the columns by name: what an iteration is, then its ratios."""
-    columns = attributes(_COLUMNS, iterations)
+    columns = collect_attributes(_COLUMNS, iterations)
     for name in ("start_ns", "end_ns"):
         times = [getattr(i, name) if i.ranks else None for i in iterations]
-        columns[name] = values(times, "int64")
+        columns[name] = make_column(times, "int64")
     flags = {"incomplete": "incomplete", "clocks_contradict": "contradicted"}
     for name, flag in flags.items():
         told = [any(getattr(r, flag) for r in i.ratios.values()) for i in iterations]
-        columns[name] = values(told, "bool")
-    columns["clock_set"] = values([i.clock_set for i in iterations], "bool")
-    columns["bubble_ratio"] = values([i.bubble_ratio for i in iterations], "float64")
+        columns[name] = make_column(told, "bool")
+    columns["clock_set"] = make_column([i.clock_set for i in iterations], "bool")
+    columns["bubble_ratio"] = make_column([i.bubble_ratio for i in iterations], "float64")
     for ratio in ratio_definitions():
         own = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
-        columns[f"window_ns_{ratio.name}"] = values([r.window_ns for r in own], "int64")
+        columns[f"window_ns_{ratio.name}"] = make_column([r.window_ns for r in own], "int64")
         shares = {
             "bubble_ratio": [r.value for r in own],
             "bubble_low": [r.low for r in own],
@@ -124,7 +124,7 @@ def _columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
             shares["bubble_interval_low"] = [low for low, _ in ends]
             shares["bubble_interval_high"] = [high for _, high in ends]
         for name, column in shares.items():
-            columns[f"{name}_{ratio.name}"] = values(column, "float64")
+            columns[f"{name}_{ratio.name}"] = make_column(column, "float64")
     return columns
 
 

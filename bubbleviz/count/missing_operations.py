@@ -19,8 +19,8 @@ from bubbleviz.count.completeness import BACKWARDS, FORWARDS
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_slices import RankSlice, slices_of, stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of, heads
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.grouping import find_run_starts, group_rows
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.run_kinds import TRAINING
 
@@ -60,8 +60,8 @@ def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
     """
     operations, (iterations, ranks) = part.operations, part.shape
     usable = whole[operations.iteration]
-    forward = np.flatnonzero(usable & among(operations.phase, FORWARDS))
-    backward = np.flatnonzero(usable & among(operations.phase, BACKWARDS))
+    forward = np.flatnonzero(usable & mask_phases(operations.phase, FORWARDS))
+    backward = np.flatnonzero(usable & mask_phases(operations.phase, BACKWARDS))
     second = np.flatnonzero(usable & (operations.phase == Phase.FB))
     rows = np.concatenate((forward, backward, second))
     first = len(rows) - len(second)
@@ -76,7 +76,7 @@ def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
     forwards = np.searchsorted(known, len(forward))
     if len(known) < len(rows):
         rows, cell, microbatch, chunk = rows[known], cell[known], microbatch[known], chunk[known]
-    passes = groups_of(cell, microbatch, chunk, operations.sequence[rows])
+    passes = group_rows(cell, microbatch, chunk, operations.sequence[rows])
     has_forward = np.zeros(len(passes), bool)
     has_forward[passes.of_row[:forwards]] = True
     rank = operations.rank[rows[passes.first[~has_forward]]]
@@ -93,14 +93,14 @@ def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
         cell: iteration and rank of each pass, ascending.
         microbatch: of each pass, ascending in its cell.
     """
-    rows = heads(cell, microbatch)
+    rows = find_run_starts(cell, microbatch)
     rows = rows[pipeline[cell[rows] % len(pipeline)] >= 0]
     cell, microbatch = cell[rows], microbatch[rows]
     iteration = cell // len(pipeline)
     rank = cell - iteration * len(pipeline)
-    place = groups_of(iteration, pipeline[rank]).of_row
-    of_place = np.bincount(place[groups_of(place, microbatch).first])
-    first = heads(cell)
+    place = group_rows(iteration, pipeline[rank]).of_row
+    of_place = np.bincount(place[group_rows(place, microbatch).first])
+    first = find_run_starts(cell)
     absent = np.zeros(len(pipeline), np.int64)
     np.add.at(absent, rank[first], of_place[place[first]] - np.diff(first, append=len(cell)))
     return absent

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bubbleviz.align.run import Run
 from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import heads
+from bubbleviz.model.grouping import find_run_starts
 
 #: Approximate number of operations of a slice.
 MOST = 150_000
@@ -101,7 +101,7 @@ def pipeline_bounds(run: Run, most: int) -> list[int]:
     is_unsorted = (of_rank[1:] < of_rank[:-1]).any()
     if number < 2 or of_rank.min() < 0 or is_unsorted:
         return [0, ranks]
-    begins = np.append(heads(of_rank), ranks)
+    begins = np.append(find_run_starts(of_rank), ranks)
     row = np.searchsorted(run.operations.rank, begins)
     wanted = np.arange(1, number) * len(run.operations) // number
     cuts = begins[np.searchsorted(row, wanted)].tolist()

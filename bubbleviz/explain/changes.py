@@ -21,10 +21,10 @@ from bubbleviz.explain.slowdown.replay import build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.run_work import computing_rows
 from bubbleviz.explain.slowdown.work import median_rows
-from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
+from bubbleviz.model.columns import NONE, Ints, scatter
+from bubbleviz.model.grouping import find_distinct, group_rows, lookup_values, sort_rows
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY
 
@@ -155,7 +155,7 @@ def _with_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario
     """Yield the iteration without differences between operations, stages, or microbatches."""
     rows, count = graph.operation_rows, len(graph.operation_rows)
     phase, measured_ns = operations.phase[rows], graph.duration_ns[:count]
-    kinds = groups_of(operations.rank[rows], operations.chunk[rows], phase)
+    kinds = group_rows(operations.rank[rows], operations.chunk[rows], phase)
     # An operation that stands for several (a W of all remaining microbatches) has no kind.
     is_single = operations.microbatch[rows] >= 0
     median_ns = measured_ns[median_rows(kinds.of_row, len(kinds), measured_ns)]
@@ -188,7 +188,7 @@ def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
         measured_ns: Its measured duration.
     """
     balanced_ns = measured_ns.copy()
-    for code in distinct(phase).tolist():
+    for code in find_distinct(phase).tolist():
         rows = np.flatnonzero((phase == code) & (usual_ns > 0))
         if len(rows):
             scale = usual_ns[rows].mean() / usual_ns[rows]
@@ -235,7 +235,7 @@ def replay_planned_order(
     operations = run.operations
     rows = computing_rows(operations, run.averaged)
     kept = np.flatnonzero(run.numbers != NONE)
-    iterations = scattered(int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept], kept)
+    iterations = scatter(int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept], kept)
     turns = _assign_turns(operations, rows, deviations, iterations)
     if (turns == np.arange(len(rows))).all():
         return None
@@ -273,7 +273,7 @@ def _assign_turns(
     iteration, rank, phase, microbatch, chunk = (getattr(operations, name)[rows] for name in names)
     keys = (iteration, rank, phase, microbatch, chunk)
     moved_keys = [(iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in moved]
-    moved_rows = looked_up(keys, turns, list(np.array(moved_keys, np.int64).reshape(-1, 5).T))
+    moved_rows = lookup_values(keys, turns, list(np.array(moved_keys, np.int64).reshape(-1, 5).T))
     places_late = np.array([d.places if d.what == "late" else -d.places for d in moved], np.int64)
     cells = [(d.iteration, d.rank) for d in moved]
     incomplete = {(d.iteration, d.rank) for d in deviations if d.what not in _MOVED}
@@ -281,9 +281,9 @@ def _assign_turns(
         in_cell = np.array([c == cell for c in cells], bool)
         ran_in_cell = (iteration == iterations[cell[0]]) & (rank == cell[1])
         ran = np.flatnonzero(ran_in_cell & (phase != Phase.OPTIMIZER))
-        if (moved_rows[in_cell] != NONE).all() and among(phase[ran], _ORDERED).all():
-            launched = ran[sorted_rows(operations.host_start_ns[rows[ran]])]
-            by_start = ran[sorted_rows(operations.start_ns[rows[ran]])]
+        if (moved_rows[in_cell] != NONE).all() and mask_phases(phase[ran], _ORDERED).all():
+            launched = ran[sort_rows(operations.host_start_ns[rows[ran]])]
+            by_start = ran[sort_rows(operations.start_ns[rows[ran]])]
             planned = _put_in_place(launched, moved_rows[in_cell], places_late[in_cell], microbatch)
             turns[planned] = by_start
     return turns
@@ -308,4 +308,4 @@ def _put_in_place(ran: Ints, moved: Ints, places_late: Ints, microbatch: Ints) -
     odd_turns = 2 * (in_place_before - places_late) + 1
     turn = np.concatenate((even_turns, odd_turns))
     rows = np.concatenate((ran[in_place], moved))
-    return np.asarray(rows[sorted_rows(turn, microbatch[rows])], np.int64)
+    return np.asarray(rows[sort_rows(turn, microbatch[rows])], np.int64)

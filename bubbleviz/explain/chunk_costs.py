@@ -105,7 +105,7 @@ def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tupl
     """
     rows = costed(operations, averaged)
     virtual_stage, of_rank = operations.virtual_stage[rows], stage[operations.rank[rows]]
-    groups, costs = grouping.groups_of(virtual_stage, of_rank), []
+    groups, costs = grouping.group_rows(virtual_stage, of_rank), []
     for number, first in enumerate(groups.first.tolist()):
         own = rows[groups.of_row == number]
         tokens, time_ns = operations.tokens[own], operations.busy_ns[own].astype(np.float64)
@@ -154,11 +154,13 @@ def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     """
     if (operations.prefix[rows] >= 0).all():
         return operations.prefix[rows]
-    order = grouping.sorted_rows(
+    order = grouping.sort_rows(
         operations.rank[rows], operations.iteration[rows], operations.start_ns[rows]
     )
     ordered, whole = tokens[order], tokens[order] == tokens.max(initial=0)
-    first = grouping.begins(*(c[rows][order] for c in (operations.rank, operations.iteration)))
+    first = grouping.mask_run_starts(
+        *(c[rows][order] for c in (operations.rank, operations.iteration))
+    )
     first[1:] |= ~whole[:-1]
     before = np.cumsum(ordered) - ordered
     prefix = np.empty(len(rows), np.int64)
@@ -168,7 +170,7 @@ def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
 
 def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats, bool]:
     """Fit the simplest curve, and return its factors, residuals, and whether it uses prefixes."""
-    lengths = len(grouping.distinct(tokens))
+    lengths = len(grouping.find_distinct(tokens))
     if lengths < 2:
         return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
     none = np.zeros_like(tokens)

@@ -19,11 +19,11 @@ from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import (
-    first_of_each,
-    groups_of,
+    find_first_rows,
+    group_rows,
 )
-from bubbleviz.model.intervals import group_extents, last_before
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.intervals import find_last_before, group_extents
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
 #: Ranks that enter within so long of each other enter together, and no move is so short.
@@ -75,13 +75,13 @@ def collective_waits(
     last_operation = last_rank.copy()
     rows = np.flatnonzero(collectives.meeting >= 0)
     # A member may have several pieces: it entered with the first and left with the last.
-    members = groups_of(collectives.meeting[rows], collectives.rank[rows])
+    members = group_rows(collectives.meeting[rows], collectives.rank[rows])
     start_ns, end_ns = group_extents(
         members.of_row, len(members), collectives.start_ns[rows], collectives.end_ns[rows]
     )
     rank, meeting = collectives.rank[rows][members.first], collectives.meeting[rows][members.first]
     length_ns = end_ns - start_ns
-    shortest = first_of_each(meeting, length_ns)
+    shortest = find_first_rows(meeting, length_ns)
     # Of the numbers of meetings some may be missing.
     of_meeting = np.searchsorted(meeting[shortest], meeting)
     shortest_ns = length_ns[shortest][of_meeting]
@@ -90,7 +90,7 @@ def collective_waits(
     # was waited for.
     idle_ns = start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[before]
     earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
-    entered = first_of_each(meeting, earlier, idle_ns, rank)[of_meeting]
+    entered = find_first_rows(meeting, earlier, idle_ns, rank)[of_meeting]
     other, operation = rank[entered] != rank, before[entered]
     # So short a time tells no move from the last member's own launch.
     move_ns = np.where(other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
@@ -118,6 +118,6 @@ def _running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
     """Return the compute operation that each rank started last before a time, or -1 if none."""
     if not len(rank):
         return rank
-    rows = np.flatnonzero((operations.has_span == 1) & among(operations.phase, COMPUTE))
-    last: Ints = last_before(operations.rank[rows], operations.start_ns[rows], rank, time_ns)
+    rows = np.flatnonzero((operations.has_span == 1) & mask_phases(operations.phase, COMPUTE))
+    last: Ints = find_last_before(operations.rank[rows], operations.start_ns[rows], rank, time_ns)
     return np.append(rows, NONE)[last]

@@ -91,7 +91,7 @@ def receives_of(
     """
     rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     if not len(rows):
-        return Receives.none()
+        return Receives.make_empty()
     receive, received_ns = known.receive[rows], operations.received_ns[rows]
     spanned = np.append(operations.has_span, 0)[receive] == 1
     later = (received_ns == NONE) | (np.append(operations.end_ns, NONE)[receive] > received_ns)

@@ -18,10 +18,16 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.count.rank_slices import stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_positions,
+    group_rows,
+    lookup_values,
+    sort_rows,
+)
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.operations import Operations, Rank
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import PASSED_ON, Phase
 
 
@@ -75,7 +81,7 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     if not known.all():
         row, phase, number, stage = row[known], phase[known], number[known], stage[known]
     pipeline = stage_and_pipeline(ranks)[1]
-    microbatch = groups_of(
+    microbatch = group_rows(
         pipeline[operations.rank[row]], operations.iteration[row], operations.sequence[row], number
     ).of_row
     stages = int(stage.max(initial=NONE)) + 1
@@ -102,7 +108,7 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     pairs = np.flatnonzero((before != NONE) & (before != after))
     after, before = after[pairs], before[pairs]
     if (row[1:] <= row[:-1]).any():
-        order = sorted_rows(after, before)
+        order = sort_rows(after, before)
         after, before = after[order], before[order]
     return Dependencies(after, before)
 
@@ -116,7 +122,7 @@ def _halves(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
         The row of the operation, phase, microbatch and virtual stage of each half.
     """
     phase, stage, microbatch = operations.phase, operations.virtual_stage, operations.microbatch
-    single = np.flatnonzero(among(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
+    single = np.flatnonzero(mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
     alone = phase[single].astype(np.int64)
     alone[alone == Phase.BW] = Phase.B
     halves = single, alone, microbatch[single], stage[single]
@@ -124,7 +130,7 @@ def _halves(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
     if not len(both):
         return halves
     placed = np.flatnonzero(stage >= 0)
-    behind = looked_up(
+    behind = lookup_values(
         (operations.rank[placed], operations.chunk[placed]),
         stage[placed],
         (operations.rank[both], operations.second_chunk[both]),
@@ -152,12 +158,12 @@ def _producers(
         consumed: Rows of the consumers, and the ids of their inputs; -1 for no input.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
-    producer_of = looked_up((produced_id,), producer, (required_id,))
-    if len(distinct(produced_id)) < len(produced_id):
-        results = groups_of(produced_id)
+    producer_of = lookup_values((produced_id,), producer, (required_id,))
+    if len(find_distinct(produced_id)) < len(produced_id):
+        results = group_rows(produced_id)
         is_ambiguous = (np.bincount(results.of_row) > 1)[results.of_row]
-        ambiguous_ids = distinct(produced_id[is_ambiguous])
-        needs_ambiguous = found_in(ambiguous_ids, required_id) != NONE
+        ambiguous_ids = find_distinct(produced_id[is_ambiguous])
+        needs_ambiguous = find_positions(ambiguous_ids, required_id) != NONE
         producer_of[needs_ambiguous] = _find_nearest(
             operations,
             (producer[is_ambiguous], produced_id[is_ambiguous]),
@@ -189,7 +195,7 @@ def _find_nearest(
     needed_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
     time_ns = np.concatenate((operations.end_ns[producer], needed_ns))
     is_consumer = np.arange(len(result_id)) >= len(producer)
-    order = sorted_rows(result_id, time_ns, is_consumer)
+    order = sort_rows(result_id, time_ns, is_consumer)
     count, place = len(order), np.arange(len(order))
     is_producer = ~is_consumer[order]
     last = np.maximum.accumulate(np.where(is_producer, place, NONE))
@@ -227,9 +233,9 @@ def inputs_of(
     producer = np.full(count, NONE, np.int64)
     last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
     producer[remote.after[last]] = remote.before[last]
-    taking = among(operations.phase, (*PASSED_ON, Phase.FB))
+    taking = mask_phases(operations.phase, (*PASSED_ON, Phase.FB))
     unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True) & passing
     if ends_early:
         last = operations.virtual_stage == operations.virtual_stage.max(initial=NONE)
-        unknown |= last & among(operations.phase, (Phase.B, Phase.BW))
+        unknown |= last & mask_phases(operations.phase, (Phase.B, Phase.BW))
     return Inputs(ready_ns, producer, unknown)

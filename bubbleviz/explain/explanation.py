@@ -41,9 +41,9 @@ from bubbleviz.explain.slowdown.start_up import without_start_up
 from bubbleviz.explain.stage_layers import layout_question
 from bubbleviz.explain.stretch_explanation import StretchExplanation, explain_stretch
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
@@ -203,7 +203,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     reason = unordered
     if shown is not None:
         own = replayed.operations
-        count = int(((own.iteration == shown.index) & among(own.phase, WORK)).sum())
+        count = int(((own.iteration == shown.index) & mask_phases(own.phase, WORK)).sum())
         reason = _too_many(f"iteration {shown.name}", count, MOST_OPERATIONS) or unordered
     path: CriticalPath | None = None
     changes: tuple[Change, ...] = ()
@@ -267,7 +267,7 @@ def _unordered_reason(run: Run, shown: Iteration, *, crossing: bool) -> str:
 
 def _too_many(what: str, count: int, most: int) -> str:
     """Return why what holds so many operations is not replayed; empty where it is."""
-    held = f"{what} holds {counted(count, 'operation')}; at most {most:,} are replayed"
+    held = f"{what} holds {format_count(count, 'operation')}; at most {most:,} are replayed"
     return held if count > most else ""
 
 

@@ -19,8 +19,8 @@ from typing import TypeVar
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, is_constant
-from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, is_constant, make_constant
+from bubbleviz.model.grouping import sort_rows
 from bubbleviz.model.intervals import Intervals
 
 
@@ -90,7 +90,7 @@ class BusyTimes(Table):
     def in_order(self) -> BusyTimes:
         """Return the times in order of their start."""
         is_sorted = (self.start_ns[1:] >= self.start_ns[:-1]).all()
-        return self if is_sorted else self.take(sorted_rows(self.start_ns))
+        return self if is_sorted else self.take(sort_rows(self.start_ns))
 
     def find_gaps(self, windows: Intervals, also_busy: Intervals | None = None) -> Intervals:
         """Return the times in windows in which nothing was busy.
@@ -117,12 +117,12 @@ class BusyTimes(Table):
             start together, the first one.
         """
         start_ns, end_ns = gaps
-        by_end = sorted_rows(self.end_ns)
+        by_end = sort_rows(self.end_ns)
         n_ended = np.searchsorted(self.end_ns[by_end], start_ns, side="right")
         before = np.append(by_end, NONE)[n_ended - 1]
         # The place after the last work is that of no work.
         after = np.searchsorted(self.start_ns, end_ns)
-        count, none = len(rank), constant(NONE, len(rank))
+        count, none = len(rank), make_constant(NONE, len(rank))
         return IdleIntervals(
             rank=rank,
             start_ns=start_ns,
@@ -136,7 +136,7 @@ class BusyTimes(Table):
             activity=none,
             host_call=none,
             host_range=none,
-            unrecorded=constant(0, count),
+            unrecorded=make_constant(0, count),
         )
 
     def _rows_of(self, rank: Ints, place: Ints) -> Ints:
@@ -175,7 +175,7 @@ class Wait:
 
 
 def _filled(value: Ints | int, count: int) -> Ints:
-    return constant(value, count) if isinstance(value, int) else value
+    return make_constant(value, count) if isinstance(value, int) else value
 
 
 def cut_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
@@ -229,7 +229,7 @@ def _values_of(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
     if all(is_constant(column) for column in columns):
         values = np.array([column[0] for column in columns], np.int64)
         is_single = (values == values[0]).all()
-        return constant(int(values[0]), len(part)) if is_single else values[part]
+        return make_constant(int(values[0]), len(part)) if is_single else values[part]
     value = np.empty(len(part), np.int64)
     for number, column in enumerate(columns):
         is_part = part == number
@@ -244,7 +244,7 @@ def cut_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
         idle: Idle time, in order of time.
         times_ns: The times, in any order.
     """
-    row, start_ns, end_ns = intervals.cut(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
+    row, start_ns, end_ns = intervals.split_at(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
     return replace(idle.take(row), start_ns=start_ns, end_ns=end_ns)
 
 
@@ -268,7 +268,7 @@ def lay_over(
     if len(idle) == 0 or len(evidence[0]) == 0:
         return idle
     pieces = cut_idle(idle, *evidence)
-    is_inside = intervals.covering(*evidence, pieces.start_ns) != NONE
+    is_inside = intervals.find_covering(*evidence, pieces.start_ns) != NONE
     return replace(
         pieces,
         cause=_exchanged(pieces.cause, is_inside, cause),

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Floats, Ints, scattered
+from bubbleviz.model.columns import NONE, Floats, Ints, scatter
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
 #: Maximum number of iterations whose microbatches are returned.
@@ -42,7 +42,7 @@ def lengths_of_iterations(
     step = max(1, len(iterations) // _MAX_ITERATIONS)
     chosen = list(iterations[::step][:_MAX_ITERATIONS])
     iteration = _number_iterations(operations, chosen)
-    counts = (iteration != NONE) & among(operations.phase, WORK) & (operations.has_span == 1)
+    counts = (iteration != NONE) & mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     counts &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
     rows = np.flatnonzero(counts)
     # Every microbatch needs two operations. Numbers that few operations use may be huge, so arrays
@@ -96,7 +96,7 @@ def lengths_of_iteration(
     Returns:
         The lengths, or empty if the microbatches of some operations are unknown.
     """
-    rows = np.flatnonzero((operations.iteration == iteration) & among(operations.phase, WORK))
+    rows = np.flatnonzero((operations.iteration == iteration) & mask_phases(operations.phase, WORK))
     microbatch = operations.microbatch[rows]
     if not microbatches or microbatch.min(initial=0) < 0:
         return ()
@@ -109,7 +109,7 @@ def lengths_of_iteration(
 def _number_iterations(operations: Operations, chosen: Sequence[int]) -> Ints:
     """Return the index in ``chosen`` of each operation's iteration, or -1 if it is not chosen."""
     # Indices are dense, so that nothing is sorted; the last one stands for all other iterations.
-    number = scattered(max(chosen, default=0) + 2, list(chosen), np.arange(len(chosen)))
+    number = scatter(max(chosen, default=0) + 2, list(chosen), np.arange(len(chosen)))
     return np.asarray(number[np.minimum(operations.iteration, len(number) - 1)], np.int64)
 
 

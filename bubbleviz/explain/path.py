@@ -38,9 +38,9 @@ from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, median_r
 from bubbleviz.explain.slowdown.work_order import run_order
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
-from bubbleviz.model.grouping import groups_of, rows_by_value, sorted_rows
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.columns import NONE, Bools, Ints, join_tables, scatter
+from bubbleviz.model.grouping import group_rows, list_rows_by_value, sort_rows
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
 
@@ -105,7 +105,7 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
     delay_ns = delays_of(work, dependencies)
     follows = np.bincount(dependencies.after, minlength=len(work)) > 0
     is_counted = np.zeros(len(work), bool)
-    is_counted[: len(rows)] = among(operations.phase[rows], WORK)
+    is_counted[: len(rows)] = mask_phases(operations.phase[rows], WORK)
     delayed = np.flatnonzero(follows[: len(rows)])
     return Graph(
         work=work,
@@ -159,14 +159,14 @@ def build_work(
     """
     operations = run.operations
     rows = computing_rows(operations, included)
-    place = scattered(len(operations), rows, np.arange(len(rows)))
+    place = scatter(len(operations), rows, np.arange(len(rows)))
     messages = messages_of(run, rows)
     messages = replace(messages, seen=np.zeros(len(messages), bool))
     separate = outside_operations(collectives, operations, included)
     work = run_work(run, rows, messages, separate)
     # An operation that seems to run before its producer (clocks can be off) cannot follow it.
     position = np.empty(len(rows), np.int64)
-    by_time = sorted_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])
+    by_time = sort_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])
     position[by_time] = np.arange(len(rows))
     is_ordered = position[place[messages.producer]] < position[place[messages.consumer]]
     messages = messages.take(is_ordered)
@@ -178,7 +178,7 @@ def build_work(
     transfers = _build_transfers(run, work, messages, place)
     transfer_rows = len(work) + np.arange(len(transfers))
     producer, consumer = place[messages.producer], place[messages.consumer]
-    return joined((work, transfers)), Dependencies(
+    return join_tables((work, transfers)), Dependencies(
         np.concatenate((order.after, transfer_rows, consumer)),
         np.concatenate((order.before, producer, transfer_rows)),
     )
@@ -223,8 +223,8 @@ def _measure_transfers(run: ReplayedRun) -> Ints:
     row, measured_ns = waited.operation, waited.transfer_ns
     if not len(row):
         return np.zeros(len(operations), np.int64)
-    forward = among(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
-    kinds = groups_of(operations.virtual_stage, forward)
+    forward = mask_phases(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
+    kinds = group_rows(operations.virtual_stage, forward)
     median_row = median_rows(kinds.of_row[row], len(kinds), measured_ns)
     run_median_ns = np.sort(measured_ns)[(len(measured_ns) - 1) // 2]
     kind_ns = np.where(median_row == NONE, run_median_ns, measured_ns[median_row])
@@ -348,7 +348,7 @@ def _find_last_members(work: Work) -> Ints:
     """
     last_member = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
-    meetings, start_ns = groups_of(work.meeting[met]), work.start_ns[met]
+    meetings, start_ns = group_rows(work.meeting[met]), work.start_ns[met]
     latest = met[_last_of_each(meetings.of_row, start_ns)][meetings.of_row]
     last_member[met] = np.where(start_ns == work.start_ns[latest], met, latest)
     return last_member
@@ -363,12 +363,12 @@ def _find_last_predecessors(graph: Graph) -> Ints:
     same_rank = (work.rank[after] == work.rank[before]).astype(np.int64)
     computed = (~work.communicates[before]).astype(np.int64)
     last = _last_of_each(after, work.end_ns[before], same_rank, computed)
-    return scattered(len(work), after[last], before[last])
+    return scatter(len(work), after[last], before[last])
 
 
 def _last_of_each(group: Ints, *columns: Ints) -> Ints:
     """Return the row of each group that comes last in the order of some columns."""
-    order = sorted_rows(group, *columns)
+    order = sort_rows(group, *columns)
     ordered = group[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(order)]
     return np.asarray(order[is_last], np.int64)
@@ -412,7 +412,7 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
         *_work_by_label(work, left, work_ns),
         *_delays_by_label(idle, *delay_times),
     ):
-        for rank, rows in rows_by_value(ranks):
+        for rank, rows in list_rows_by_value(ranks):
             total_ns, count = times.get((rank, label), (0, 0))
             if label_ns[rows].any():
                 times[rank, label] = total_ns + int(label_ns[rows].sum()), count + len(rows)

@@ -25,10 +25,10 @@ from bubbleviz.count.statistics import median
 from bubbleviz.explain.communication_times import Receives
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import grouping, intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, stretch_of
+from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, to_slice
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.schedules.plan import OperationTimes
 
@@ -48,7 +48,7 @@ def counted_operations(operations: Operations, averaged: Bools) -> Bools:
         operations: of any ranks.
         averaged: of each iteration, whether it is wanted.
     """
-    counted: Bools = among(operations.phase, WORK) & (operations.has_span == 1)
+    counted: Bools = mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     counted &= (operations.iteration >= 0) & (operations.cut == 0)
     # An operation that stands for several (a W of all remaining microbatches) has no kind.
     counted &= operations.microbatch >= 0
@@ -110,11 +110,11 @@ def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> tu
     shown &= itself | (operations.host_start_ns <= inputs.ready_ns)
     rows = np.flatnonzero(shown)
     if len(rows):
-        computes = among(operations.phase, COMPUTE) & (operations.has_span == 1)
-        work = stretch_of(np.flatnonzero(computes))
+        computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
+        work = to_slice(np.flatnonzero(computes))
         wanted = operations.rank[rows], operations.start_ns[rows]
         ended_ns = operations.end_ns[work]
-        last = intervals.last_before(operations.rank[work], ended_ns, *wanted, or_at=True)
+        last = intervals.find_last_before(operations.rank[work], ended_ns, *wanted, or_at=True)
         rows = rows[(last == NONE) | (ended_ns[last] <= inputs.ready_ns[rows])]
     return rows, operations.start_ns[rows] - inputs.ready_ns[rows]
 
@@ -129,12 +129,12 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     Returns:
         Their rows, the gap before each, and the room as of :func:`phase_samples_of`.
     """
-    computes = among(operations.phase, COMPUTE) & (operations.has_span == 1)
+    computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
     rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
-    at = stretch_of(rows)
+    at = to_slice(rows)
     rank, start_ns = operations.rank[at], operations.start_ns[at]
     if not ((rank[1:] > rank[:-1]) | (start_ns[1:] >= start_ns[:-1])).all():
-        at = rows = rows[grouping.sorted_rows(rank, start_ns)]
+        at = rows = rows[grouping.sort_rows(rank, start_ns)]
         rank, start_ns = operations.rank[at], operations.start_ns[at]
     iteration, end_ns = operations.iteration[at], operations.end_ns[at]
     gap_ns = start_ns[1:] - end_ns[:-1]
@@ -155,10 +155,10 @@ def _kinds_of(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey
         stage: of each rank; -1 unknown.
     """
     numbering, found = Numbering[KindKey](), []
-    for part in grouping.stretches(operations.rank):
+    for part in grouping.split_by_owner(operations.rank):
         own = operations.take(part)
         keys = own.virtual_stage, stage[own.rank], own.chunk, own.phase
-        groups = grouping.groups_of(*keys)
+        groups = grouping.group_rows(*keys)
         kinds = zip(*(key[groups.first].tolist() for key in keys), strict=True)
         found.append(numbering.numbers(kinds).astype(np.int32)[groups.of_row])
     kind, few = np.concatenate(found), len(numbering) <= np.iinfo(np.int16).max
@@ -177,7 +177,10 @@ def _by_kind(
     held: dict[KindKey, list[list[Codes]]] = {}
     for number, columns in parts:
         counts = np.bincount(number, minlength=len(kinds))
-        ordered = [np.split(c, np.cumsum(counts)[:-1]) for c in grouping.in_groups(number, columns)]
+        ordered = [
+            np.split(c, np.cumsum(counts)[:-1])
+            for c in grouping.sort_columns_by_group(number, columns)
+        ]
         for own in np.flatnonzero(counts).tolist():
             held.setdefault(kinds[own], []).append([column[own] for column in ordered])
     for kind in sorted(held):
@@ -294,7 +297,7 @@ def phase_times_of(
             yield kind.take(row[shown]), (gap_ns.take(shown),)
 
     def counted_rows() -> Iterator[tuple[Codes, tuple[Codes]]]:
-        for part in grouping.stretches(operations.rank):
+        for part in grouping.split_by_owner(operations.rank):
             row = _narrowed(part.start + np.flatnonzero(counted[part]))
             yield kind.take(row), (row,)
 
@@ -318,7 +321,7 @@ def phase_times_of(
         )
     moved_ns = np.concatenate([time_ns for _, time_ns in moved])
     row, shares = (np.concatenate(columns) for columns in zip(*slow, strict=True))
-    slowest = grouping.sorted_rows(-shares, row)[:_LISTED].tolist()
+    slowest = grouping.sort_rows(-shares, row)[:_LISTED].tolist()
     return PhaseTimes(
         tuple(times),
         median(moved_ns) if len(moved_ns) else None,
@@ -360,14 +363,14 @@ def of_slowest_pipeline(
     """
     wanted = np.arange(int(operations.iteration.max(initial=NONE)) + 1) == iteration
     rows = np.flatnonzero(counted_operations(operations, wanted))
-    groups = grouping.groups_of(pipeline[operations.rank[rows]])
+    groups = grouping.group_rows(pipeline[operations.rank[rows]])
     begin_ns, end_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[rows], operations.end_ns[rows]
     )
     if len(groups) > 1:
         rows = rows[groups.of_row == (end_ns - begin_ns).argmax()]
     keys = operations.virtual_stage[rows], operations.chunk[rows], operations.phase[rows]
-    of_kind = grouping.groups_of(*keys)
+    of_kind = grouping.group_rows(*keys)
     mean_ns = np.bincount(of_kind.of_row, operations.busy_ns[rows]) / np.bincount(of_kind.of_row)
     known = dict(
         zip(
@@ -400,7 +403,7 @@ def times_median_of(
     ).reshape(-1, 4)
     own = (operations.virtual_stage, None, operations.chunk, operations.phase)
     wanted = [stage[operations.rank[rows]] if key is None else key[rows] for key in own]
-    at = grouping.looked_up(tuple(table.T), np.arange(len(kinds)), wanted)
+    at = grouping.lookup_values(tuple(table.T), np.arange(len(kinds)), wanted)
     median_ns = np.array([*(kind.median_ns for kind in kinds), 0.0])[at]
     some = median_ns > 0
     times[rows[some]] = operations.busy_ns[rows[some]] / median_ns[some]

@@ -17,14 +17,14 @@ import numpy as np
 
 from bubbleviz.count import rank_slices
 from bubbleviz.model import operations as tables
-from bubbleviz.model.columns import Bools, marked
+from bubbleviz.model.columns import Bools, make_mask
 from bubbleviz.model.grouping import (
-    groups_of,
-    heads,
-    places_in,
-    sorted_rows,
+    find_run_starts,
+    group_rows,
+    invert_permutation,
+    sort_rows,
 )
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 
 #: Maximum number of forwards and backwards of a run that is replayed as a whole. Of a larger run,
@@ -62,10 +62,10 @@ def choose_replayed_ranks(
     number = rank_slices.stage_and_pipeline(ranks)[1]
     if number.min(initial=0) < 0:
         return None
-    pipelines = groups_of(number)
+    pipelines = group_rows(number)
     pipeline, count = pipelines.of_row, len(pipelines)
     rows = np.flatnonzero(
-        np.append(included, False)[operations.iteration] & among(operations.phase, WORK)
+        np.append(included, False)[operations.iteration] & mask_phases(operations.phase, WORK)
     )
     wanted = max(_MIN_PIPELINES, MAX_REPLAYED_OPERATIONS * count // max(len(rows), 1))
     if wanted >= count or len(rows) <= MAX_REPLAYED_OPERATIONS:
@@ -73,14 +73,14 @@ def choose_replayed_ranks(
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
     # Operations of a rank and an iteration mostly follow each other.
     cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
-    first = heads(cell)
+    first = find_run_starts(cell)
     latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)
     np.maximum.at(end_ns.reshape(-1), cell[first], latest_ns)
     # By the best place that a pipeline has in any iteration, by latest end. Turned around bit by
     # bit: the earliest of all times has no negative.
-    places = [places_in(sorted_rows(~column)) for column in end_ns[:, included].T]
-    order = sorted_rows(np.min(places, axis=0), np.sum(places, axis=0))
+    places = [invert_permutation(sort_rows(~column)) for column in end_ns[:, included].T]
+    order = sort_rows(np.min(places, axis=0), np.sum(places, axis=0))
     slowest, others = order[: wanted // 2], order[wanted // 2 :]
     spread = others[np.arange(wanted - len(slowest)) * len(others) // (wanted - len(slowest))]
-    chosen = marked(count, np.concatenate((slowest, spread)))
+    chosen = make_mask(count, np.concatenate((slowest, spread)))
     return ReplayedRanks(chosen[pipeline], int(chosen.sum()), count)

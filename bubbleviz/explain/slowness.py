@@ -25,7 +25,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import indices_of, rank_column
 from bubbleviz.count.statistics import median
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import groups_of, numbered, sorted_rows
+from bubbleviz.model.grouping import group_rows, number_within_groups, sort_rows
 from bubbleviz.model.operations import Rank
 
 
@@ -103,7 +103,7 @@ def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floa
     Returns:
         Scores from 0 to 1, shape (rows,), or NaN for a row without times.
     """
-    groups = groups_of(group)
+    groups = group_rows(group)
     fastest_ns = np.full(len(groups), np.inf)
     np.fmin.at(fastest_ns, groups.of_row, time_ns)
     at_best_ns, measured_ns = np.zeros(rows), np.zeros(rows)
@@ -148,7 +148,7 @@ def rank_slowdowns(
 def stage_groups(stages: Sequence[int | None]) -> Ints:
     """Return the group of each rank: the ranks of its stage, or all of an unknown stage."""
     known = np.array([NONE if stage is None else stage for stage in stages], np.int64)
-    return groups_of(known).of_row
+    return group_rows(known).of_row
 
 
 def peer_groups(stages: Sequence[int | None]) -> Ints:
@@ -210,9 +210,9 @@ def median_of_others(group: Ints, values: Floats) -> Floats:
                         ^
     """
     count = len(values)
-    order = sorted_rows(group, values)
+    order = sort_rows(group, values)
     size = np.bincount(group)[group[order]] if count else np.zeros(0, np.int64)
-    place = numbered(group[order])
+    place = number_within_groups(group[order])
     first = np.arange(count) - place
     both = np.zeros(count)
     for number in ((size - 2) // 2, (size - 1) // 2):

@@ -16,7 +16,7 @@ from bubbleviz.count.statistics import median
 from bubbleviz.explain.slowness import as_multiples, median_of_stage
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.model.texts import counted, one_line, rank_name
+from bubbleviz.model.texts import format_count, format_rank_name, to_one_line
 
 #: Minimum difference of a bubble ratio from the median of all ranks.
 _MIN_RATIO_EXCESS = 0.01
@@ -69,7 +69,7 @@ class Standout:
     def sentence(self) -> str:
         """Its name, its number of ranks if it has several, and how it differs."""
         has_several = len(self.ranks) > 1
-        ranks = f" ({counted(len(self.ranks), 'rank')})" if has_several else ""
+        ranks = f" ({format_count(len(self.ranks), 'rank')})" if has_several else ""
         return f"{self.name}{ranks}: {self.why}"
 
 
@@ -184,12 +184,12 @@ def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[s
             unnamed = members[is_unnamed[members]]
             has_most = _MIN_FRACTION * len(members) <= len(unnamed) < len(ranks)
             if len(members) > 1 and has_most:
-                yield kind, f"{kind} {one_line(str(key), 60)}", unnamed
+                yield kind, f"{kind} {to_one_line(str(key), 60)}", unnamed
                 is_unnamed[unnamed] = False
     for index in np.flatnonzero(is_unnamed).tolist():
         rank = ranks[index]
         stage = "" if rank.stage is None else f", stage {rank.stage}"
-        name = rank_name(rank.global_rank, index, one_line(rank.label, 40))
+        name = format_rank_name(rank.global_rank, index, to_one_line(rank.label, 40))
         yield "rank", f"{name}{stage}", np.array([index], np.int64)
 
 

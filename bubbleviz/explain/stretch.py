@@ -29,10 +29,10 @@ from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import (
-    distinct,
+    find_distinct,
 )
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
@@ -112,7 +112,7 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
             a single stretch, all are kept.
     """
     phase = run.operations.phase
-    taking = np.flatnonzero(among(phase, (*PASSED_ON, Phase.FB)))
+    taking = np.flatnonzero(mask_phases(phase, (*PASSED_ON, Phase.FB)))
     several = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
     ended_ns, begun_ns = _ends_and_starts(counts)
     # Bubbles of the headline are listed, or of another ratio that ranks have.
@@ -146,7 +146,7 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
         # Rows of other stretches stand behind those of this one.
         last = waits.last_operation
         outside = (last != NONE) & ((last < row) | (last >= row + len(operations)))
-        elsewhere = distinct(last[outside])
+        elsewhere = find_distinct(last[outside])
         own = np.where(last == NONE, NONE, last - row)
         own[outside] = len(operations) + np.searchsorted(elsewhere, last[outside])
         yield Stretch(

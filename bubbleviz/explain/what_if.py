@@ -16,7 +16,7 @@ from bubbleviz.explain.microbatch_lengths import lengths_of_iteration
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
+from bubbleviz.model.grouping import find_distinct, group_rows, sort_rows
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.choices import (
@@ -283,11 +283,11 @@ def _measure_peaks(
     rank = np.concatenate((ran.rank, pair.rank))
     end_ns = np.concatenate((ran.end_ns, pair.end_ns))
     change = _change_activations(rank, chunk, microbatch, phase)
-    chunks = max(1, len(distinct(chunk[phase == Phase.F])))
+    chunks = max(1, len(find_distinct(chunk[phase == Phase.F])))
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
         # Operations that free memory come first among those that end at the same time.
-        order = rows[sorted_rows(end_ns[rows], change[rows])]
+        order = rows[sort_rows(end_ns[rows], change[rows])]
         yield float(np.cumsum(change[order]).max(initial=0)) / chunks
 
 
@@ -300,7 +300,7 @@ def _change_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) 
         microbatch: Its microbatch.
         phase: Its phase.
     """
-    passes = groups_of(rank, chunk, microbatch).of_row
+    passes = group_rows(rank, chunk, microbatch).of_row
     is_split = np.isin(passes, passes[phase == Phase.W])
     frees = (phase == Phase.W) | (phase == Phase.BW) | ((phase == Phase.B) & ~is_split)
     return np.where(phase == Phase.F, 1, np.where(frees, -1, 0)).astype(np.int64)

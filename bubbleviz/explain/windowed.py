@@ -122,7 +122,7 @@ def _left_out(window: Window, counts: Counts) -> Limitation:
     """Return the limitation that names the iterations outside the window."""
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
-    cut = int((window.touches(start_ns, end_ns) & ~counts.inside).sum())
+    cut = int((window.mask_overlapping(start_ns, end_ns) & ~counts.inside).sum())
     partly = f" ({cut} of them lie partly in it)" if cut else ""
     reason = (
         f"--window {window.text} leaves them out{partly}; numbers of whole profiles, such as "
@@ -165,7 +165,7 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
     met = run.collectives.take(number[run.collectives.iteration] >= 0)
     return replace(
         run,
-        operations=operations.changed(iteration=number[operations.iteration]),
+        operations=operations.replace_columns(iteration=number[operations.iteration]),
         busy=replace(busy, operation=row[busy.operation]),
         active_ns=run.active_ns[iterations],
         kernel_ns=run.kernel_ns[iterations],
@@ -173,7 +173,9 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
         collective_gap_ns=run.collective_gap_ns[iterations],
         unattributed=clipped(run.unattributed),
         exposed=clipped(run.exposed),
-        collectives=met.changed(iteration=number[met.iteration], operation=row[met.operation]),
+        collectives=met.replace_columns(
+            iteration=number[met.iteration], operation=row[met.operation]
+        ),
         overheads=clipped(run.overheads),
         unrecorded=clipped(run.unrecorded),
         pauses=clipped(run.pauses),

@@ -16,10 +16,10 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.interpret.linking import NEVER, CompactTimes, LinkedWork
-from bubbleviz.model.columns import NONE, Bools, Ints, marked
-from bubbleviz.model.grouping import distinct, groups_of, rows_by_value, without
+from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct, group_rows, list_rows_by_value, subtract_values
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import CallLog, process_of
 
@@ -42,7 +42,7 @@ def mark_unrecorded(
         workless: when calls without work in the profile began, by process.
         process: of each rank.
     """
-    compute = np.flatnonzero(among(operations.phase, COMPUTE))
+    compute = np.flatnonzero(mask_phases(operations.phase, COMPUTE))
     rank, spanned = operations.rank[compute], operations.has_span[compute] == 1
     last = np.full(len(process), NONE, np.int64)
     np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))
@@ -63,7 +63,7 @@ def mark_unrecorded(
     cut = operations.cut.copy()
     lost = compute[np.concatenate((np.flatnonzero(tail), short))]
     cut[lost[cut[lost] == 0]] = UNRECORDED
-    return operations.changed(cut=cut)
+    return operations.replace_columns(cut=cut)
 
 
 def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
@@ -71,9 +71,9 @@ def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
     # A post-validation has the phase of an Optimizer, and often nothing to do.
     stepping = operations.phase[rows] == Phase.OPTIMIZER
     name = np.where(stepping, operations.name_id[rows], NONE)
-    kind = groups_of(operations.rank[rows], operations.phase[rows], name)
-    before = marked(len(kind), kind.of_row[~tail])
-    works = marked(len(kind), kind.of_row[operations.has_span[rows] == 1])
+    kind = group_rows(operations.rank[rows], operations.phase[rows], name)
+    before = make_mask(len(kind), kind.of_row[~tail])
+    works = make_mask(len(kind), kind.of_row[operations.has_span[rows] == 1])
     idle: Bools = before & ~works
     return idle[kind.of_row]
 
@@ -87,7 +87,7 @@ def _cut_short(operations: Operations, rows: Ints, last: Ints, calls: Ints) -> B
         last: places among these of each rank's last one with work.
         calls: of each of ``rows``, how many calls it made that have no work.
     """
-    kind = groups_of(operations.rank[rows], operations.phase[rows], operations.chunk[rows]).of_row
+    kind = group_rows(operations.rank[rows], operations.phase[rows], operations.chunk[rows]).of_row
     kernels = operations.kernels[rows]
     result = np.zeros(len(last), bool)
     for index, row in enumerate(last.tolist()):
@@ -112,19 +112,19 @@ def locate_launches(
         calls: Calls of the profile.
         process: Process of each rank.
     """
-    lacking = np.flatnonzero((operations.has_span == 0) & among(operations.phase, COUNTED))
+    lacking = np.flatnonzero((operations.has_span == 0) & mask_phases(operations.phase, COUNTED))
     if len(lacking) == 0:
         return operations
-    linked = distinct(work.call[work.call != NONE].astype(np.int64))
-    lost = calls.at(without(calls.named(WORK_CALLS), linked))
+    linked = find_distinct(work.call[work.call != NONE].astype(np.int64))
+    lost = calls.at(subtract_values(calls.named(WORK_CALLS), linked))
     process_of_lost = process_of(lost.thread)
     launched_ns = operations.launched_ns.copy()
     # There are few ranks.
-    for rank, rows in rows_by_value(operations.rank[lacking]):
+    for rank, rows in list_rows_by_value(operations.rank[lacking]):
         of_rank = lacking[rows]
         starts_ns = np.sort(lost.start_ns[process_of_lost == process[rank]])
         next_launch = np.searchsorted(starts_ns, operations.host_start_ns[of_rank])
         next_ns = np.append(starts_ns, NEVER)[next_launch]
         has_launch = next_ns <= operations.host_end_ns[of_rank]
         launched_ns[of_rank] = np.where(has_launch, next_ns, NONE)
-    return operations.changed(launched_ns=launched_ns)
+    return operations.replace_columns(launched_ns=launched_ns)

@@ -24,16 +24,21 @@ from bubbleviz.model.columns import (
     Codes,
     Ints,
     Table,
-    constant,
-    flags_of,
+    get_flags,
     is_constant,
-    joined,
-    marked,
-    scattered,
-    widened,
+    join_tables,
+    make_constant,
+    make_mask,
+    scatter,
+    widen,
 )
-from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, numbered
-from bubbleviz.model.intervals import last_before
+from bubbleviz.model.grouping import (
+    find_distinct_rows,
+    find_positions,
+    group_rows,
+    number_within_groups,
+)
+from bubbleviz.model.intervals import find_last_before
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.phases import WORK
@@ -71,13 +76,13 @@ def told_operations(
     """
     profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
     vague = np.append(match_any(activities.names, (_VAGUE,)), False)
-    rows = np.flatnonzero(flags_of(activities.name_id[: activities.kernels], vague))
+    rows = np.flatnonzero(get_flags(activities.name_id[: activities.kernels], vague))
     of_record = (
         [] if collectives is None else [get_nccl_operation(name) for name in collectives.names]
     )
     of_range = [parse_launch_range(name) for name in ranges.names]
     names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
-    operation = constant(NONE, len(activities))
+    operation = make_constant(NONE, len(activities))
     if len(rows) == 0:
         return operation, names
     number = {"": NONE} | {name: place for place, name in enumerate(names)}
@@ -91,7 +96,7 @@ def told_operations(
             around = ThreadRanges(ranges, named).around(launches)
             inside = around != NONE
             told = of_name[ranges.name_id[around[inside]]]
-            operation = scattered(len(activities), launched[inside], told)
+            operation = scatter(len(activities), launched[inside], told)
     if collectives is not None:
         of_name = np.array([number[name] for name in of_record], np.int64)
         recorded = _recorded(collectives, of_name, len(activities))
@@ -116,13 +121,13 @@ def with_told_operations(
     rows = rows[~np.isin(rows, collectives.kernel)]
     unknown = dict.fromkeys(Collectives.column_names(), np.full(len(rows), NONE, np.int64))
     first_number = int(collectives.operation.max(initial=NONE)) + 1
-    more = collectives.changed(**unknown).changed(
+    more = collectives.replace_columns(**unknown).replace_columns(
         kernel=rows,
         operation=first_number + np.arange(len(rows)),
         name=operation[rows] + len(collectives.names),
         uneven=np.zeros(len(rows), np.int64),
     )
-    return replace(joined((collectives, more)), names=(*collectives.names, *names))
+    return replace(join_tables((collectives, more)), names=(*collectives.names, *names))
 
 
 def named_as_told(linked: LinkedProfile) -> Activities:
@@ -135,7 +140,7 @@ def named_as_told(linked: LinkedProfile) -> Activities:
     if is_constant(operation) or len(rows := np.flatnonzero(operation != NONE)) == 0:
         return activities
     named = operation[rows] + len(activities.names)
-    name_id: Codes = widened(activities.name_id.copy(), int(named.max()))
+    name_id: Codes = widen(activities.name_id.copy(), int(named.max()))
     name_id[rows] = named
     names = (*activities.names, *(f"nccl:{name}" for name in told_names))
     return replace(activities, name_id=name_id, names=names)
@@ -149,7 +154,7 @@ def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
     numbers = of_name[collectives.name] if len(of_name) else collectives.name[:0]
     kernel = collectives.kernel[: len(numbers)]
     operation = intervals.group_latest(kernel, count, numbers, NONE)
-    sends = marked(count, kernel[numbers == _PASSES.index("Send")])
+    sends = make_mask(count, kernel[numbers == _PASSES.index("Send")])
     both = sends & (operation == _PASSES.index("Recv"))
     operation[both] = _PASSES.index("SendRecv")
     return operation
@@ -190,10 +195,10 @@ def recorded_collectives(
         known = sound_collectives(profile.collectives, linked.sound)
         known = known.take(known.group != NONE)
         # A batch of sends and receives is one kernel, and no collective.
-        known = known.take(groups_of(known.kernel).first)
+        known = known.take(group_rows(known.kernel).first)
         columns = known.kernel, known.operation, known.group, known.sequence
         return RecordedCollectives(*columns, known.groups)
-    nothing = RecordedCollectives.none()
+    nothing = RecordedCollectives.make_empty()
     if profile.payloads is None or not profile.payloads_described:
         return nothing
     rows = np.flatnonzero(communication[: activities.kernels])
@@ -220,7 +225,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollec
     payloads = payloads.take((payloads.communicator >= 0) & (payloads.bytes >= 0))
     rows = rows[work.call[rows] != NONE]
     thread = work.threads[work.thread[rows]]
-    opened = last_before(
+    opened = find_last_before(
         payloads.thread, payloads.start_ns, thread, work.launched_ns[rows], or_at=True
     )
     own = opened != NONE
@@ -258,13 +263,13 @@ def collective_intervals(
     """
     kind_of_name, texts = kinds
     if len(rows) == 0:
-        nothing = replace(CollectiveIntervals.none(), kinds=texts, groups=recorded.groups)
+        nothing = replace(CollectiveIntervals.make_empty(), kinds=texts, groups=recorded.groups)
         return nothing, rows
     # Kernels are an operation each where nothing else is recorded.
-    at = found_in(recorded.kernel, work.activity[rows])
+    at = find_positions(recorded.kernel, work.activity[rows])
     operation = np.append(recorded.operation, NONE)[at]
     alone = np.where(operation == NONE, np.arange(len(rows)), NONE)
-    whole = groups_of(work.rank[rows], operation, alone)
+    whole = group_rows(work.rank[rows], operation, alone)
     start_ns, end_ns = intervals.group_extents(
         whole.of_row, len(whole), work.start_ns[rows], work.end_ns[rows]
     )
@@ -302,7 +307,7 @@ def _iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) ->
     Before the first operation of a capture it is unknown.
     """
     rows = np.flatnonzero(keys.iteration >= 0)
-    at = last_before(keys.rank[rows], keys.host_start_ns[rows], rank, launched_ns, or_at=True)
+    at = find_last_before(keys.rank[rows], keys.host_start_ns[rows], rank, launched_ns, or_at=True)
     before = np.append(keys.iteration[rows], NONE)[at]
     owned = np.append(keys.iteration, NONE)[owner]
     return np.where(owned >= 0, owned, before)
@@ -310,14 +315,14 @@ def _iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) ->
 
 def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
     """Return the place of each row among those that agree in some columns, by their launch."""
-    return numbered(groups_of(*columns).of_row, launched_ns, start_ns)
+    return number_within_groups(group_rows(*columns).of_row, launched_ns, start_ns)
 
 
 def _kept(keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:
     """Return which collectives are kept; see :class:`CollectiveIntervals`."""
     owned = is_owned_by(keys, table.operation, WORK)
-    alike = groups_of(table.rank, table.kind, table.group).of_row
-    iterations = np.bincount(distinct_rows(keys.rank, keys.iteration)[0], minlength=1)
+    alike = group_rows(table.rank, table.kind, table.group).of_row
+    iterations = np.bincount(find_distinct_rows(keys.rank, keys.iteration)[0], minlength=1)
     of_rank = np.append(iterations, np.zeros(table.rank.max(), np.int64))[table.rank]
     few = np.bincount(alike, minlength=1)[alike] <= _FEW * np.maximum(of_rank, 1)
     idle = intervals.measure_within(exposed, table.start_ns, table.end_ns) > 0

@@ -21,10 +21,10 @@ from bubbleviz.conventions import kinds as naming
 from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import places_in
+from bubbleviz.model.grouping import invert_permutation
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 
 
 def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
@@ -46,7 +46,7 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     sorted_work = replace(activities.take(order), kernels=int(kernel.sum()))
     streams = profile.streams
     sorted_streams = None if streams is None else lambda: streams()[order]
-    copies, places = profile.copies, places_in(order)
+    copies, places = profile.copies, invert_permutation(order)
     moved_copies = None if copies is None else lambda: copies().reorder(places)
     return replace(profile, activities=sorted_work, streams=sorted_streams, copies=moved_copies)
 
@@ -131,7 +131,7 @@ def _limitation(
         return
     longest = rows[np.argsort(-total_ns[rows], kind="stable")]
     names = [activities.names[row] for row in longest.tolist()]
-    listed = ", ".join(repr(one_line(name, _NAME)) for name in names[:_LISTED])
+    listed = ", ".join(repr(to_one_line(name, _NAME)) for name in names[:_LISTED])
     more = f" and {len(rows) - _LISTED:,} more names" if len(rows) > _LISTED else ""
     # Bubbles become noticeably smaller only if the kernels take enough of the kernel time.
     is_much = what == _BY_NAME and total_ns[rows].sum() >= _LEAST * total_ns.sum()
@@ -180,7 +180,7 @@ def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Unknow
     # Work without launches ran on a host, or all of a device's work is on one line.
     if not unknown.any() or not profile.launches_known:
         return
-    n_names, rows_of = len(activities.names), activities.rows_by_rank()
+    n_names, rows_of = len(activities.names), activities.make_rank_lookup()
     for rank in range(len(activities.ranks)):
         rows = rows_of(rank)
         rows = rows[rows < activities.kernels]

@@ -11,10 +11,10 @@ import numpy as np
 
 from bubbleviz.interpret.linking import LinkedProfile, LinkedWork, LinkRule
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import rows_by_value
+from bubbleviz.model.grouping import list_rows_by_value
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, UnattributedKernels
-from bubbleviz.model.profile import Ranges, tid_of
+from bubbleviz.model.profile import Ranges, get_tid
 
 if TYPE_CHECKING:
     from intervaltree import IntervalTree
@@ -60,7 +60,7 @@ def unattributed_kernels(
         them, whose launch stands for all.
     """
     loose = np.flatnonzero(unattributed)
-    for rank, of_rank in rows_by_value(work.rank[loose]):
+    for rank, of_rank in list_rows_by_value(work.rank[loose]):
         at = loose[of_rank]
         duration_ns, name = (work.end_ns - work.start_ns)[at], work.name_id[at]
         total_ns = group_sum(name, len(work.names), duration_ns)
@@ -121,7 +121,7 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
             continue
         thread = int(work.threads[work.thread[activity]])
         name = names.get(thread, "")
-        place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
+        place = f"thread {get_tid(thread)}{f' ({name})' if name else ''}"
         around = tree_of(thread)[int(work.launched_ns[activity])]
         if work.rule[activity] == LinkRule.AMBIGUOUS:
             yield f"{place}, while several threads ran backward"

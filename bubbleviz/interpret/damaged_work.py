@@ -31,13 +31,13 @@ from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.launches import Launches, WorklessRows
 from bubbleviz.model import profile
-from bubbleviz.model.capture import outside_capture
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
-from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
+from bubbleviz.model.capture import mask_outside_capture
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct, find_positions, group_rows, list_rows_by_value
 from bubbleviz.model.intervals import group_extents, group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
-from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.model.texts import format_count, format_percent, list_first
 
 #: Maximum time by which work may begin before its launching call because clocks differ, in ns.
 _CLOCK_GRAIN_NS = 100_000
@@ -119,9 +119,9 @@ def check_times(
         what = "kernels and copies before their launching call"
         times_ns = launched_ns[early].astype(np.int64)
         notes.append(Limitation(what, reason, count, kind, times_ns=times_ns))
-    outside = outside_capture(start_ns, activities.end_ns, capture_ns)
+    outside = mask_outside_capture(start_ns, activities.end_ns, capture_ns)
     if outside is not None and (beyond := int((outside & ~early).sum())):
-        notes.append(profile.outside_limitation("kernels and copies", path, beyond, kind))
+        notes.append(profile.report_outside_capture("kernels and copies", path, beyond, kind))
     if skewed:
         reason = (
             f"{path}: many start before their launching call, by up to {skew_ns / 1e6:,.3f} ms, so "
@@ -179,14 +179,14 @@ def check_places(
         notes: Limitations.
     """
     places = activities.ranks.tolist()
-    work = activities.counts_by_rank()
+    work = activities.count_by_rank()
     known = {(device.pid, device.device_id) for device in devices}
-    unlisted = np.array([not known & {(None, d), (profile.pid_of(p), d)} for p, d in places], bool)
+    unlisted = np.array([not known & {(None, d), (profile.get_pid(p), d)} for p, d in places], bool)
     if not known or unlisted.all():
         unlisted[:] = False
     silent = np.zeros(len(places), bool)
     if calling is not None and len(calling):
-        silent = found_in(calling, activities.ranks[:, 0]) == NONE
+        silent = find_positions(calling, activities.ranks[:, 0]) == NONE
     left_out = (unlisted | silent) & (work <= max(1, len(activities) // _FEW))
     if left_out.all():
         left_out[:] = False
@@ -195,9 +195,9 @@ def check_places(
     def in_words(ranks: Bools) -> str:
         chosen = [places[rank] for rank in np.flatnonzero(ranks).tolist()]
         words = [
-            f"pid {profile.pid_of(process)} {source.place(device)}" for process, device in chosen
+            f"pid {profile.get_pid(process)} {source.place(device)}" for process, device in chosen
         ]
-        return f"{source.path}: {listed(words, _LISTED)}"
+        return f"{source.path}: {list_first(words, _LISTED)}"
 
     notes = []
     if count := int(work[left_out].sum()):
@@ -208,7 +208,7 @@ def check_places(
         what = "kernels and copies of unknown processes or devices"
         notes.append(Limitation(what, reason, count, LimitationKind.COSTS))
     if unlisted.any():
-        ran = counted(int(work[unlisted].sum()), "kernel or copy", "kernels and copies")
+        ran = format_count(int(work[unlisted].sum()), "kernel or copy", "kernels and copies")
         reason = f"{in_words(unlisted)}: {ran} ran there, and are kept"
         what = "devices that the profile does not list"
         notes.append(Limitation(what, reason, int(unlisted.sum())))
@@ -243,7 +243,7 @@ def check_rows(
     repeated, notes = _repeated(activities, launches.sharing), list[Limitation]()
     if len(repeated):
         call = launches.call[repeated].astype(np.int64)
-        of_graphs = calls.beginning(distinct(call[call != NONE]), GRAPH_LAUNCHES)
+        of_graphs = calls.beginning(find_distinct(call[call != NONE]), GRAPH_LAUNCHES)
         repeated = repeated[~np.isin(call, of_graphs)]
     if len(repeated):
         reason = f"{path}: same call, name and times as another row; each counts once"
@@ -288,10 +288,10 @@ def _lengthless(activities: profile.Activities) -> Ints:
     if len(rows) == 0:
         return rows
     name = activities.name_id[:count]
-    has_lengthless = marked(len(activities.names), name[rows])
+    has_lengthless = make_mask(len(activities.names), name[rows])
     rows = np.flatnonzero(has_lengthless[name])
     lengthless = [rows[:0]]
-    for _, members in rows_by_value(name[rows]):
+    for _, members in list_rows_by_value(name[rows]):
         duration_ns = end_ns[rows[members]] - start_ns[rows[members]]
         positive_ns = np.sort(duration_ns[duration_ns > 0])
         if len(positive_ns) and positive_ns[len(positive_ns) // 2] >= _LONG_NS:
@@ -420,15 +420,15 @@ def _drop_explained(
     sharing = np.setdiff1d(sharing, _repeated(activities, sharing))
     call = launches.call[sharing].astype(np.int64)
     # A graph launch has many kernels.
-    is_launched = np.isin(call, calls.beginning(distinct(call[call != NONE]), KERNEL_LAUNCHES))
+    is_launched = np.isin(call, calls.beginning(find_distinct(call[call != NONE]), KERNEL_LAUNCHES))
     sharing, call = sharing[is_launched], call[is_launched]
     process_of_sharing = activities.ranks[:, 0][activities.rank[sharing]]
     process_of_kernel = activities.ranks[:, 0][activities.rank[: activities.kernels]]
     is_linked = launches.call[: activities.kernels] != NONE
     is_explained = np.zeros(len(lost), bool)
-    for number, rows in rows_by_value(profile.process_of(lost.thread)):
+    for number, rows in list_rows_by_value(profile.process_of(lost.thread)):
         called = call[process_of_sharing == number]
-        n_others = len(called) - len(distinct(called))
+        n_others = len(called) - len(find_distinct(called))
         is_own = process_of_kernel == number
         is_unlinked = is_own.any() and not is_linked[is_own].any()
         is_explained[rows] = is_unlinked or n_others >= step * len(rows)
@@ -464,9 +464,9 @@ def _count_by_process(
         thread.astype(np.int64), len(threads), launched_ns, launched_ns
     )
     process = profile.process_of(threads)
-    lost_rows = dict(rows_by_value(profile.process_of(lost.thread)))
+    lost_rows = dict(list_rows_by_value(profile.process_of(lost.thread)))
     no_rows = np.empty(0, np.int64)
-    for number in distinct(process).tolist():
+    for number in find_distinct(process).tolist():
         is_own = process == number
         total = int(n_kernels[is_own].sum())
         rows = lost_rows.get(number, no_rows)
@@ -531,7 +531,7 @@ def until_recording_stopped(
     """
     threads = of_launch[1]
     order = np.argsort(threads)
-    thread = order[found_in(threads[order], without_work.thread)]
+    thread = order[find_positions(threads[order], without_work.thread)]
     is_after = without_work.start_ns >= until_ns[thread]
     if not is_after.any():
         return until_ns
@@ -541,7 +541,7 @@ def until_recording_stopped(
     known = np.flatnonzero(launches.call != NONE)
     process = profile.process_of(threads)
     process_of_work = process[of_launch[0][known]]
-    for number, rows in rows_by_value(process[thread]):
+    for number, rows in list_rows_by_value(process[thread]):
         of_process = known[process_of_work == number]
         if len(of_process) == 0:
             continue
@@ -578,7 +578,7 @@ def _synchronized_until(
     waits = device_waits(activities, calls)
     process = profile.process_of(threads)
     until_ns = np.full(len(threads), _NEVER, np.int64)
-    for number, rows in rows_by_value(profile.process_of(waits.thread)):
+    for number, rows in list_rows_by_value(profile.process_of(waits.thread)):
         until_ns[process == number] = waits.start_ns[rows].max()
     return until_ns
 
@@ -590,11 +590,11 @@ def device_waits(activities: profile.Activities, calls: profile.CallLog) -> prof
         activities: Kernels, then copies.
         calls: All calls of the profile.
     """
-    rows = distinct(*(calls.containing(f"{part}Synchronize") for part in ("Device", "Ctx")))
+    rows = find_distinct(*(calls.containing(f"{part}Synchronize") for part in ("Device", "Ctx")))
     waits = calls.at(rows[~calls.failed(rows)])
     processes, n_devices = np.unique(activities.ranks[:, 0], return_counts=True)
     # np.isin would import numpy.ma, which takes some 15 ms.
-    place = found_in(processes[n_devices == 1], profile.process_of(waits.thread))
+    place = find_positions(processes[n_devices == 1], profile.process_of(waits.thread))
     return waits.take(place != NONE)
 
 
@@ -607,7 +607,7 @@ def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> prof
         threads: Distinct threads.
     """
     order = np.argsort(threads)
-    thread = order[found_in(threads[order], calls.thread)]
+    thread = order[find_positions(threads[order], calls.thread)]
     return calls.take(calls.start_ns < until_ns[thread])
 
 
@@ -649,7 +649,7 @@ def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> I
         thread: Thread that launched it, as an index into ``threads``.
         threads: Threads that made calls.
     """
-    processes = groups_of(profile.process_of(threads))
+    processes = group_rows(profile.process_of(threads))
     process = processes.of_row[thread]
     latest_ns = group_latest(thread, len(threads), launched_ns, _NEVER)
     of_process = group_latest(processes.of_row, len(processes), latest_ns, _NEVER)
@@ -670,7 +670,7 @@ def _are_captured(chosen: profile.Calls, calls: profile.CallLog) -> Bools:
     began, ended = (calls.containing(f"Stream{edge}Capture") for edge in ("Begin", "End"))
     begin, end = calls.at(began[~calls.failed(began)]), calls.at(ended)
     captured = np.zeros(len(chosen), bool)
-    for process, rows in rows_by_value(profile.process_of(chosen.thread)):
+    for process, rows in list_rows_by_value(profile.process_of(chosen.thread)):
         began_ns = begin.start_ns[profile.process_of(begin.thread) == process]
         ended_ns = end.end_ns[profile.process_of(end.thread) == process]
         times_ns = np.concatenate((began_ns, ended_ns))
@@ -712,7 +712,7 @@ def limitations_of_lost(
     share = _share(count, kernels)
     about = "about " if sampled else ""
     # Percentages have two decimals.
-    in_words = "less than 0.01 %" if share < 1e-4 else f"{about}{percent(share)}"
+    in_words = "less than 0.01 %" if share < 1e-4 else f"{about}{format_percent(share)}"
     is_noticeable = _is_noticeable(processes, factor, _ENOUGH if sampled else 1)
     launched_ns = unknown_ns = None
     # A sample does not show which iterations lost nothing.
@@ -767,7 +767,7 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
     if of_ranks:
         is_stopped = all(loss.after_span == loss.seen for loss in of_ranks)
         clauses.append("though the process went on" if is_stopped else "though later ones are")
-    pids = [str(profile.pid_of(p.process)) for p in processes if p.count and not p.kernels]
+    pids = [str(profile.get_pid(p.process)) for p in processes if p.count and not p.kernels]
     if pids:
         clauses.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
     return " and ".join(clauses)

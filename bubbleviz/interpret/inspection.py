@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.layer_names import count_shapes
 from bubbleviz.conventions.range_names import parse_range_names
-from bubbleviz.model.phases import COUNTED, Phase, unnamed
+from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.model.profile import Contents
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
@@ -143,7 +143,7 @@ def look_over(
         e for c in conventions if (e := _evidence(contents, c, c.name in cut)) is not None
     )
     phases = [phase for phase in Phase if any(phase.label in dict(e.phases) for e in evidence)]
-    lacking = unnamed(phases)
+    lacking = list_missing_passes(phases)
     serves = run_kind(np.array(phases, np.int64)) == INFERENCE
     missing = list(contents.missing)
     if contents.ranges and contents.readable and lacking:

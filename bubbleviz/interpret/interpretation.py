@@ -35,12 +35,12 @@ from bubbleviz.interpret.spans import classify_work
 from bubbleviz.interpret.start_skew import find_recorded_devices
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.profile import Profile, pid_of, process_of
+from bubbleviz.model.profile import Profile, get_pid, process_of
 from bubbleviz.timing import step
 
 
@@ -86,7 +86,7 @@ def interpret(
         operations = _find_lost_ends(linked, tables["operations"])
         late = longest(tables.pop("late"))
         operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
-        tables["operations"] = operations.compacted()
+        tables["operations"] = operations.compact()
         used = _measure_memory(linked, operations) if memory else None
         spent = None
         if layers:
@@ -117,11 +117,11 @@ def interpret(
         return Recordings.of(
             recording,
             **tables,
-            hints=hints.compacted(),
+            hints=hints.compact(),
             overheads=_find_overheads(profile),
             unrecorded=linked.unrecorded,
             hosts=hosts,
-            pauses=RankIntervals.none(),
+            pauses=RankIntervals.make_empty(),
         )
 
 
@@ -170,7 +170,7 @@ def _find_lost_ends(linked: LinkedProfile, operations: Operations) -> Operations
     launched_ns = np.where(
         operations.has_span == 0, operations.host_start_ns, operations.launched_ns
     )
-    return operations.changed(launched_ns=launched_ns)
+    return operations.replace_columns(launched_ns=launched_ns)
 
 
 def _measure_memory(linked: LinkedProfile, operations: Operations) -> MemoryUse | None:
@@ -194,7 +194,7 @@ def _measure_extent(linked: LinkedProfile) -> tuple[int, int]:
 
 def _name_conventions(conventions: Sequence[Convention], names: NameMeanings) -> frozenset[str]:
     """Return the names of the conventions that name forward or backward operations."""
-    used = names.convention[among(names.phase, COUNTED)].tolist()
+    used = names.convention[mask_phases(names.phase, COUNTED)].tolist()
     return frozenset(conventions[index].name for index in used)
 
 
@@ -237,13 +237,13 @@ def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Loc
     n_devices = Counter(ranks[:, 0].tolist())
     local = []
     for process, device in ranks.tolist():
-        pid = pid_of(process)
+        pid = get_pid(process)
         label = profile.process_labels.get(process, "") if n_devices[process] == 1 else ""
         in_name = {word: int(n) for word, n in _RANKS.findall((label or file_name).lower())}
         given = profile.global_rank if len(ranks) == 1 else None
         given = in_name.get("rank") if given is None else given
         replica = in_name.get("tp", 0) + (in_name.get("dp", 0) << 20)
-        numbers = distinct(named[(owner == process) & (named >= 0)])
+        numbers = find_distinct(named[(owner == process) & (named >= 0)])
         local.append(
             LocalRank(
                 process=process,

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, numbered
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.grouping import find_distinct, group_rows, number_within_groups
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 
 #: Minimum gap between two Optimizers of different iterations, as a fraction of the time that a rank
@@ -90,16 +90,16 @@ def host_order(
         post_validation: whether it is optimizer work for the iteration before; None for none.
     """
     validates = np.zeros(len(rank), bool) if post_validation is None else post_validation
-    number = groups_of(*key).of_row
+    number = group_rows(*key).of_row
     return HostOrder(
         rank=rank.copy(),
         microbatch=key[-1].copy(),
         key=number,
-        whole_key=groups_of(number, phase, *second).of_row,
+        whole_key=group_rows(number, phase, *second).of_row,
         mark=mark.copy(),
-        forward=among(phase, (Phase.F, Phase.FB)),
-        counted=among(phase, COUNTED),
-        transfer=among(phase, TRANSFERS),
+        forward=mask_phases(phase, (Phase.F, Phase.FB)),
+        counted=mask_phases(phase, COUNTED),
+        transfer=mask_phases(phase, TRANSFERS),
         optimizer=(phase == Phase.OPTIMIZER) & ~validates,
         post_validation=validates.copy(),
         start_ns=times_ns[0].copy(),
@@ -114,11 +114,11 @@ def constant_names(order: HostOrder) -> Bools:
     by the ranges that name iterations, or else by Optimizers.
     """
     constant = np.zeros(len(order), bool)
-    for rank in distinct(order.rank):
+    for rank in find_distinct(order.rank):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
         marked = bool((ranges.mark >= 0).any())
-        named = distinct(ranges.microbatch[ranges.forward])
+        named = find_distinct(ranges.microbatch[ranges.forward])
         divided = marked or bool(ranges.optimizer.any()) or named.tolist() == [NONE]
         if not divided or len(named) != 1:
             continue
@@ -153,7 +153,7 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     capture holds none.
     """
     iteration = np.full(len(order), NONE, np.int64)
-    ranks, parts = distinct(order.rank), _count_step_ranges(order)
+    ranks, parts = find_distinct(order.rank), _count_step_ranges(order)
     for rank, n_parts in zip(ranks.tolist(), parts.tolist(), strict=True):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
@@ -180,12 +180,12 @@ def _by_marks(ranges: HostOrder, *, constant: bool, n_parts: int) -> Ints:
     last = np.maximum.accumulate(np.where(marked, row, NONE))
     number = np.where(last >= 0, ranges.mark[np.maximum(last, 0)], NONE)
     place = np.zeros(len(ranges), np.int64)
-    for start in distinct(last[~marked]).tolist():
+    for start in find_distinct(last[~marked]).tolist():
         rows = np.flatnonzero(~marked & (last == start))
         loose = ranges.take(rows)
         bounds = _after_optimizers(loose) if constant else _bounds(loose)
         place[rows] = _segments(bounds, len(rows)) + 1
-    return groups_of(number, place, np.cumsum(_find_idle_steps(ranges, n_parts))).of_row
+    return group_rows(number, place, np.cumsum(_find_idle_steps(ranges, n_parts))).of_row
 
 
 def _count_step_ranges(order: HostOrder) -> Ints:
@@ -206,7 +206,7 @@ def _count_step_ranges(order: HostOrder) -> Ints:
     Returns:
         Number of ranges for each distinct rank, in ascending order of ranks.
     """
-    ranks = distinct(order.rank)
+    ranks = find_distinct(order.rank)
     is_step = order.optimizer[order.counted | order.optimizer]
     if not (is_step[1:] & is_step[:-1]).any():
         return np.full(len(ranks), NONE)
@@ -220,7 +220,7 @@ def _count_step_ranges(order: HostOrder) -> Ints:
         count = (stop - first)[first > 0] if is_at_end else stop[:0]
         fewest.append(int(count.min(initial=_MANY)))
         n_steps.append(int(np.count_nonzero(ranges.optimizer)))
-    group = groups_of(np.array(n_steps, np.int64)).of_row
+    group = group_rows(np.array(n_steps, np.int64)).of_row
     parts = np.full(len(fewest), _MANY)
     np.minimum.at(parts, group, np.array(fewest, np.int64))
     parts = parts[group]
@@ -314,7 +314,7 @@ def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
     gap_ns = np.append(0, ranges.start_ns[1:] - ranges.end_ns[:-1])
     is_late = is_step & follows_step & (gap_ns > _IDLE_STEP * np.median(work_ns))
     iteration = np.searchsorted(first_step, np.flatnonzero(is_late), side="right")
-    if len(distinct(iteration[iteration > 0])) < len(first_step):
+    if len(find_distinct(iteration[iteration > 0])) < len(first_step):
         is_idle[is_late] = True
     return is_idle
 
@@ -323,7 +323,7 @@ def _after_optimizers(ranges: HostOrder) -> Ints:
     """Return where iterations begin: after the last Optimizer before a forward."""
     forwards, ends = np.flatnonzero(ranges.forward), np.flatnonzero(ranges.optimizer)
     last = np.searchsorted(ends, forwards) - 1
-    return distinct(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
+    return find_distinct(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
 
 
 def _bounds(ranges: HostOrder) -> Ints:
@@ -342,7 +342,7 @@ def _bounds(ranges: HostOrder) -> Ints:
         return forwards
     repeated, at = _at_repetitions(ranges, forwards), np.flatnonzero(ranges.counted)
     key, number = ranges.key[forwards], ranges.microbatch[forwards]
-    starts = distinct(key[number == number.min()])
+    starts = find_distinct(key[number == number.min()])
     if at[0] == forwards[0] and key[0] == starts[0] == starts[-1]:
         return repeated
     before, ends = np.append(NONE, forwards), np.flatnonzero(ranges.optimizer)
@@ -372,7 +372,7 @@ def _flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
     wrong = np.count_nonzero(paired & (segment[of] != segment[rows]))
     held, key = segment[forwards], ranges.key[forwards]
     wrong += np.count_nonzero(occurrences((held, key)))
-    whole = np.bincount(held) == len(distinct(key))
+    whole = np.bincount(held) == len(find_distinct(key))
     return int(wrong), -int(np.count_nonzero(whole))
 
 
@@ -411,4 +411,4 @@ def _first_repetitions(key: Ints) -> Ints:
 
 def occurrences(columns: tuple[Ints, ...]) -> Ints:
     """Return for each row how many earlier rows agree with it in every column."""
-    return numbered(groups_of(*columns).of_row)
+    return number_within_groups(group_rows(*columns).of_row)

@@ -17,10 +17,10 @@ import numpy as np
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints, Table, constant, joined
+from bubbleviz.model.columns import NONE, Ints, Table, join_tables, make_constant
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
@@ -66,7 +66,7 @@ def late_launches(
         computed: when the ranks computed.
         first_ns: before which nothing is of an operation's rank.
     """
-    compute = among(operations.phase, COMPUTE)
+    compute = mask_phases(operations.phase, COMPUTE)
     rows = np.flatnonzero(compute & (operations.has_span == 1) & (thread != NONE))
     at = np.searchsorted(computed[0], operations.start_ns[rows]) - 1
     ran = at >= 0
@@ -77,7 +77,7 @@ def late_launches(
     waited = (received_ns != NONE) & (received_ns < launched_ns)
     since_ns = np.where(waited, np.maximum(since_ns, received_ns), since_ns)
     late = since_ns < launched_ns
-    rows, kind = rows[late], constant(_OPERATION, int(late.sum()))
+    rows, kind = rows[late], make_constant(_OPERATION, int(late.sum()))
     rank = operations.rank[rows]
     return LateLaunches(kind, rank, rows, thread[rows], since_ns[late], launched_ns[late])
 
@@ -113,14 +113,14 @@ def late_launched(
     late_ns[late] = (until_ns - since_ns)[late]
     known = late[thread[late] != NONE]
     launches = LateLaunches(
-        constant(_COLLECTIVE, len(known)),
+        make_constant(_COLLECTIVE, len(known)),
         collectives.rank[known],
-        constant(NONE, len(known)),
+        make_constant(NONE, len(known)),
         thread[known],
         since_ns[known],
         until_ns[known],
     )
-    return collectives.changed(late_ns=late_ns), launches
+    return collectives.replace_columns(late_ns=late_ns), launches
 
 
 def stalls(operations: Operations, thread: Ints) -> LateLaunches:
@@ -130,18 +130,18 @@ def stalls(operations: Operations, thread: Ints) -> LateLaunches:
         operations: of ranks.
         thread: that launched each; -1 unknown.
     """
-    timed = among(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
+    timed = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
     rows = np.flatnonzero(timed)
     dry_ns = (operations.busy_ns - operations.active_ns)[rows]
     usual_ns = _medians(
-        dry_ns, grouping.groups_of(operations.rank[rows], operations.phase[rows]).of_row
+        dry_ns, grouping.group_rows(operations.rank[rows], operations.phase[rows]).of_row
     )
     stalled = (dry_ns > 2 * usual_ns) & (3 * dry_ns > operations.busy_ns[rows])
     rows = rows[stalled & (dry_ns > _SHORTEST_NS)]
     return LateLaunches(
-        constant(_STALL, len(rows)),
+        make_constant(_STALL, len(rows)),
         operations.rank[rows],
-        constant(NONE, len(rows)),
+        make_constant(NONE, len(rows)),
         thread[rows],
         operations.start_ns[rows],
         operations.end_ns[rows],
@@ -166,7 +166,7 @@ def longest(late: LateLaunches) -> LateLaunches:
         rows = np.flatnonzero(length_ns >= least_ns)
         order = np.argsort(-length_ns[rows], kind="stable")[:_MOST]
         chosen.append(of_kind.take(np.sort(rows[order])))
-    return joined(chosen)
+    return join_tables(chosen)
 
 
 def with_host_activities(
@@ -184,11 +184,14 @@ def with_host_activities(
         profile: the profile.
     """
     if len(late) == 0:
-        return operations, HostActivities.none()
+        return operations, HostActivities.make_empty()
     names = Numbering(operations.names)
-    threads, delays = grouping.distinct(late.thread), (late.since_ns, late.until_ns, late.thread)
+    threads, delays = (
+        grouping.find_distinct(late.thread),
+        (late.since_ns, late.until_ns, late.thread),
+    )
     ranges = profile.every_range.lasting(_SHORTEST_NS, threads, *delays)
-    found = [HostActivities.none()]
+    found = [HostActivities.make_empty()]
     for events in (long_calls, ranges):
         if events is None:
             continue
@@ -207,7 +210,7 @@ def with_host_activities(
         name = names.numbers([texts[at] for at in of_row.tolist()])
         times = events.start_ns[row], events.end_ns[row]
         found.append(HostActivities(own.rank, own.operation, *times, call, name))
-    return replace(operations, names=names.values), joined(found)
+    return replace(operations, names=names.values), join_tables(found)
 
 
 def _overlapping(
@@ -215,14 +218,14 @@ def _overlapping(
 ) -> tuple[Ints, Ints]:
     """Return (delay, row): what of the launching thread takes most of each delay, longest first."""
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for owner, on_thread in grouping.rows_by_value(thread):
+    for owner, on_thread in grouping.list_rows_by_value(thread):
         of_thread = np.flatnonzero(late.thread == owner)
         order = on_thread[np.argsort(start_ns[on_thread], kind="stable")]
         # Those before have all ended by then, those behind begin later.
         latest_ns = np.maximum.accumulate(end_ns[order])
         low = np.searchsorted(latest_ns, late.since_ns[of_thread], side="right")
         high = np.searchsorted(start_ns[order], late.until_ns[of_thread])
-        pair, place = grouping.expanded(low, np.maximum(high, low))
+        pair, place = grouping.expand_ranges(low, np.maximum(high, low))
         delays.append(of_thread[pair])
         rows.append(order[place])
     delay, row = np.concatenate(delays), np.concatenate(rows)

@@ -12,7 +12,7 @@ import numpy as np
 
 from bubbleviz.model import grouping
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined, stretch_of
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, join_tables, to_slice
 
 #: A call is long from here on, as long as there are not too many; a launch takes some us.
 _LONG_NS = 20_000
@@ -45,16 +45,16 @@ class Launches:
         self.ids = activities.correlation_id
         # One column for all processes, which goes back to the system as a whole.
         self.by_id: Codes = np.empty(len(activities), np.int32)
-        self.processes = grouping.distinct(activities.ranks[:, 0])
+        self.processes = grouping.find_distinct(activities.ranks[:, 0])
         self.begin = np.zeros(len(self.processes) + 1, np.int64)
         self.known = np.zeros(len(self.processes), np.int64)
         sharing = [np.empty(0, np.int32)]
-        at, rows_of = 0, activities.rows_by_rank()
+        at, rows_of = 0, activities.make_rank_lookup()
         for place, process in enumerate(self.processes.tolist()):
             ranks = np.flatnonzero(activities.ranks[:, 0] == process)
             of_ranks = [rows_of(rank) for rank in ranks.tolist()]
             rows = np.sort(np.concatenate(of_ranks)) if len(of_ranks) > 1 else of_ranks[0]
-            ids = self.ids[stretch_of(rows)]
+            ids = self.ids[to_slice(rows)]
             if not (ids[1:] >= ids[:-1]).all():
                 order = np.argsort(ids, kind="stable")
                 rows, ids = rows[order], ids[order]
@@ -64,14 +64,14 @@ class Launches:
             self.known[place] = known
             same = np.flatnonzero(ids[1:known] == ids[: max(known, 1) - 1])
             sharing.extend((rows[same], rows[same + 1]))
-        self.sharing: Codes = grouping.distinct(*sharing)
+        self.sharing: Codes = grouping.find_distinct(*sharing)
 
     def of(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
         """Return (activity, call): what some calls (at least one) launch.
 
         And a row of what each earlier call loses to them, which has no work after all.
         """
-        of_process = grouping.rows_by_value(model.process_of(calls.thread))
+        of_process = grouping.list_rows_by_value(model.process_of(calls.thread))
         pairs = [self._pairs(process, rows, calls) for process, rows in of_process]
         activity, call = (np.concatenate(column) for column in zip(*pairs, strict=True))
         taken = self.call[activity] != NONE
@@ -83,14 +83,14 @@ class Launches:
     def have_work(self, calls: model.Calls) -> Bools:
         """Tell which of some calls share their id with anything that was launched."""
         worked = np.zeros(len(calls), bool)
-        for process, rows in grouping.rows_by_value(model.process_of(calls.thread)):
+        for process, rows in grouping.list_rows_by_value(model.process_of(calls.thread)):
             activities = self._of_process(process)
             worked[rows] = np.isin(calls.correlation_id[rows], self.ids[activities])
         return worked
 
     def _of_process(self, process: int) -> Codes:
         """Return the activities of a process that have an id, in the order of these."""
-        place = int(grouping.found_in(self.processes, np.array([process]))[0])
+        place = int(grouping.find_positions(self.processes, np.array([process]))[0])
         first = self.begin[place]
         return self.by_id[first : first + self.known[place]] if place != NONE else self.by_id[:0]
 
@@ -100,11 +100,11 @@ class Launches:
         ids = calls.correlation_id[rows]
         # Where the thread that calls is the only one of its process, ids ascend already.
         if not (ids[1:] > ids[:-1]).all():
-            first = grouping.first_of_each(ids.astype(np.int64), calls.start_ns[rows])
+            first = grouping.find_first_rows(ids.astype(np.int64), calls.start_ns[rows])
             rows, ids = rows[first], ids[first]
         low = bisect_left(activities, ids[0], key=self.ids.__getitem__)
         within = activities[low : bisect_right(activities, ids[-1], key=self.ids.__getitem__)]
-        at = grouping.found_in(ids, self.ids[within])
+        at = grouping.find_positions(ids, self.ids[within])
         return within[at != NONE], rows[at[at != NONE]]
 
 
@@ -125,13 +125,13 @@ class LongCalls:
         self._count += len(some)
         while self._count > _MOST_LONG:
             self._shortest_ns *= 2
-            calls = joined(self._blocks)
+            calls = join_tables(self._blocks)
             calls = calls.take(calls.end_ns - calls.start_ns >= self._shortest_ns)
             self._blocks, self._count = [calls], len(calls)
 
     def collected(self) -> model.Calls | None:
         """Return the long calls in the order in which they came; None where there are none."""
-        return joined(self._blocks) if self._blocks else None
+        return join_tables(self._blocks) if self._blocks else None
 
 
 class WorklessRows:
@@ -165,7 +165,7 @@ class WorklessRows:
         while self._kept * self.step > most * step:
             step *= 2
         blocks = [_sampled(block, step) for block in self._blocks]
-        return grouping.distinct(np.empty(0, np.int64), *blocks), step
+        return grouping.find_distinct(np.empty(0, np.int64), *blocks), step
 
 
 def _sampled(row: Ints, step: int) -> Ints:

@@ -20,11 +20,11 @@ from bubbleviz.conventions.layer_names import LayerName, parse_layer_name
 from bubbleviz.interpret.linking import LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of, looked_up, rows_by_value
-from bubbleviz.model.intervals import group_extents, group_sum, last_before
+from bubbleviz.model.grouping import group_rows, list_rows_by_value, lookup_values
+from bubbleviz.model.intervals import find_last_before, group_extents, group_sum
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Ranges
 
@@ -69,7 +69,7 @@ class LayerRanges:
         self.layers = layers.values
         named = ranges.take(of_name[ranges.name_id] != NONE)
         outer = [np.empty(0, np.int64)]
-        for thread, rows in rows_by_value(named.thread):
+        for thread, rows in list_rows_by_value(named.thread):
             begun_ns = np.sort(operations.start_ns[operations.thread == thread])
             outer.append(rows[_outermost(named.take(rows), begun_ns)])
         self._ranges = named.take(np.concatenate(outer))
@@ -78,7 +78,7 @@ class LayerRanges:
     def around(self, thread: Ints, time_ns: Ints) -> Ints:
         """Return the layer whose range on that thread is around each time; -1 none."""
         ranges = self._ranges
-        at = last_before(ranges.thread, ranges.start_ns, thread, time_ns, or_at=True)
+        at = find_last_before(ranges.thread, ranges.start_ns, thread, time_ns, or_at=True)
         inside = time_ns <= np.append(ranges.end_ns, NONE)[at]
         return self._layer[np.where(inside, at, NONE)]
 
@@ -102,7 +102,7 @@ def layer_times(
     layer = ranges.around(thread, launched_ns)
     layer[work.rule[rows] == LinkRule.UNLINKED] = NONE
     columns = keys.rank[operation], keys.chunk[operation], keys.phase[operation], layer
-    groups = groups_of(*columns)
+    groups = group_rows(*columns)
     kernel_ns = group_sum(groups.of_row, len(groups), work.end_ns[rows] - work.start_ns[rows])
     first_ns, _ = group_extents(groups.of_row, len(groups), launched_ns, launched_ns)
     rank, chunk, phase, layer = (column[groups.first] for column in columns)
@@ -115,8 +115,8 @@ def _in_operations(
     """Return the compute kernels of operations that are work, and the operation of each."""
     rows = np.flatnonzero(work.compute & (work.range != NONE))
     wanted = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)
-    operation = looked_up((placed.range, placed.rank), placed.operation, wanted)
-    kept = np.append(among(keys.phase, WORK), False)[operation]
+    operation = lookup_values((placed.range, placed.rank), placed.operation, wanted)
+    kept = np.append(mask_phases(keys.phase, WORK), False)[operation]
     return rows[kept], operation[kept]
 
 

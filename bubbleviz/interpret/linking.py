@@ -45,13 +45,13 @@ from bubbleviz.interpret.unrecorded_work import (
     locate_untimed,
 )
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, marked, widened
-from bubbleviz.model.grouping import distinct, found_in, rows_by_value
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, make_constant, make_mask, widen
+from bubbleviz.model.grouping import find_distinct, find_positions, list_rows_by_value
 from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import RankIntervals
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
 from bubbleviz.native import functions as native
 
@@ -127,7 +127,7 @@ class LinkedWork(Table):
         communication: Bools,
     ) -> LinkedWork:
         """Return work of operations whose launches and names are not recorded."""
-        none = constant(NONE, len(rank))
+        none = make_constant(NONE, len(rank))
         return cls(
             activity=np.arange(len(rank)),
             start_ns=start_ns,
@@ -223,8 +223,8 @@ class ThreadRanges:
         has_end_thread = chosen.end_thread != NONE
         is_shared = chosen.start_end & has_end_thread & (chosen.end_thread != chosen.thread)
         process = model.process_of(chosen.thread)
-        self._on_thread = dict(rows_by_value(np.where(is_shared, NONE, chosen.thread)))
-        self._on_process = dict(rows_by_value(np.where(is_shared, process, NONE)))
+        self._on_thread = dict(list_rows_by_value(np.where(is_shared, NONE, chosen.thread)))
+        self._on_process = dict(list_rows_by_value(np.where(is_shared, process, NONE)))
         self._on_thread.pop(NONE, None)
         self._on_process.pop(NONE, None)
         self._indices: dict[int, list[Innermost]] = {}
@@ -244,7 +244,7 @@ class ThreadRanges:
         A start/end range is used only if no push/pop range contains the call.
         """
         innermost = np.full(len(calls), NONE, np.int64)
-        for thread, of_thread in rows_by_value(calls.thread):
+        for thread, of_thread in list_rows_by_value(calls.thread):
             start_ns, end_ns = calls.start_ns[of_thread], calls.end_ns[of_thread]
             innermost[of_thread] = _find_innermost(self.of(thread), start_ns, end_ns)
         return innermost
@@ -305,11 +305,11 @@ def find_enclosing_ranges(
     launches = work.calls_of(rows, calls)
     crossed = rows[work.rule[rows] == LinkRule.CROSS_THREAD]
     pairs = [(crossed, work.range[crossed].astype(np.int64))]
-    compute = ThreadRanges(ranges, np.flatnonzero(among(phase, COMPUTE)))
-    for thread, of_thread in rows_by_value(launches.thread):
+    compute = ThreadRanges(ranges, np.flatnonzero(mask_phases(phase, COMPUTE)))
+    for thread, of_thread in list_rows_by_value(launches.thread):
         start_ns, end_ns = launches.start_ns[of_thread], launches.end_ns[of_thread]
         for index in compute.of(thread):
-            around = index.all_around(start_ns, end_ns)
+            around = index.iter_around(start_ns, end_ns)
             pairs.extend((rows[of_thread[query]], row) for query, row in around)
     activity, of_range = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return activity, of_range
@@ -379,12 +379,12 @@ class Linker:
         self._forward_threads = np.empty(0, np.int64)
         if phase is None:
             return
-        backward = np.flatnonzero(among(phase, BACKWARD))
-        for thread, at in rows_by_value(ranges.thread[backward]):
+        backward = np.flatnonzero(mask_phases(phase, BACKWARD))
+        for thread, at in list_rows_by_value(ranges.thread[backward]):
             self._backward[thread] = _index_ranges(ranges, backward[at])
         # A thread with forward or optimizer ranges does not launch the backward of another thread.
-        forward = among(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
-        self._forward_threads = distinct(ranges.thread[forward])
+        forward = mask_phases(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
+        self._forward_threads = find_distinct(ranges.thread[forward])
 
     def add(self, calls: model.Calls) -> None:
         """Link the activities that a block of calls launched.
@@ -401,8 +401,8 @@ class Linker:
         thread, row, launches = self.threads.numbers(calls.thread), calls.row, self.launches
         is_ascending = row[0] > self._last_row and bool((row[1:] > row[:-1]).all())
         self._last_row = max(self._last_row, int(row.max()))
-        self.thread = widened(self.thread, len(self.threads) - 1)
-        launches.call = widened(launches.call, self._last_row)
+        self.thread = widen(self.thread, len(self.threads) - 1)
+        launches.call = widen(launches.call, self._last_row)
         is_narrow = self.thread.dtype == np.int16 and launches.call.dtype == np.int32
         launched = self._link_native(calls, thread) if is_ascending and is_narrow else None
         if launched is None:
@@ -425,7 +425,7 @@ class Linker:
         activity, call, lost = launches.of(calls)
         # These calls lost their activity to a call with the same id that started earlier.
         self._add_workless(launches.start_ns[lost], self.thread[lost])
-        launched = marked(len(calls), call)
+        launched = make_mask(len(calls), call)
         of_range, rule = self._find_ranges(calls.take(launched))
         launch = (np.cumsum(launched) - 1)[call]
         launches.call[activity], launches.start_ns[activity] = calls.row[call], calls.start_ns[call]
@@ -484,7 +484,7 @@ class Linker:
                     column.append(part)
             bounds.extend(bounds[-1:] * (2 - len(indices)))
         known = (
-            found_in(self.launches.processes, model.process_of(self.threads.values)),
+            find_positions(self.launches.processes, model.process_of(self.threads.values)),
             np.isin(self.threads.values, self._helpers),
             np.cumsum([0, *map(len, listed)]),
             np.array([row for rows in listed for row in rows], np.int64),
@@ -500,7 +500,7 @@ class Linker:
             start_ns: Start of each call.
             thread: Number of the thread of each call.
         """
-        for number, rows in rows_by_value(thread):
+        for number, rows in list_rows_by_value(thread):
             base_ns = int(start_ns[rows].min())
             after_ns = start_ns[rows] - base_ns
             shortest = np.min_scalar_type(int(after_ns.max()))
@@ -512,7 +512,7 @@ class Linker:
         Threads without launches are left out: a watchdog, for example, only queries events.
         """
         # The last entry is for activities without a call (-1).
-        launching = marked(len(self.threads) + 1, distinct(self.thread))
+        launching = make_mask(len(self.threads) + 1, find_distinct(self.thread))
         process = model.process_of(self.threads.values).tolist()
         starts: dict[int, list[CompactTimes]] = {}
         for number, times in self._workless:
@@ -524,13 +524,13 @@ class Linker:
         """Return the processes that made calls, ascending."""
         # Number -1 is the thread of activities without a call.
         workless = np.array([number for number, _ in self._workless], np.int64)
-        number = distinct(distinct(self.thread).astype(np.int64), workless)
-        return distinct(model.process_of(self.threads.values[number[number >= 0]]))
+        number = find_distinct(find_distinct(self.thread).astype(np.int64), workless)
+        return find_distinct(model.process_of(self.threads.values[number[number >= 0]]))
 
     def link_work(self) -> LinkedWork:
         """Return the activities with their calls and ranges."""
         activities, count = self.activities, len(self.activities)
-        none, is_unknown = constant(NONE, count), np.broadcast_to(np.False_, count)
+        none, is_unknown = make_constant(NONE, count), np.broadcast_to(np.False_, count)
         return LinkedWork(
             # Rows are counted once it is known which work is kept.
             activity=none,
@@ -557,7 +557,7 @@ class Linker:
         if not self._backward:
             return of_range, rule
         rest = np.flatnonzero(of_range < 0)
-        rest = rest[found_in(self._forward_threads, calls.thread[rest]) == NONE]
+        rest = rest[find_positions(self._forward_threads, calls.thread[rest]) == NONE]
         backward, is_ambiguous = self._find_only_backward(calls.thread[rest], calls.start_ns[rest])
         rule[rest[backward >= 0]] = LinkRule.CROSS_THREAD
         rule[rest[is_ambiguous]] = LinkRule.AMBIGUOUS
@@ -584,7 +584,7 @@ class Linker:
         """
         backward = np.full(len(thread), NONE, np.int64)
         count = np.zeros(len(thread), np.int64)
-        processes = dict(rows_by_value(model.process_of(thread)))
+        processes = dict(list_rows_by_value(model.process_of(thread)))
         for owner, indices in self._backward.items():
             rows = processes.get(owner >> 24, np.empty(0, np.int64))
             rows = rows[thread[rows] != owner]
@@ -609,7 +609,7 @@ class Linker:
         device_id = ranks[:, 1][rank[rows]]
         # Pairs of a thread and a device that it launched kernels on.
         kernels = np.flatnonzero(self.thread[: self.activities.kernels] != NONE)
-        codes = distinct(self.thread[kernels].astype(np.int64) * len(ranks) + rank[kernels])
+        codes = find_distinct(self.thread[kernels].astype(np.int64) * len(ranks) + rank[kernels])
         threads, devices = self.threads.values[codes // len(ranks)], ranks[codes % len(ranks), 1]
 
         def used(thread: int, calls: Ints) -> Bools:
@@ -644,7 +644,7 @@ def link(
     )
     # Numbering these threads first saves time while the calls are read.
     threads = np.array([thread.thread for thread in profile.threads], np.int64)
-    linker.threads.numbers(distinct(named.thread, threads))
+    linker.threads.numbers(find_distinct(named.thread, threads))
     for block in profile.calls.blocks():
         linker.add(block)
     linker.decide_by_device()
@@ -669,7 +669,7 @@ def link(
         notes = (*notes, *unread, *stream_notes)
         unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
     activities = profile.activities
-    work = work.changed(
+    work = work.replace_columns(
         activity=np.arange(len(activities), dtype=np.int32),
         end_ns=activities.end_ns,
         rank=activities.rank,
@@ -714,7 +714,7 @@ def _read_streams(
         path = profile.source.path
         reason = f"{path}: they are damaged, so nothing shows which ends of kernels are wrong"
         notes = (Limitation("streams of kernels and copies", reason),)
-        streams = constant(NONE, len(profile.activities))
+        streams = make_constant(NONE, len(profile.activities))
     return streams if sound is None else streams[sound], notes
 
 
@@ -739,7 +739,7 @@ def _check_streams(
     clipped = clip_overruns(path, profile.activities, streams, are_queues=are_queues)
     if not profile.launches_known:
         corrected = replace(profile, activities=clipped.activities)
-        return corrected, RankIntervals.none(), clipped.limitations
+        return corrected, RankIntervals.make_empty(), clipped.limitations
     clipped = clip_late_ends(path, clipped, work.call, work.launched_ns, profile.calls)
     activities = clipped.activities
     early = find_times_before_first_work(
@@ -774,7 +774,7 @@ def _check_work(
         sound = kept if sound is None else sound & kept
     lost: list[Limitation] = []
     located = profile.limitations
-    unrecorded = RankIntervals.none()
+    unrecorded = RankIntervals.make_empty()
     repeating: list[Limitation] = []
     if known:
         of_launch = linker.thread, linker.threads.values
@@ -793,7 +793,7 @@ def _check_work(
         untimed_calls = kernels.calls.take(slice(0))
         if is_timed is not None:
             called = launches.call[~is_timed].astype(np.int64)
-            untimed_calls = profile.calls.at(distinct(called[called != NONE]))
+            untimed_calls = profile.calls.at(find_distinct(called[called != NONE]))
         of_graphs, of_kernels, of_untimed = (
             find_unknown_times(lost_calls, launches, activities, of_launch, is_timed)
             for lost_calls in (graphs.lost, kernels.calls, untimed_calls)
@@ -815,7 +815,7 @@ def _check_work(
             sound = np.ones(len(activities), bool) if sound is None else sound
             sound[repeated] = False
     calls = {f"{profile.source.api} API calls": linker.impossible}
-    notes = (*lost, *model.impossible_times(path, calls), *timed, *placed, *repeating)
+    notes = (*lost, *model.report_impossible_times(path, calls), *timed, *placed, *repeating)
     return sound, left_out, unrecorded, located, notes
 
 

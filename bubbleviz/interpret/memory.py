@@ -24,13 +24,13 @@ import numpy as np
 
 from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.interpret.layers import LayerRanges
-from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joined, scattered
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, join_tables, scatter
+from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_events import MemoryEvents
-from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import process_of
 
@@ -130,7 +130,7 @@ def memory_use(
     if not found:
         return None
     parts = zip(*found, strict=True)
-    return MemoryUse(*(joined(tables) for tables in parts))
+    return MemoryUse(*(join_tables(tables) for tables in parts))
 
 
 def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
@@ -144,7 +144,7 @@ def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
     if unseen.any():
         yield Limitation(
             "memory allocated before the capture",
-            f"{path}: up to {memory_text(int(unseen.max()))} are freed without a recorded "
+            f"{path}: up to {format_memory(int(unseen.max()))} are freed without a recorded "
             "allocation, so a rank's peak and its constant memory may be larger; capture from the "
             "start",
             int((unseen > 0).sum()),
@@ -156,7 +156,7 @@ def _of_rank(
 ) -> tuple[RankMemory, OperationMemory, LayerMemory]:
     """Return what the operations of one rank allocate and hold, by its events in order of time."""
     # Operations of a rank follow each other on the host.
-    work = np.flatnonzero((keys.rank == rank) & among(keys.phase, COMPUTE))
+    work = np.flatnonzero((keys.rank == rank) & mask_phases(keys.phase, COMPUTE))
     own = keys.take(work[np.argsort(keys.host_start_ns[work], kind="stable")])
     running = events.change.cumsum()
     # Where more is freed than was allocated since the capture began, so much was there before.
@@ -218,9 +218,9 @@ def followers(own: Operations) -> tuple[Ints, Ints]:
     """
     place = np.arange(len(own))
     order = np.lexsort((place, own.sequence, own.microbatch, own.chunk))
-    same = groups_of(own.chunk, own.microbatch, own.sequence).of_row[order]
+    same = group_rows(own.chunk, own.microbatch, own.sequence).of_row[order]
     phase = own.phase[order]
-    backward = _next(among(phase, (Phase.B, Phase.BW)), same)
+    backward = _next(mask_phases(phase, (Phase.B, Phase.BW)), same)
     weight = _next(phase == Phase.W, same)
     # The W of a forward comes before the next forward of its kind.
     again = _next(phase == Phase.F, same)
@@ -228,7 +228,7 @@ def followers(own: Operations) -> tuple[Ints, Ints]:
     def of_forwards(follower: Ints) -> Ints:
         late = (again != NONE) & (follower > again)
         found = np.where((phase == Phase.F) & (follower != NONE) & ~late, order[follower], NONE)
-        return scattered(len(own), order, found)
+        return scatter(len(own), order, found)
 
     return of_forwards(backward), of_forwards(weight)
 
@@ -255,7 +255,7 @@ def _resident(own: Operations, events: MemoryEvents, level: Ints) -> int:
     forward = own.take(own.phase == Phase.F)
     if len(forward) == 0:
         return NONE
-    begun_ns = forward.host_start_ns[groups_of(forward.iteration).first]
+    begun_ns = forward.host_start_ns[group_rows(forward.iteration).first]
     before = np.searchsorted(events.time_ns, begun_ns) - 1
     # Before the first event what it changed was not there, or not yet gone.
     first = max(0, int(level[0] - events.change[0]))
@@ -278,7 +278,7 @@ def _by_kind(
     forward, _, *sizes = activations
     held, kept = (np.bincount(forward, bytes_, count) for bytes_ in sizes)
     complete = backward != NONE
-    groups = groups_of(own.chunk, own.phase)
+    groups = group_rows(own.chunk, own.phase)
     rows = [np.flatnonzero(groups.of_row == number) for number in range(len(groups.first))]
     whole = [of_kind[complete[of_kind]] for of_kind in rows]
 
@@ -308,7 +308,7 @@ def _by_layer(
     complete = (backward != NONE) & (own.phase == Phase.F)
     forward, layer, *sizes = activations
     chunk = own.chunk[forward]
-    groups = groups_of(chunk, layer)
+    groups = group_rows(chunk, layer)
     of_group = chunk[groups.first]
     forwards = np.array([(complete & (own.chunk == each)).sum() for each in of_group], float)
     held, kept = (

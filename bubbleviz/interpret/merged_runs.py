@@ -19,9 +19,9 @@ import numpy as np
 from bubbleviz.errors import ProfileError
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
 _FORWARD, _BACKWARD = (Phase.F,), (Phase.B, Phase.BW)
@@ -42,13 +42,13 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
     Raises:
         ProfileError: The file contains two runs.
     """
-    is_pass = among(operations.phase, (*_FORWARD, *_BACKWARD)) & (operations.microbatch >= 0)
+    is_pass = mask_phases(operations.phase, (*_FORWARD, *_BACKWARD)) & (operations.microbatch >= 0)
     rows = np.flatnonzero(is_pass & is_named & (operations.has_span == 1))
     if not (operations.occurrence[rows] > 0).any():
         return
-    groups = groups_of(operations.rank, operations.iteration)
+    groups = group_rows(operations.rank, operations.iteration)
     group = groups.of_row[rows]
-    n_named = len(distinct(group))
+    n_named = len(find_distinct(group))
     is_repeated = _find_repeated(operations, rows, group, len(groups))
     end_ns, start_ns = _find_breaks(operations, rows, group, len(groups))
     rank = operations.rank[groups.first]
@@ -78,7 +78,7 @@ def _find_repeated(operations: Operations, rows: Ints, group: Ints, n_groups: in
     is_shared = operations.microbatch[rows] <= last[group]
     is_repeated = last >= 0
     for phases in (_FORWARD, _BACKWARD):
-        of_phase = among(operations.phase[rows], phases) & is_shared
+        of_phase = mask_phases(operations.phase[rows], phases) & is_shared
         n_first, n_second = (
             np.bincount(group[of_phase & (operations.occurrence[rows] == k)], minlength=n_groups)
             for k in (0, 1)
@@ -95,7 +95,7 @@ def _find_last_repeated(
 
     See :func:`_find_repeated` for the other arguments.
     """
-    chosen = among(operations.phase[rows], phases) & (operations.occurrence[rows] == 1)
+    chosen = mask_phases(operations.phase[rows], phases) & (operations.occurrence[rows] == 1)
     microbatch = operations.microbatch[rows[chosen]]
     return intervals.group_latest(group[chosen], n_groups, microbatch, NONE)
 
@@ -143,7 +143,7 @@ def _has_starts_between(
     is_spanned = operations.has_span == 1
     rows = np.flatnonzero(is_spanned)
     n_of_rank = _count_starts(operations, rows, operations.rank[rows], rank, since_ns, until_ns)
-    rows = np.flatnonzero(is_spanned & among(operations.phase, WORK))
+    rows = np.flatnonzero(is_spanned & mask_phases(operations.phase, WORK))
     groups = np.arange(len(rank))
     n_of_group = _count_starts(operations, rows, group[rows], groups, since_ns, until_ns)
     return np.asarray(n_of_rank > n_of_group, bool)

@@ -10,11 +10,11 @@ import numpy as np
 from bubbleviz.interpret.capture_end import OPEN, UNRECORDED
 from bubbleviz.interpret.linking import LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
-from bubbleviz.model.columns import Bools, Ints, marked
-from bubbleviz.model.grouping import distinct_rows, groups_of, without
+from bubbleviz.model.columns import Bools, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct_rows, group_rows, subtract_values
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.run_kinds import TRAINING, run_kind
@@ -69,7 +69,7 @@ def limitations_of(
         ranges: Ranges of these operations, by rank.
     """
     rules = work.rule[: profile.activities.kernels]
-    unnumbered = marked(len(operations), ranges.operation[ranges.unnumbered])
+    unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
     in_parts = np.bincount(ranges.operation, minlength=len(operations)) > 1
     named = ranges.rank[ranges.mark >= 0]
     candidates = (
@@ -101,22 +101,22 @@ def noted(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
 
 def _works_elsewhere(operations: Operations) -> Bools:
     """Tell for each operation whether others of its rank, chunk and phase have GPU work."""
-    groups = groups_of(operations.rank, operations.chunk, operations.phase)
-    working = marked(len(groups), groups.of_row[operations.has_span == 1])
+    groups = group_rows(operations.rank, operations.chunk, operations.phase)
+    working = make_mask(len(groups), groups.of_row[operations.has_span == 1])
     return np.asarray(working[groups.of_row], bool)
 
 
 def _undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards, and nothing that shows where an iteration ends."""
-    forward = among(operations.phase, (Phase.F, Phase.FB))
-    unnumbered = marked(len(operations), ranges.operation[ranges.unnumbered])
+    forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
+    unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
     rank, forwards = np.unique(operations.rank[forward & unnumbered], return_counts=True)
     divided = (
         operations.rank[forward & ~unnumbered],
         operations.rank[operations.phase == Phase.OPTIMIZER],
         ranges.rank[ranges.mark >= 0],
     )
-    return without(rank[forwards > 1], np.concatenate(divided))
+    return subtract_values(rank[forwards > 1], np.concatenate(divided))
 
 
 def unmarked(operations: Operations, unnumbered: Bools, in_parts: Bools, named: Ints) -> Candidate:
@@ -134,13 +134,13 @@ def unmarked(operations: Operations, unnumbered: Bools, in_parts: Bools, named: 
         in_parts: which of them are several ranges.
         named: ranks of which names tell iterations apart.
     """
-    counted = among(operations.phase, COUNTED) & ~unnumbered
+    counted = mask_phases(operations.phase, COUNTED) & ~unnumbered
     again = operations.rank[counted & (in_parts | (operations.occurrence > 0))]
     if len(again):
-        numbers = distinct_rows(operations.rank, operations.microbatch, chosen=counted)
+        numbers = find_distinct_rows(operations.rank, operations.microbatch, chosen=counted)
         several = numbers[0, 1:][np.diff(numbers[0]) == 0]
         steps = operations.rank[operations.phase == Phase.OPTIMIZER]
-        again = without(again, np.concatenate((several, steps, named)))
+        again = subtract_values(again, np.concatenate((several, steps, named)))
     again = again if run_kind(operations.phase) == TRAINING else again[:0]
     return (
         _UNMARKED,
@@ -161,8 +161,8 @@ def candidates_of_operations(
         inferred: whether it gives no microbatches.
         told: whether it is a table of them.
     """
-    compute = among(operations.phase, COMPUTE)
-    counted = among(operations.phase, COUNTED)
+    compute = mask_phases(operations.phase, COMPUTE)
+    counted = mask_phases(operations.phase, COUNTED)
     workless = compute & (operations.has_span == 0) & (operations.cut == 0)
     of_pass = workless & counted & _works_elsewhere(operations)
     if told or of_pass.sum() < _NOTICEABLE * max(counted.sum(), 1):

@@ -10,22 +10,22 @@ from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret import iterations
 from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_mask
 from bubbleviz.model.grouping import (
-    distinct,
-    distinct_rows,
-    found_in,
-    groups_of,
-    heads,
-    looked_up,
-    without,
+    find_distinct,
+    find_distinct_rows,
+    find_positions,
+    find_run_starts,
+    group_rows,
+    lookup_values,
+    subtract_values,
 )
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
-from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
-from bubbleviz.model.texts import listed
+from bubbleviz.model.profile import Profile, Ranges, get_pid, process_of
+from bubbleviz.model.texts import list_first
 
 #: Processes that a sentence lists; all are counted.
 _LISTED = 8
@@ -124,7 +124,7 @@ def _place_on_ranks(profile: Profile, named: Ranges, work: LinkedWork) -> tuple[
     # A copy to another device makes no operation there.
     copy_codes = copy_codes[~np.isin(copy_codes // n_ranks, kernel_codes // n_ranks)]
     codes = np.concatenate((kernel_codes, copy_codes))
-    idle = without(np.arange(len(named)), codes // n_ranks)
+    idle = subtract_values(np.arange(len(named)), codes // n_ranks)
     inferred_rank = _infer_ranks(named, idle, codes, ranks)
     is_placed = inferred_rank >= 0
     codes = np.concatenate((codes, (idle * n_ranks + inferred_rank)[is_placed]))
@@ -144,8 +144,8 @@ def _lacks_microbatch(name: NameMeanings, is_constant: Bools) -> Bools:
     """
     has_none = name.microbatch < 0
     flushes_weights = (name.phase == Phase.W) & has_none
-    is_counted = among(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
-    is_ambiguous = is_constant & among(name.phase, WORK) & ~flushes_weights
+    is_counted = mask_phases(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    is_ambiguous = is_constant & mask_phases(name.phase, WORK) & ~flushes_weights
     lacks_microbatch: Bools = is_ambiguous | (is_counted & has_none)
     return lacks_microbatch
 
@@ -174,7 +174,7 @@ def _measure_step_times(
         end_ns: End of the compute kernels, or of the range.
     """
     start_ns, end_ns = named.start_ns[of_range], named.end_ns[of_range]
-    rows = np.flatnonzero(among(phase, (*COUNTED, Phase.OPTIMIZER)))
+    rows = np.flatnonzero(mask_phases(phase, (*COUNTED, Phase.OPTIMIZER)))
     is_step = phase[rows] == Phase.OPTIMIZER
     follows_rank = np.append(False, rank[rows[1:]] == rank[rows[:-1]])
     follows_step = follows_rank & np.append(False, is_step[:-1])
@@ -183,15 +183,15 @@ def _measure_step_times(
     is_needed = is_step | follows_step | ~follows_rank
     wanted = rows[is_needed]
     # The last row stands for work outside every range.
-    is_wanted = marked(len(named) + 1, of_range[wanted])
+    is_wanted = make_mask(len(named) + 1, of_range[wanted])
     ran = np.flatnonzero(work.compute & is_wanted[work.range])
     keys = of_range[wanted], rank[wanted]
-    owner = looked_up(keys, wanted, (work.range[ran], work.rank[ran]))
+    owner = lookup_values(keys, wanted, (work.range[ran], work.rank[ran]))
     ran, owner = ran[owner >= 0], owner[owner >= 0]
     first_ns, last_ns = intervals.group_extents(
         owner, len(of_range), work.start_ns[ran], work.end_ns[ran]
     )
-    has_kernels = marked(len(of_range), owner)
+    has_kernels = make_mask(len(of_range), owner)
     return np.where(has_kernels, first_ns, start_ns), np.where(has_kernels, last_ns, end_ns)
 
 
@@ -201,8 +201,8 @@ def _list_range_rank_codes(work: LinkedWork, n_ranks: int) -> Ints:
     Each pair is coded as ``range * n_ranks + rank``, in ascending order.
     """
     # Most work belongs to the same range as the previous work.
-    rows = heads(work.range, work.rank)
-    codes = distinct(work.range[rows].astype(np.int64) * n_ranks + work.rank[rows])
+    rows = find_run_starts(work.range, work.rank)
+    codes = find_distinct(work.range[rows].astype(np.int64) * n_ranks + work.rank[rows])
     return codes[codes >= 0]
 
 
@@ -217,21 +217,21 @@ def _find_iteration_hints(
     ranges of a rank mark its iterations. The number in the name of an operation takes precedence.
     """
     name_id = named.name_id[of_range]
-    forward = among(names.phase[name_id], (Phase.F, Phase.FB))
+    forward = mask_phases(names.phase[name_id], (Phase.F, Phase.FB))
     result = names.iteration[name_id].copy()
     number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
     ordered = names.by_order[ranges.name_id]
     marks = np.flatnonzero((number >= 0) | ordered)
     marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
-    for thread in distinct(ranges.thread[marks[ordered[marks]]]):
+    for thread in find_distinct(ranges.thread[marks[ordered[marks]]]):
         on_thread = marks[(ranges.thread[marks] == thread) & ordered[marks]]
         inside = named.take(named.thread == thread)
         number[on_thread] = _by_order(ranges.take(on_thread), inside, names.phase[inside.name_id])
     # A range that lacks one of the passes marks nothing, and hides no mark around it.
     marks = marks[number[marks] >= 0]
-    for index in distinct(rank) if len(marks) else ():
+    for index in find_distinct(rank) if len(marks) else ():
         rows = np.flatnonzero(rank == index)
-        threads = distinct(named.thread[of_range[rows]])
+        threads = find_distinct(named.thread[of_range[rows]])
         of_rank = marks[np.isin(ranges.thread[marks], threads)]
         if len(of_rank):
             start_ns = named.start_ns[of_range[rows]]
@@ -261,8 +261,8 @@ def _by_order(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
     at = np.searchsorted(marks.start_ns, inside.start_ns, side="right") - 1
     within = (at >= 0) & (inside.start_ns <= marks.end_ns[at])
     forward, backward = np.zeros(len(marks), bool), np.zeros(len(marks), bool)
-    forward[at[within & among(phase, (Phase.F, Phase.FB))]] = True
-    backward[at[within & among(phase, (*BACKWARD, Phase.FB))]] = True
+    forward[at[within & mask_phases(phase, (Phase.F, Phase.FB))]] = True
+    backward[at[within & mask_phases(phase, (*BACKWARD, Phase.FB))]] = True
     both = forward & backward
     return np.where(both, np.cumsum(both) - 1, NONE)
 
@@ -280,9 +280,9 @@ def _infer_ranks(named: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> Ints:
         ranks: Process and device of each rank.
     """
     count = len(ranks)
-    used = distinct_rows(named.thread[codes // count], codes % count)
+    used = find_distinct_rows(named.thread[codes // count], codes % count)
     result = np.full(len(idle), NONE, np.int64)
-    for thread in distinct(named.thread[idle]).tolist():
+    for thread in find_distinct(named.thread[idle]).tolist():
         of_process = np.flatnonzero(ranks[:, 0] == thread >> 24)
         of_thread = used[1, used[0] == thread]
         for candidates in (of_process, of_thread):
@@ -302,7 +302,7 @@ def _group_ranges(timing: iterations.HostOrder, iteration: Ints, alone: Bools, p
         ranges       F0   F0   RECV   F0   B0   F0
         operation    ├─── one ──────────┤       another occurrence
     """
-    key = groups_of(timing.rank, iteration, timing.whole_key).of_row
+    key = group_rows(timing.rank, iteration, timing.whole_key).of_row
     first = np.ones(len(key), bool)
     at = np.flatnonzero(timing.counted)
     first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
@@ -312,7 +312,7 @@ def _group_ranges(timing: iterations.HostOrder, iteration: Ints, alone: Bools, p
     # Counted ranges carry the number of their group, others how many of these came before.
     group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
     row = np.where(alone, np.arange(len(key)), NONE)
-    return groups_of(key, timing.counted.astype(np.int64), group, row).as_they_come().of_row
+    return group_rows(key, timing.counted.astype(np.int64), group, row).order_by_appearance().of_row
 
 
 def _without_rank(
@@ -332,16 +332,16 @@ def _without_rank(
         rows: of ``named``, those that have no rank.
     """
     path, process = profile.source.path, process_of(named.thread[rows])
-    at_work = found_in(distinct(profile.activities.ranks[:, 0]), process) != NONE
+    at_work = find_positions(find_distinct(profile.activities.ranks[:, 0]), process) != NONE
     phase = names.phase[named.name_id[rows]]
-    counted = ~at_work & among(phase, COUNTED)
+    counted = ~at_work & mask_phases(phase, COUNTED)
     numbers, of_row = np.unique(process[counted], return_inverse=True)
     # A forward counts once, and two are enough; a backward is alone.
     passes = np.where(phase[counted] == Phase.F, 1, 2)
     stages = numbers[intervals.group_sum(of_row.reshape(-1), len(numbers), passes) >= 2]
     notes = []
     if len(stages):
-        pids = listed((str(pid_of(number)) for number in stages.tolist()), _LISTED)
+        pids = list_first((str(get_pid(number)) for number in stages.tolist()), _LISTED)
         reason = (
             f"{path}: it has forward or backward ranges of "
             f"process{'' if len(stages) == 1 else 'es'} {pids} and none of the kernels, so these "
@@ -354,7 +354,7 @@ def _without_rank(
         ("their process uses several devices", int(at_work.sum())),
         (
             "their process has no GPU work",
-            int((~at_work & (found_in(stages, process) == NONE)).sum()),
+            int((~at_work & (find_positions(stages, process) == NONE)).sum()),
         ),
     ):
         if count:
@@ -368,13 +368,13 @@ def _merge_ranges(
 ) -> tuple[Operations, NameHints]:
     """Return one operation for the ranges with the same ``placed.operation``, and its hints."""
     count = int(placed.operation.max(initial=-1)) + 1
-    first = groups_of(placed.operation).first
+    first = group_rows(placed.operation).first
     of_range, rank = placed.range[first], placed.rank[first]
     name = names.take(named.name_id[of_range])
     host_end_ns = intervals.group_extents(
         placed.operation, count, named.start_ns[placed.range], named.end_ns[placed.range]
     )[1]
-    cut = marked(count, placed.operation[named.cut[placed.range]]).astype(np.int64)
+    cut = make_mask(count, placed.operation[named.cut[placed.range]]).astype(np.int64)
     iteration = placed.iteration[first]
     counted = placed.unnumbered[first]
     order = iterations.occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
@@ -415,8 +415,8 @@ def fused_backward(phase: Ints, whole: tuple[Ints, Ints, Ints, Ints]) -> Ints:
     if len(phase) == 0:
         return phase
     rank, chunk, stage, microbatch = whole
-    number = groups_of(*whole).of_row
-    of_chunk = groups_of(rank, chunk, stage).of_row
+    number = group_rows(*whole).of_row
+    of_chunk = group_rows(rank, chunk, stage).of_row
     weights = phase == Phase.W
     clears = weights & (microbatch < 0)
     settled = np.isin(number, number[weights]) | np.isin(of_chunk, of_chunk[clears])

@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.interpret.damaged_work import device_waits
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, marked
-from bubbleviz.model.grouping import begins, rows_by_value, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, join_tables, make_mask
+from bubbleviz.model.grouping import list_rows_by_value, mask_run_starts, sort_rows
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog, Calls, process_of
@@ -281,7 +281,7 @@ def _find_first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
     """
     never_ns = np.iinfo(np.int64).max
     first_ns = np.full(len(process), never_ns, np.int64)
-    for number, rows in rows_by_value(process_of(waits.thread)):
+    for number, rows in list_rows_by_value(process_of(waits.thread)):
         order = rows[np.argsort(waits.start_ns[rows], kind="stable")]
         earliest_ns = np.minimum.accumulate(waits.end_ns[order][::-1])[::-1]
         is_of_process = process == number
@@ -338,16 +338,16 @@ def _find_overruns(
         first: Row of the first work on each stream.
         last: Row of the last work on each stream.
     """
-    overruns, first, last = [_Overruns.none()], [], []
-    for rows in activities.rows_by_stream(streams):
+    overruns, first, last = [_Overruns.make_empty()], [], []
+    for rows in activities.iter_rows_by_stream(streams):
         in_order, start_ns = rows, activities.start_ns[rows]
         if not (start_ns[1:] >= start_ns[:-1]).all():
-            order = sorted_rows(start_ns)
+            order = sort_rows(start_ns)
             in_order, start_ns = rows[order], start_ns[order]
         overruns.append(_find_on_stream(activities, in_order, start_ns, grain_ns))
         first.append(in_order[0])
         last.append(in_order[-1])
-    return joined(overruns), np.array(first, np.int64), np.array(last, np.int64)
+    return join_tables(overruns), np.array(first, np.int64), np.array(last, np.int64)
 
 
 def _find_on_stream(
@@ -367,11 +367,11 @@ def _find_on_stream(
         rows, start_ns, end_ns = rows[has_duration], start_ns[has_duration], end_ns[has_duration]
     candidate = np.flatnonzero(end_ns[:-1] - start_ns[1:] > grain_ns)
     if len(candidate) == 0:
-        return _Overruns.none()
+        return _Overruns.make_empty()
 
     # Work of the same launch, or with the same start, is not the next work.
     launch = activities.correlation_id[rows]
-    is_next = (begins(launch) | (launch == UNCORRELATED)) & begins(start_ns)
+    is_next = (mask_run_starts(launch) | (launch == UNCORRELATED)) & mask_run_starts(start_ns)
     next_rows = np.flatnonzero(is_next)
     position = np.searchsorted(next_rows, candidate, side="right")
     exists = position < len(next_rows)
@@ -407,7 +407,7 @@ def _are_few_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools
     name = activities.name_id[rows] + 1
     n_chosen = np.bincount(name[chosen], minlength=n_names + 1)
     n_overruns = np.bincount(name, minlength=n_names + 1)
-    is_wanted = marked(n_names + 1, name)
+    is_wanted = make_mask(n_names + 1, name)
     of_names = activities.name_id[is_wanted[activities.name_id + 1]] + 1
     n_others = np.bincount(of_names, minlength=n_names + 1) - n_overruns
     return (n_chosen <= n_others)[name]
@@ -422,7 +422,7 @@ def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
     """
     n_names = len(activities.names)
     # The last index is for work without a name (-1).
-    is_wanted = marked(n_names + 1, activities.name_id[rows])
+    is_wanted = make_mask(n_names + 1, activities.name_id[rows])
     is_wanted[n_names] = False
     is_other = is_wanted[activities.name_id]
     is_other[rows] = False

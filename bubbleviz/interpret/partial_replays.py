@@ -17,8 +17,14 @@ import numpy as np
 from bubbleviz.interpret.launches import Launches
 from bubbleviz.interpret.unrecorded_work import find_times_between_kernels
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Codes, Ints, marked
-from bubbleviz.model.grouping import distinct, found_in, heads, rows_by_value, sorted_rows
+from bubbleviz.model.columns import NONE, Codes, Ints, make_mask
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_positions,
+    find_run_starts,
+    list_rows_by_value,
+    sort_rows,
+)
 
 #: Minimum ratio of the number of complete launches to the number of launches that have as few
 #: kernels as the one in question. With fewer, neither kernel count is clearly the usual one.
@@ -59,7 +65,7 @@ def find_partial_replays(
     compared = {row: longer for row, longer in compared.items() if len(longer) >= _FAR_MORE}
     if not compared:
         return graph_launches.take(np.empty(0, np.int64))
-    chosen = distinct(np.array([*compared], np.int64), *compared.values())
+    chosen = find_distinct(np.array([*compared], np.int64), *compared.values())
     kernels_of = _group_kernels(chosen, graph, activities)
     time_ns = _measure_available_times(
         chosen, kernels_of, graph_launches, launches, activities, of_launch
@@ -82,7 +88,7 @@ def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
     graph = np.empty(len(call), np.int32)
     for first in range(0, len(call), _PIECE):
         piece = slice(first, first + _PIECE)
-        graph[piece] = found_in(rows, call[piece].astype(np.int64))
+        graph[piece] = find_positions(rows, call[piece].astype(np.int64))
     return graph
 
 
@@ -123,10 +129,10 @@ def _group_kernels(chosen: Ints, graph: Codes, activities: model.Activities) -> 
         activities: Kernels, then copies.
     """
     # The last place of the mask is for kernels that something else launched (-1).
-    is_chosen = marked(int(graph.max()) + 2, chosen)
+    is_chosen = make_mask(int(graph.max()) + 2, chosen)
     kernels = np.flatnonzero(is_chosen[graph])
-    kernels = kernels[sorted_rows(graph[kernels], activities.start_ns[kernels])]
-    first = heads(graph[kernels])
+    kernels = kernels[sort_rows(graph[kernels], activities.start_ns[kernels])]
+    first = find_run_starts(graph[kernels])
     pieces = np.split(kernels, first[1:])
     return dict(zip(graph[kernels[first]].tolist(), pieces, strict=True))
 
@@ -158,9 +164,9 @@ def _measure_available_times(
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
     rank_of = np.array([activities.rank[kernels_of[row][0]] for row in chosen.tolist()], np.int64)
     # There are few threads and devices.
-    for thread, of_thread in rows_by_value(graph_launches.thread[chosen]):
+    for thread, of_thread in list_rows_by_value(graph_launches.thread[chosen]):
         near = kernels[thread_of_kernel == thread]
-        for rank, of_rank in rows_by_value(rank_of[of_thread]):
+        for rank, of_rank in list_rows_by_value(rank_of[of_thread]):
             rows = chosen[of_thread[of_rank]]
             start_ns, end_ns = find_times_between_kernels(
                 graph_launches.start_ns[rows],

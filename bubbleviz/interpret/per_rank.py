@@ -27,8 +27,8 @@ from bubbleviz.interpret.spans import (
 )
 from bubbleviz.model import intervals
 from bubbleviz.model import operations as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joined, stretch_of
-from bubbleviz.model.grouping import looked_up
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, join_tables, to_slice
+from bubbleviz.model.grouping import lookup_values
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 
 #: Maximum number of kernels and copies of ranks that are handled together, and of cells in their
@@ -100,7 +100,7 @@ class Line:
 
     def owners(self, place: Ints) -> Ints:
         """Return the rank of each place."""
-        return self.packing.groups(place) + self.ranks.start
+        return self.packing.find_groups(place) + self.ranks.start
 
     def of_ranks(self, places: intervals.Intervals) -> model.RankIntervals:
         """Return a set of places as times of ranks."""
@@ -187,25 +187,25 @@ def record_ranks(
     activities = linked.profile.activities
     if not linked.profile.launches_known:
         # These calls stand for the work itself, and do not show when the host launched it.
-        work = work.changed(rule=np.full(len(work), LinkRule.UNLINKED, np.int8))
+        work = work.replace_columns(rule=np.full(len(work), LinkRule.UNLINKED, np.int8))
     received = _find_receives(work, placed, receives)
     kernel_kinds = _kernel_kinds(work.names, kinds)
     every_rank = np.arange(len(activities.ranks) + 1)
     first_operation = np.searchsorted(keys.rank, every_rank).tolist()
     first_range = np.searchsorted(placed.rank, every_rank).tolist()
-    rows_of = activities.rows_by_rank()
+    rows_of = activities.make_rank_lookup()
     parts = []
-    for ranks in together(activities.counts_by_rank(), len(linked.named)):
+    for ranks in together(activities.count_by_rank(), len(linked.named)):
         first, stop = first_operation[ranks.start], first_operation[ranks.stop]
         of_ranks = placed.take(slice(first_range[ranks.start], first_range[ranks.stop]))
-        of_ranks = of_ranks.changed(operation=of_ranks.operation - first)
+        of_ranks = of_ranks.replace_columns(operation=of_ranks.operation - first)
         rows = np.concatenate([rows_of(rank) for rank in ranks])
         inside = received.take((received.operation >= first) & (received.operation < stop))
         part = _record_together(
             ranks,
             _take_work(ranks, work, rows, of_ranks, len(linked.named)),
             keys.take(slice(first, stop)),
-            inside.changed(operation=inside.operation - first),
+            inside.replace_columns(operation=inside.operation - first),
             collectives,
             kernel_kinds,
         )
@@ -213,11 +213,14 @@ def record_ranks(
         for name in ("busy", "collectives", "late"):
             operation = tables[name].operation
             moved = np.where(operation == NONE, NONE, operation + first)
-            tables[name] = tables[name].changed(operation=moved)
+            tables[name] = tables[name].replace_columns(operation=moved)
         parts.append(part)
     tables_of_parts, coverage, unattributed = zip(*parts, strict=True)
     return (
-        {name: joined([tables[name] for tables in tables_of_parts]) for name in tables_of_parts[0]},
+        {
+            name: join_tables([tables[name] for tables in tables_of_parts])
+            for name in tables_of_parts[0]
+        },
         list(chain.from_iterable(coverage)),
         list(chain.from_iterable(unattributed)),
     )
@@ -229,7 +232,7 @@ def _find_receives(
     """Return the receives that were launched inside a range that is an operation of their rank."""
     rows, of_range = receives
     rank = work.rank[rows].astype(np.int64)
-    operation = looked_up((placed.range, placed.rank), placed.operation, (of_range, rank))
+    operation = lookup_values((placed.range, placed.rank), placed.operation, (of_range, rank))
     launched_ns, _ = work.find_launches(rows)
     received = _Receives(operation, work.start_ns[rows], work.end_ns[rows], launched_ns)
     return received.take(operation != NONE)
@@ -263,10 +266,10 @@ def _take_work(
     operation_of[placed.rank - ranks.start, placed.range] = placed.operation
     if len(ranks) == 1:
         # The rows of a rank mostly follow each other, so they need not be copied.
-        work = work.take(stretch_of(rows))
-        return work.changed(operation=operation_of[0].take(work.range))
+        work = work.take(to_slice(rows))
+        return work.replace_columns(operation=operation_of[0].take(work.range))
     work = work.take(rows)
-    return work.changed(operation=operation_of[work.rank - ranks.start, work.range])
+    return work.replace_columns(operation=operation_of[work.rank - ranks.start, work.range])
 
 
 def _record_together(
@@ -287,7 +290,7 @@ def _record_together(
     operations, busy, times = measure_operations(placed, work, waiting, ranks)
     launched_ns, thread = work.find_launches(times.first)
     last = _find_last_receive(operations.received_ns, waits)
-    operations = operations.changed(
+    operations = operations.replace_columns(
         launched_ns=launched_ns,
         receive_start_ns=np.append(receives.start_ns, NONE)[last],
         receive_launched_ns=np.append(receives.launched_ns, NONE)[last],
@@ -314,7 +317,7 @@ def _record_together(
         collectives, launched_ns, by_thread, (computed, exposed), line.begins(collectives.rank)
     )
     of_operations = late_launches(operations, thread, computed, line.begins(keys.rank))
-    late = joined([of_operations, late_collectives, stalls(operations, thread)])
+    late = join_tables([of_operations, late_collectives, stalls(operations, thread)])
     tables = {
         "operations": line.in_time(
             operations, keys.rank, *_TIMES, *_HOST_TIMES, *_LAUNCH_TIMES, "received_ns"

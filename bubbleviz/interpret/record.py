@@ -23,11 +23,11 @@ from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.interpret.tables import by_clock, recording_of
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phases import unnamed
+from bubbleviz.model.phases import list_missing_passes
 from bubbleviz.model.profile import Profile
-from bubbleviz.model.texts import one_line, shell_word
+from bubbleviz.model.texts import quote_for_shell, to_one_line
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.files import exported
 from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of
@@ -236,7 +236,7 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
         with step("understand names") as rows:
             names = parse_range_names(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
-        lacking = unnamed(names.phase[distinct(profile.ranges.name_id)].tolist())
+        lacking = list_missing_passes(names.phase[find_distinct(profile.ranges.name_id)].tolist())
         if len(lacking) == 1 and not chosen and options.drafted(file, file.sample(("*",))):
             # One pass alone gives no ratio of training, and a draft names both.
             break
@@ -288,7 +288,7 @@ def _suggest_commands(file: OpenFile, path: str) -> str:
     # Without work, no command needs the names.
     names = () if work is None else file.sample((f"*{_INSTRUCTION}*",))
     others = other_commands(work, path, names)
-    return others or f"bubbleviz inspect {shell_word(path)} shows what it holds"
+    return others or f"bubbleviz inspect {quote_for_shell(path)} shows what it holds"
 
 
 def work_in(file: OpenFile) -> Profile | None:
@@ -309,13 +309,13 @@ def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()
     """
     if profile is None:
         return ""
-    activities, file = profile.activities, shell_word(path)
+    activities, file = profile.activities, quote_for_shell(path)
     working = activities.end_ns > activities.start_ns
     if not working.any() or np.bincount(activities.rank[working]).max() < 2:
         # Between the start of the first and the end of the last there is no idle time.
         return ""
     clauses = [f"bubbleviz idle {file} breaks down idle time"]
-    used = distinct(activities.name_id[: activities.kernels]).tolist()
+    used = find_distinct(activities.name_id[: activities.kernels]).tolist()
     kernels = [activities.names[number] for number in used]
     if any(map(is_nccl, kernels)):
         clauses.append(f"bubbleviz nccl {file} shows what NCCL did")
@@ -347,7 +347,7 @@ def _explain_missing_names(
         remedy = "change the patterns of the convention, or leave it out"
     elif len(lacking) == 1 or options.drafted(file, sample):
         # A long message is cut, and a command with many paths would be cut with it.
-        given = options.given if 0 < len(options.given) <= _MOST_GIVEN else shell_word(path)
+        given = options.given if 0 < len(options.given) <= _MOST_GIVEN else quote_for_shell(path)
         remedy = (
             f"draft a convention with bubbleviz inspect {given} -o mine.toml, then run "
             f"bubbleviz analyze {given} {_WITH_DRAFT}"
@@ -361,7 +361,9 @@ def _explain_missing_names(
             "training script (bubbleviz guide annotate)"
         )
         has_next_step = True
-    frequent = ", ".join(f"{one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes)
+    frequent = ", ".join(
+        f"{to_one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes
+    )
     seen = f"; the most frequent names (# for numbers) are {frequent}" if frequent else ""
     reason = f"no range names {' and '.join(lacking)} as {known} does; {remedy}{seen}"
     return reason if has_next_step else f"{reason}; {_suggest_commands(file, path)}"

@@ -25,9 +25,9 @@ from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as model
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Ints, join_tables
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.numbering import numbered_together
+from bubbleviz.model.numbering import merge_tables
 from bubbleviz.model.operation_table import ToldPlace
 from bubbleviz.model.profile import Device, Source
 
@@ -188,7 +188,7 @@ def gathered(parts: Sequence[Recordings]) -> Recordings:
     if len(parts) == 1:
         return parts[0]
     tables: dict[str, Any] = {
-        name: joined([getattr(part, name) for part in parts])
+        name: join_tables([getattr(part, name) for part in parts])
         for name in TABLES
         if name != "collectives"
     }
@@ -204,7 +204,7 @@ def gathered(parts: Sequence[Recordings]) -> Recordings:
 
 
 def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:
-    return numbered_together(tables, kinds=("kind",), groups=("group",))
+    return merge_tables(tables, kinds=("kind",), groups=("group",))
 
 
 def hosts_of(recordings: Sequence[Recording]) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, flags_of, marked
-from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, get_flags, make_mask
+from bubbleviz.model.grouping import find_distinct, group_rows, sort_rows
 from bubbleviz.model.operations import BusyIntervals, Operations, RunningTimes
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
 from bubbleviz.native import functions as native
@@ -41,7 +41,7 @@ def classify_work(
     """
     by_name, kernels = match_any(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
-    communication[kernels] = flags_of(activities.name_id[kernels], by_name)
+    communication[kernels] = get_flags(activities.name_id[kernels], by_name)
     np.logical_not(communication[kernels], out=compute[kernels])
     work = replace(
         work,
@@ -64,7 +64,7 @@ def _find_receives(work: LinkedWork, named: Ranges, names: NameMeanings, kinds: 
     of_range = work.range[rows]
     inside = np.flatnonzero(of_range != NONE)
     name_id = named.name_id[of_range[inside]]
-    communicates = among(names.phase[name_id], COMMUNICATION)
+    communicates = mask_phases(names.phase[name_id], COMMUNICATION)
     receives[inside[communicates]] = names.receives[name_id[communicates]]
     return rows[receives]
 
@@ -103,7 +103,7 @@ def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...])
         phases: Phases of the operations.
     """
     # The last row stands for no operation (-1).
-    is_of_phase: Bools = np.append(among(operations.phase, phases), False)
+    is_of_phase: Bools = np.append(mask_phases(operations.phase, phases), False)
     return is_of_phase.take(owner)
 
 
@@ -155,9 +155,9 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
         work: All work of the ranks.
         ranks: The ranks.
     """
-    count, communicates = len(keys), among(keys.phase, COMMUNICATION)
-    of = np.flatnonzero(among(keys.phase, WORK))
-    iterations = groups_of(keys.rank[of], keys.iteration[of])
+    count, communicates = len(keys), mask_phases(keys.phase, COMMUNICATION)
+    of = np.flatnonzero(mask_phases(keys.phase, WORK))
+    iterations = group_rows(keys.rank[of], keys.iteration[of])
     group = np.full(count, NONE, np.int32)
     group[of] = iterations.of_row
     is_sorted = bool((work.start_ns[1:] >= work.start_ns[:-1]).all())
@@ -168,7 +168,7 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
     measured = native.measure_work(
         work=(owner, of_range, rank, *kinds, work.start_ns, work.end_ns),
         n_rows=len(work),
-        order=None if is_sorted else sorted_rows(work.start_ns),
+        order=None if is_sorted else sort_rows(work.start_ns),
         communicates=communicates,
         group=group,
         n_groups=len(iterations),
@@ -248,7 +248,7 @@ def _measure_communication(
         only_communicates: Mask of these operations, which keep no GPU busy.
     """
     count = len(keys)
-    may_only_communicate = (times.kernels == 0) & ~among(keys.phase, COMMUNICATION)
+    may_only_communicate = (times.kernels == 0) & ~mask_phases(keys.phase, COMMUNICATION)
     # Operation -1, no operation, is the last place.
     is_candidate = np.append(may_only_communicate, False)
     rows = np.flatnonzero(work.communication & is_candidate.take(work.operation))
@@ -256,7 +256,7 @@ def _measure_communication(
         return times, np.zeros(count, bool)
     owner = work.operation[rows]
     start_ns, end_ns = intervals.group_extents(owner, count, work.start_ns[rows], work.end_ns[rows])
-    only_communicates = marked(count, owner)
+    only_communicates = make_mask(count, owner)
     begins_span = work.start_ns[rows] == start_ns[owner]
     first = times.first.copy()
     # With several rows at the same start, the one with the smallest index is assigned last.
@@ -297,12 +297,12 @@ def measure_operations(
     if len(receives):
         # Few operations wait. Work of other operations fills no hole.
         owner = work.operation
-        filling = work.compute & marked(count + 1, receives.operation).take(owner)
+        filling = work.compute & make_mask(count + 1, receives.operation).take(owner)
         of_waiting = intervals.group_union(owner, count, work.start_ns, work.end_ns, filling)
         active = BusyIntervals(*of_waiting)
     computes = has_span & ~only_communicates
     busy = busy_intervals(times.start_ns, times.end_ns, computes, receives, active)
-    operations = keys.changed(
+    operations = keys.replace_columns(
         start_ns=np.where(has_span, times.start_ns, NONE),
         end_ns=np.where(has_span, times.end_ns, NONE),
         has_span=has_span.astype(np.int64),
@@ -351,7 +351,7 @@ def busy_times(
     operations: Operations, busy: BusyIntervals, phases: tuple[Phase, ...]
 ) -> intervals.Intervals:
     """Return when operations of these phases kept the GPU busy."""
-    rows = among(operations.phase, phases)[busy.operation]
+    rows = mask_phases(operations.phase, phases)[busy.operation]
     return intervals.union(busy.start_ns, busy.end_ns, rows)
 
 
@@ -376,8 +376,8 @@ def active_time(
         active: Times of each rank in each iteration.
         running: Times in and between iterations. All have rank 0; the line of time gives the rank.
     """
-    of = np.flatnonzero(among(operations.phase, WORK) & (operations.kernels > 0))
-    groups = groups_of(operations.rank[of], operations.iteration[of])
+    of = np.flatnonzero(mask_phases(operations.phase, WORK) & (operations.kernels > 0))
+    groups = group_rows(operations.rank[of], operations.iteration[of])
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
@@ -392,7 +392,7 @@ def active_time(
     # The work of an iteration is one section. The time between is cut where kernels start or end.
     worked = intervals.union(low_ns, high_ns)
     between = [intervals.difference(those, worked) for those in (running, communicating, alone)]
-    ends = distinct(low_ns, high_ns, *(end for pair in between for end in pair))
+    ends = find_distinct(low_ns, high_ns, *(end for pair in between for end in pair))
     start_ns, end_ns = ends[:-1], ends[1:]
     kernel_ns, running_ns = np.split(
         intervals.measure_within(running, np.append(low_ns, start_ns), np.append(high_ns, end_ns)),

@@ -19,8 +19,8 @@ import numpy as np
 from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.interpret.linking import NEVER, LinkedProfile
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import Ints, flags_of, stretch_of
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import Ints, get_flags, to_slice
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
@@ -133,15 +133,15 @@ def find_recorded_devices(
     is_communication = np.zeros(len(activities), bool)
     kernels = slice(activities.kernels)
     by_name = match_any(activities.names, kinds.communication)
-    is_communication[kernels] = flags_of(activities.name_id[kernels], by_name)
+    is_communication[kernels] = get_flags(activities.name_id[kernels], by_name)
     devices, processes = [], []
-    rows_of_rank = activities.rows_by_rank()
+    rows_of_rank = activities.make_rank_lookup()
     for rank, process in enumerate(activities.ranks[:, 0].tolist()):
         rows = rows_of_rank(rank)
         if len(rows) == 0:
             continue
         # The rows of a rank mostly follow each other, so they need not be copied.
-        chosen = stretch_of(rows)
+        chosen = to_slice(rows)
         first_ns = utc_ns + int(activities.start_ns[chosen].min())
         last_ns = utc_ns + int(activities.end_ns[chosen].max())
         waits = rows[is_communication[chosen]]
@@ -222,9 +222,9 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
 
     These are the main thread of each process, the named threads and the threads that made calls.
     """
-    main = [(process << 24) + model.pid_of(process) for process in processes]
+    main = [(process << 24) + model.get_pid(process) for process in processes]
     named = [thread.thread for thread in linked.profile.threads]
-    threads = distinct(np.array([*main, *named], np.int64), linked.work.threads)
+    threads = find_distinct(np.array([*main, *named], np.int64), linked.work.threads)
     since = np.array([-model.IMPOSSIBLE_NS], np.int64)
     until = np.array([until_ns], np.int64)
     return linked.profile.every_range.lasting(0, threads, since, until, None)
@@ -241,7 +241,7 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
         The time on the common clock in ns, or None if no device waited for a recording.
     """
     timed = _select_comparable(devices)
-    begins_ns = distinct(np.array([device.begin_ns for device in timed], np.int64)).tolist()
+    begins_ns = find_distinct(np.array([device.begin_ns for device in timed], np.int64)).tolist()
     awaited_ns = []
     for device in timed:
         # The last recording that began before the end of the wait.

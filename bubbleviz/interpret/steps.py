@@ -28,11 +28,11 @@ from bubbleviz.conventions.recognition import add_iteration_names
 from bubbleviz.conventions.toml_files import COMPILE_ERRORS, compile_pattern, describe_ambiguity
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
-from bubbleviz.model.nesting import disjoint_layers
+from bubbleviz.model.grouping import find_distinct, group_rows, list_rows_by_value
+from bubbleviz.model.nesting import split_into_layers
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, process_of
-from bubbleviz.model.texts import matches_whole
+from bubbleviz.model.texts import is_full_match
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.
 _COUNTED, _REPEATED = 0.5, 0.8
@@ -113,7 +113,7 @@ def steps_of(
     ranges = ranges.take(process_of(ranges.thread) == process)
     names = [bare_name(name) for name in ranges.names]
     if pattern is not None:
-        matching = np.array([matches_whole(pattern, name) for name in names], bool)
+        matching = np.array([is_full_match(pattern, name) for name in names], bool)
         return _steps(ranges.take(matching[ranges.name_id]), "as --step says")
     marks = parse_range_names(names, *add_iteration_names(()))
     marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)
@@ -138,9 +138,9 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     ranges = ranges.take(ranges.end_ns > ranges.start_ns)
     ranges = ranges.take(np.lexsort((-ranges.end_ns, ranges.start_ns)))
     # Steps may touch, and layers must not.
-    layers = disjoint_layers(ranges.start_ns, ranges.end_ns - 1)
+    layers = split_into_layers(ranges.start_ns, ranges.end_ns - 1)
     ranges = ranges.take(layers[0] if layers else slice(0))
-    used = distinct(ranges.name_id).tolist()
+    used = find_distinct(ranges.name_id).tolist()
     texts = Numbering[str]()
     of_name = np.full(len(ranges.names), NONE)
     of_name[used] = texts.numbers(bare_name(ranges.names[name]) for name in used)
@@ -193,7 +193,7 @@ def _families(
     shape = shape_of[ranges.name_id]
     alike = np.flatnonzero(shape >= 0)
     # As many turns as there are names of longer ranges, on each thread.
-    for _, own in rows_by_value(groups_of(ranges.thread[alike], shape[alike]).of_row):
+    for _, own in list_rows_by_value(group_rows(ranges.thread[alike], shape[alike]).of_row):
         rows = alike[own][np.argsort(ranges.start_ns[alike[own]], kind="stable")]
         start, end = ranges.start_ns[rows], ranges.end_ns[rows]
         rising = np.diff(numbers[ranges.name_id[rows]]) > 0

@@ -27,7 +27,7 @@ from bubbleviz.interpret.spans import (
 )
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, join_tables, scatter
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.operation_table import OperationTable
@@ -38,7 +38,7 @@ from bubbleviz.model.operations import (
     RankCoverage,
     RankIntervals,
 )
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.sources.operations.table import number_of_iteration
@@ -67,7 +67,7 @@ def recording_of(table: OperationTable) -> Recordings:
         NothingToAnalyseError: it holds no forward or backward.
         ProfileError: It holds two runs of the same ranks and iterations.
     """
-    if not among(table.operations.phase, COUNTED).any():
+    if not mask_phases(table.operations.phase, COUNTED).any():
         labels = ", ".join(phase.label for phase in COUNTED)
         raise NothingToAnalyseError(
             f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "
@@ -75,18 +75,20 @@ def recording_of(table: OperationTable) -> Recordings:
         )
     told = table.operations
     # The rows in order of (rank, host start).
-    order = grouping.sorted_rows(told.rank, told.host_start_ns, told.start_ns)
+    order = grouping.sort_rows(told.rank, told.host_start_ns, told.start_ns)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
     operations, hints, unnumbered = _keyed(table, order, numbers)
     is_named = np.full(len(operations), "iteration" in table.told)
     refuse_merged_runs(table.source.path, operations, is_named)
-    waits = table.waits.changed(operation=grouping.places_in(order)[table.waits.operation])
+    waits = table.waits.replace_columns(
+        operation=grouping.invert_permutation(order)[table.waits.operation]
+    )
     spanned = operations.has_span == 1
     busy = busy_intervals(
-        operations.start_ns, operations.end_ns, spanned, waits, BusyIntervals.none()
+        operations.start_ns, operations.end_ns, spanned, waits, BusyIntervals.make_empty()
     )
     busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
-    operations = operations.changed(busy_ns=busy_ns).compacted()
+    operations = operations.replace_columns(busy_ns=busy_ns).compact()
     rank, count = told.rank, len(table.places)
     unattributed = _of_ranks(table.unattributed, rank, count)
     exposed = _of_ranks(table.exposed, rank, count)
@@ -114,13 +116,13 @@ def recording_of(table: OperationTable) -> Recordings:
     return Recordings.of(
         recording,
         operations=operations,
-        hints=hints.compacted(),
+        hints=hints.compact(),
         busy=busy,
         unattributed=unattributed,
         overheads=_of_ranks(table.overheads, rank, count),
-        unrecorded=RankIntervals.none(),
+        unrecorded=RankIntervals.make_empty(),
         pauses=_of_ranks(table.pauses, rank, count),
-        hosts=HostActivities.none(),
+        hosts=HostActivities.make_empty(),
         collectives=_collectives(table, order, operations),
         **times,
     )
@@ -169,7 +171,7 @@ def _keyed(
         chunk = _chunks(rank, stage)
     none = np.full(len(order), NONE, np.int64)
     phase = fused_backward(operations.phase, (rank, chunk, none, operations.microbatch))
-    operations = operations.changed(phase=phase, chunk=chunk)
+    operations = operations.replace_columns(phase=phase, chunk=chunk)
     parts = chunk, operations.sequence, operations.microbatch
     second = operations.second_microbatch, operations.second_chunk
     is_spanned = operations.has_span == 1
@@ -185,16 +187,16 @@ def _keyed(
         if told
         else iterations.number_iterations(timing, constant)
     )
-    counted = among(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    counted = mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
     unnumbered = counted & (operations.microbatch < 0)
     if not told:
-        unnumbered |= constant & among(phase, WORK)
+        unnumbered |= constant & mask_phases(phase, WORK)
     by_order = iterations.occurrences((rank, iteration, phase, chunk, operations.sequence))
     microbatch = np.where(unnumbered, by_order, operations.microbatch)
     key = rank, iteration, phase, chunk, operations.sequence, microbatch
     again = iterations.occurrences((*key, *second))
     mark = np.append(numbers, NONE)[operations.iteration] if table.paired else none
-    operations = operations.changed(
+    operations = operations.replace_columns(
         iteration=iteration,
         microbatch=microbatch,
         occurrence=np.where(operations.occurrence >= 0, operations.occurrence, again),
@@ -210,8 +212,8 @@ def _counted_iterations(rank: Ints, name: Ints) -> Ints:
         name: of its iteration; -1 none.
     """
     known = np.flatnonzero(name != NONE)
-    place = grouping.groups_of(rank[known], name[known]).as_they_come().of_row
-    return scattered(len(rank), known, _since_first(rank[known], place))
+    place = grouping.group_rows(rank[known], name[known]).order_by_appearance().of_row
+    return scatter(len(rank), known, _since_first(rank[known], place))
 
 
 def _virtual_stages(table: OperationTable, operations: Operations, told: Ints) -> Ints:
@@ -233,7 +235,7 @@ def _chunks(rank: Ints, stage: Ints) -> Ints:
     What has no stage, as optimizer steps mostly, adds no chunk.
     """
     known = np.flatnonzero(stage != NONE)
-    held = grouping.groups_of(rank[known], stage[known])
+    held = grouping.group_rows(rank[known], stage[known])
     chunk = np.zeros(len(rank), np.int64)
     chunk[known] = _since_first(rank[known], held.of_row)
     return chunk
@@ -278,7 +280,7 @@ def _times(
     """
     count, own, spanned = len(table.places), len(busy), operations.has_span == 1
     working = RankIntervals(operations.rank[busy.operation], busy.start_ns, busy.end_ns)
-    times = joined([working, unattributed, exposed])
+    times = join_tables([working, unattributed, exposed])
     rank = times.rank
     of_spans = (column[spanned] for column in (operations.start_ns, operations.end_ns))
     spans = (operations.rank[spanned], *of_spans)
@@ -288,7 +290,7 @@ def _times(
     owner = np.full(len(rank), NONE, np.int64)
     owner[:own] = busy.operation
     phase = np.append(operations.phase, NONE)[owner]
-    communication, collective = among(phase, COMMUNICATION), phase == Phase.COLLECTIVE
+    communication, collective = mask_phases(phase, COMMUNICATION), phase == Phase.COLLECTIVE
     communication[told] = collective[told] = True
     work = LinkedWork.without_launches(
         start_ns=start_ns,
@@ -298,7 +300,7 @@ def _times(
         compute=~communication,
         communication=communication,
     )
-    on_line = operations.changed(
+    on_line = operations.replace_columns(
         start_ns=np.where(spanned, line.place(operations.rank, operations.start_ns), NONE),
         end_ns=np.where(spanned, line.place(operations.rank, operations.end_ns), NONE),
         kernels=operations.has_span.copy(),
@@ -357,7 +359,7 @@ def _collectives(table: OperationTable, order: Ints, operations: Operations) -> 
         kinds=(*kinds, ""),
         groups=tuple(Group(name=name, sole=True) for name in groups),
     )
-    return collectives.take(grouping.sorted_rows(own.rank, own.start_ns))
+    return collectives.take(grouping.sort_rows(own.rank, own.start_ns))
 
 
 def _told_collectives(
@@ -365,13 +367,13 @@ def _told_collectives(
 ) -> CollectiveIntervals:
     """Return the collectives that cells hold, with the meetings that they tell."""
     told = table.collectives
-    row = grouping.places_in(order)[told.row]
+    row = grouping.invert_permutation(order)[told.row]
     rank = operations.rank[row]
     # Iterations go by the names that operations have.
     number = {name: code for code, name in enumerate(table.iterations)}
     code = np.array([*(number.get(name, NONE) for name in told.iterations), NONE], np.int64)
     keys = table.operations.rank[order], table.operations.iteration[order]
-    iteration = grouping.looked_up(keys, operations.iteration, (rank, code[told.iteration]))
+    iteration = grouping.lookup_values(keys, operations.iteration, (rank, code[told.iteration]))
     sizes = np.zeros(len(told.groups) + 1, np.int64)
     sizes[told.group] = told.size
     collectives = CollectiveIntervals(
@@ -392,7 +394,7 @@ def _told_collectives(
             for name, size in zip(told.groups, sizes.tolist(), strict=False)
         ),
     )
-    return collectives.take(grouping.sorted_rows(collectives.rank, collectives.start_ns))
+    return collectives.take(grouping.sort_rows(collectives.rank, collectives.start_ns))
 
 
 def _kind(text: str) -> str:
@@ -459,7 +461,7 @@ def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: 
         first: whether it is the first, which has the limitations of all.
     """
     (recording,) = read.recordings
-    place = scattered(len(recording.ranks), ranks, np.arange(len(ranks)))
+    place = scatter(len(recording.ranks), ranks, np.arange(len(ranks)))
 
     def of_ranks(name: str) -> Any:
         """Return the rows of these ranks, which have other numbers now."""
@@ -468,7 +470,7 @@ def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: 
         return replace(some, rank=place[some.rank])
 
     rows = np.flatnonzero(place[read.operations.rank] != NONE)
-    row = scattered(len(read.operations), rows, np.arange(len(rows)))
+    row = scatter(len(read.operations), rows, np.arange(len(rows)))
     own, collectives = of_ranks("operations"), of_ranks("collectives")
     busy = read.busy.take(row[read.busy.operation] != NONE)
     source, told = recording.source, recording.coverage.ranks
@@ -487,6 +489,8 @@ def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: 
         hints=read.hints.take(rows),
         busy=replace(busy, operation=row[busy.operation]),
         hosts=read.hosts,
-        collectives=collectives.changed(operation=np.append(row, NONE)[collectives.operation]),
+        collectives=collectives.replace_columns(
+            operation=np.append(row, NONE)[collectives.operation]
+        ),
         **{name: of_ranks(name) for name in of_rank},
     )

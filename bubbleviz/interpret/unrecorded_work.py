@@ -24,8 +24,8 @@ from bubbleviz.interpret.damaged_work import (
 from bubbleviz.interpret.launches import Launches
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
-from bubbleviz.model.grouping import begins, distinct, rows_by_value, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, join_tables
+from bubbleviz.model.grouping import find_distinct, list_rows_by_value, mask_run_starts, sort_rows
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
@@ -67,7 +67,7 @@ class LostGraphs:
     @property
     def lost(self) -> model.Calls:
         """Launches with unrecorded kernels: no kernel was recorded, or only some."""
-        return joined([self.calls, self.partial])
+        return join_tables([self.calls, self.partial])
 
     def limitations(self, source: model.Source, unknown: RankIntervals) -> Iterator[Limitation]:
         """Yield the limitation that counts the launches without work, if there are any.
@@ -165,18 +165,18 @@ def _find_recorded_processes(
         launches: Launches of all activities.
         activities: Kernels, then copies.
     """
-    with_work = distinct(process[has_work])
+    with_work = find_distinct(process[has_work])
     processes = [with_work]
     is_linked = launches.call[: activities.kernels] != NONE
     # There are few processes without a recorded graph.
-    for number, graph_launches in rows_by_value(process[~np.isin(process, with_work)]):
+    for number, graph_launches in list_rows_by_value(process[~np.isin(process, with_work)]):
         is_of_process = activities.ranks[:, 0] == number
         kernels = np.flatnonzero(is_of_process[activities.rank[: activities.kernels]])
         n_linked = int(is_linked[kernels].sum())
         n_unlinked = len(kernels) - n_linked
         if n_linked and n_unlinked < len(graph_launches):
             processes.append(np.array([number], np.int64))
-    return distinct(*processes)
+    return find_distinct(*processes)
 
 
 def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:
@@ -193,9 +193,9 @@ def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Call
         outermost: The calls that are inside no other call of their thread, by row.
         has_work: Mask of these calls: the call or a call inside it has work.
     """
-    order = sorted_rows(calls.thread, calls.start_ns, -calls.end_ns)
+    order = sort_rows(calls.thread, calls.start_ns, -calls.end_ns)
     calls = calls.take(order)
-    is_outermost = begins(calls.thread)
+    is_outermost = mask_run_starts(calls.thread)
     is_outermost[1:] |= calls.start_ns[1:] >= calls.end_ns[:-1]
     launch = np.cumsum(is_outermost) - 1
     is_worked = np.bincount(launch, has_work[order]) > 0
@@ -232,14 +232,14 @@ def find_unknown_times(
     kernels = np.flatnonzero(is_linked)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
     # There are few threads with unrecorded work, and few devices.
-    for thread, rows in rows_by_value(lost.thread):
+    for thread, rows in list_rows_by_value(lost.thread):
         is_near = thread_of_kernel == thread
         if not is_near.any():
             # The device of its work is unknown.
             process = model.process_of(lost.thread[rows[:1]])
             is_near = model.process_of(thread_of_kernel) == process
         near = kernels[is_near]
-        for rank, of_rank in rows_by_value(activities.rank[near]):
+        for rank, of_rank in list_rows_by_value(activities.rank[near]):
             start_ns, end_ns = _find_open_times(
                 lost.start_ns[rows], launches.start_ns, activities, near[of_rank]
             )
@@ -274,7 +274,7 @@ def locate_untimed(
 
 def join_intervals(tables: Sequence[RankIntervals], n_ranks: int) -> RankIntervals:
     """Return the union of intervals that may overlap, sorted by (rank, start)."""
-    joint = joined(tables)
+    joint = join_tables(tables)
     times = joint.start_ns, joint.end_ns
     return RankIntervals(*intervals.group_union(joint.rank, n_ranks, *times))
 
@@ -374,7 +374,7 @@ def find_times_before_first_work(
     first = first[is_early & (waited_ns > _MIN_WAIT_NS)]
     usual_ns = {
         rank: _measure_longest_gap(activities, rank, is_queued, launched_ns)
-        for rank in distinct(activities.rank[first]).tolist()
+        for rank in find_distinct(activities.rank[first]).tolist()
     }
     ranks, starts, ends = [], [], []
     # The first work of few streams waited.
@@ -407,7 +407,7 @@ def _has_host_function(calls: model.CallLog, row: int) -> bool:
     """
     launch = calls.at(np.array([row], np.int64))
     rows = (calls.containing(name) for name in _HOST_FUNCTIONS)
-    functions = calls.at(distinct(*rows))
+    functions = calls.at(find_distinct(*rows))
     is_before = functions.start_ns < launch.start_ns[0]
     return bool((is_before & (functions.thread == launch.thread[0])).any())
 
@@ -453,7 +453,7 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
     begin_ns = max(due_ns, span_start_ns)
     if begin_ns >= start_ns:
         return False
-    busy = intervals.within(intervals.union(starts_ns, ends_ns), begin_ns, start_ns)
+    busy = intervals.clip_intervals(intervals.union(starts_ns, ends_ns), begin_ns, start_ns)
     idle_ns = start_ns - begin_ns - intervals.measure(busy)
     longest_ns = (np.append(busy[0], start_ns) - np.append(begin_ns, busy[1])).max()
     if longest_ns <= _USUAL * usual_ns:
@@ -486,6 +486,6 @@ def describe_work_before_capture(path: str, times: RankIntervals) -> tuple[Limit
     )
     what = "devices that ran work from before the capture"
     kind = LimitationKind.WORK_BEFORE_CAPTURE
-    n_devices = len(distinct(times.rank))
+    n_devices = len(find_distinct(times.rank))
     unknown_ns = times.start_ns, times.end_ns
     return (Limitation(what, reason, n_devices, kind, unknown_ns=unknown_ns),)

@@ -14,16 +14,16 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 import numpy as np
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import in_python
+from bubbleviz.model.texts import name_python_arguments
 
 #: What stands for a type: numpy's numbers are none of Python's.
-_TAKEN: Mapping[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
+_ACCEPTED_TYPES: Mapping[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
 _SIZES = re.compile(r"[a-z]+=\d{1,6}(?:,[a-z]+=\d{1,6}){0,4}")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def public(function: Callable[_P, _T]) -> Callable[_P, _T]:
+def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return a function that refuses arguments of other types, and tells of arguments by name.
 
     Raises:
@@ -32,14 +32,14 @@ def public(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @wraps(function)
     def called(*given: _P.args, **named: _P.kwargs) -> _T:
-        refuse_strange(function, signature(function).bind(*given, **named).arguments)
-        with in_python():
+        refuse_wrong_types(function, signature(function).bind(*given, **named).arguments)
+        with name_python_arguments():
             return function(*given, **named)
 
     return called
 
 
-def refuse_strange(taker: Callable[..., object], given: Mapping[str, object]) -> None:
+def refuse_wrong_types(taker: Callable[..., object], given: Mapping[str, object]) -> None:
     """Refuse arguments of other types than a function, or a class, names.
 
     Raises:
@@ -49,7 +49,7 @@ def refuse_strange(taker: Callable[..., object], given: Mapping[str, object]) ->
     for name, value in given.items():
         kind = parameters[name].kind
         values: Any = value if kind is parameters[name].VAR_POSITIONAL else (value,)
-        if kind is parameters[name].VAR_KEYWORD or all(_fits(v, hints[name]) for v in values):
+        if kind is parameters[name].VAR_KEYWORD or all(_has_type(v, hints[name]) for v in values):
             continue
         known = f"see help(bubbleviz.{taker.__name__})"
         # What the command line takes as a text is a value of a class here.
@@ -65,22 +65,22 @@ def refuse_strange(taker: Callable[..., object], given: Mapping[str, object]) ->
         )
 
 
-def _fits(value: object, hint: Any) -> bool:
+def _has_type(value: object, hint: Any) -> bool:
     """Tell whether a value is of a type; items of iterators pass but once, so they are not seen."""
     origin, of = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
-        return any(_fits(value, each) for each in of)
+        return any(_has_type(value, each) for each in of)
     if origin is Sequence or (origin is tuple and of[1:] == (...,)):
         # An array of no dimension is none of values.
         one = isinstance(value, str) or getattr(value, "ndim", 1) == 0
         if one or not isinstance(value, Iterable):
             return False
-        return isinstance(value, Iterator) or all(_fits(each, of[0]) for each in value)
+        return isinstance(value, Iterator) or all(_has_type(each, of[0]) for each in value)
     kind = origin or hint
     # A protocol is known by its methods.
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     # 0 and 1 are truths.
-    return isinstance(value, _TAKEN.get(kind, kind)) or (
+    return isinstance(value, _ACCEPTED_TYPES.get(kind, kind)) or (
         kind is bool and isinstance(value, Integral) and value in (0, 1)
     )

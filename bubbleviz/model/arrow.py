@@ -18,7 +18,7 @@ from arro3.core import Array, ChunkedArray, DataType, Table
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.numbering import CodedTexts
-from bubbleviz.model.texts import listed
+from bubbleviz.model.texts import list_first
 
 if TYPE_CHECKING:  # the analysis of most runs shows no table this way
     from arro3.core import Array, Table
@@ -48,25 +48,25 @@ class ArrowTable(ABC):
             requested_schema: capsule of the schema that is wished for; a wish that cannot be
                 fulfilled is passed over.
         """
-        return table_of(self.arrow_columns()).__arrow_c_stream__(requested_schema)
+        return build_table(self.arrow_columns()).__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rows as named tuples, which pandas makes a frame of; None for what is null."""
         columns = self.arrow_columns()
-        row = row_type("Row", (*columns,))
+        row = make_row_type("Row", (*columns,))
         yield from map(row._make, zip(*(c.to_pylist() for c in columns.values()), strict=True))
 
 
 @cache
-def row_type(name: str, columns: tuple[str, ...]) -> Any:
+def make_row_type(name: str, columns: tuple[str, ...]) -> Any:
     """Return the type of named tuples with these columns, which can be pickled."""
     row = namedtuple(name, columns)  # type: ignore[misc]  # its names are those of the table
-    reduced = {"__reduce__": lambda own: (_row, (name, columns, tuple(own)))}
+    reduced = {"__reduce__": lambda own: (_make_row, (name, columns, tuple(own)))}
     return type(name, (row,), {"__slots__": (), **reduced})
 
 
-def _row(name: str, columns: tuple[str, ...], values: tuple[object, ...]) -> object:
-    return row_type(name, columns)._make(values)
+def _make_row(name: str, columns: tuple[str, ...], values: tuple[object, ...]) -> object:
+    return make_row_type(name, columns)._make(values)
 
 
 ValueT = TypeVar("ValueT")
@@ -111,29 +111,29 @@ class Records(ArrowTable, Generic[ValueT]):
         return hash(self._values)
 
     def __repr__(self) -> str:
-        return f"Records({len(self):,} rows: {listed(self.arrow_columns(), 12)})"
+        return f"Records({len(self):,} rows: {list_first(self.arrow_columns(), 12)})"
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the columns by name."""
         return self._columns(self._values)
 
 
-def records(given: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
+def make_records(given: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
     """Return values as a table whose columns are attributes of them.
 
     Args:
         given: the values.
         kinds: names of the attributes in the order of the columns, with their types.
     """
-    return Records(given, partial(attributes, kinds))
+    return Records(given, partial(collect_attributes, kinds))
 
 
-def attributes(kinds: Mapping[str, Kind], given: Sequence[object]) -> dict[str, Column]:
-    """Return attributes of values as columns by name; the arguments are those of ``records``."""
-    return {n: values([getattr(each, n) for each in given], kind) for n, kind in kinds.items()}
+def collect_attributes(kinds: Mapping[str, Kind], given: Sequence[object]) -> dict[str, Column]:
+    """Return attributes of values as columns by name; see ``make_records``."""
+    return {n: make_column([getattr(each, n) for each in given], kind) for n, kind in kinds.items()}
 
 
-def table_of(columns: Mapping[str, Column]) -> Columns:
+def build_table(columns: Mapping[str, Column]) -> Columns:
     """Return columns as a table that Arrow's libraries take."""
     return Table.from_pydict(dict(columns))
 
@@ -143,19 +143,19 @@ _INSTANTS = frozenset(("start_ns", "end_ns", "host_start_ns", "host_end_ns"))
 NO_INSTANT = -(1 << 63)
 
 
-def known_in(name: str, column: Ints) -> Bools:
+def mask_known(name: str, column: Ints) -> Bools:
     """Tell which numbers of a column are known: in most columns those that are not -1."""
     return np.asarray(column != (NO_INSTANT if name in _INSTANTS else NONE))
 
 
-def column_of(name: str, column: Ints | CodedTexts) -> Column:
-    """Return a column of whole numbers (see :func:`known_in`) or of texts for Arrow.
+def convert_column(name: str, column: Ints | CodedTexts) -> Column:
+    """Return a column of whole numbers (see :func:`mask_known`) or of texts for Arrow.
 
     Numbers are not copied where all are known.
     """
     if isinstance(column, CodedTexts):
-        return coded(column.code, column.texts)
-    array, known = Array.from_numpy(np.ascontiguousarray(column)), known_in(name, column)
+        return encode_dictionary(column.code, column.texts)
+    array, known = Array.from_numpy(np.ascontiguousarray(column)), mask_known(name, column)
     if known.all():
         return array
     # A null behind the last row is what all rows that are not known take.
@@ -163,7 +163,7 @@ def column_of(name: str, column: Ints | CodedTexts) -> Column:
     return with_null.take(Array.from_numpy(np.where(known, np.arange(len(column)), len(column))))
 
 
-def coded(codes: Ints, labels: Sequence[str]) -> Column:
+def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
     """Return the texts that codes stand for as a dictionary-encoded column, -1 as null.
 
     The dictionary holds the texts that occur, in the order of their codes.
@@ -182,7 +182,7 @@ def coded(codes: Ints, labels: Sequence[str]) -> Column:
     return dictionary.take(Array.from_numpy(place[codes]))
 
 
-def values(given: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
+def make_column(given: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
     """Return a few values as an Arrow column, None as null."""
     types = {
         "int64": DataType.int64,

@@ -16,7 +16,7 @@ _UNBOUNDED_NS, _UNBOUNDED_LENGTHS = 1_000_000_000, 10
 _SAMPLE = 1 << 16
 
 
-def outside_capture(
+def mask_outside_capture(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> Bools | None:
     """Return which events lie far outside the capture; None for none.
@@ -35,16 +35,16 @@ def outside_capture(
         end_ns: of events.
         capture_ns: start of the first call and end of the last; None unknown.
     """
-    bounds_ns = capture_bounds(start_ns, end_ns, capture_ns)
-    return None if bounds_ns is None else beyond(start_ns, end_ns, bounds_ns)
+    bounds_ns = find_capture_bounds(start_ns, end_ns, capture_ns)
+    return None if bounds_ns is None else mask_outside(start_ns, end_ns, bounds_ns)
 
 
-def capture_bounds(
+def find_capture_bounds(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
     """Return between which times events belong to a capture; None where all of these do.
 
-    Args: as of :func:`outside_capture`.
+    Args: as of :func:`mask_outside_capture`.
     """
     count = len(start_ns)
     if count == 0:
@@ -63,19 +63,19 @@ def capture_bounds(
         return None
     if extent_ns[1] - extent_ns[0] <= least_ns:
         return None
-    middle_ns = _middle(start_ns, end_ns)
+    middle_ns = _find_middle(start_ns, end_ns)
     if middle_ns is not None:
         first_ns, last_ns = capture_ns or middle_ns
         capture_ns = min(first_ns, middle_ns[0]), max(last_ns, middle_ns[1])
     return None if capture_ns is None else beyond_extent(capture_ns)
 
 
-def beyond(start_ns: Ints, end_ns: Ints, bounds_ns: tuple[int, int]) -> Bools:
+def mask_outside(start_ns: Ints, end_ns: Ints, bounds_ns: tuple[int, int]) -> Bools:
     """Tell which events start before the first of two times or end after the last."""
     return np.asarray((start_ns < bounds_ns[0]) | (end_ns > bounds_ns[1]), bool)
 
 
-def _middle(start_ns: Ints, end_ns: Ints) -> tuple[int, int] | None:
+def _find_middle(start_ns: Ints, end_ns: Ints) -> tuple[int, int] | None:
     """Return when most events begin and end; None of too few to tell."""
     sample = slice(None, None, max(len(start_ns) // _SAMPLE, 1))
     start_ns, end_ns = np.sort(start_ns[sample]), np.sort(end_ns[sample])

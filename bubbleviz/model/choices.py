@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.paper_lengths import millimetres
-from bubbleviz.model.texts import suggestion
+from bubbleviz.model.paper_lengths import parse_millimetres
+from bubbleviz.model.texts import suggest_word
 
 #: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.
 ALIGNMENTS = ("causal", "utc", "none")
@@ -28,7 +28,7 @@ BACKWARDS = ("split", "fused")
 SHORTEST_US = 3.0
 
 
-def style_settings(text: str | None) -> tuple[str, dict[str, str]]:
+def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
     """Return the style that ``paper,font=Times,legend=no`` names, and what is set otherwise.
 
     Raises:
@@ -37,15 +37,15 @@ def style_settings(text: str | None) -> tuple[str, dict[str, str]]:
     words = (text or "").split(",")
     settings = dict(word.split("=", 1) for word in words if "=" in word)
     (name, *more) = [word for word in words if "=" not in word and word] or [STYLES[0]]
-    one_of(name, STYLES, "--style")
+    check_choice(name, STYLES, "--style")
     for key, value in settings.items():
-        one_of(key, tuple(STYLE_KEYS), "--style")
+        check_choice(key, tuple(STYLE_KEYS), "--style")
         if key in {"legend", "labels"}:
-            one_of(value, ("yes", "no"), f"--style {key}=")
+            check_choice(value, ("yes", "no"), f"--style {key}=")
         elif not value or (key == "row" and not (value.isdecimal() and 2 <= int(value) <= 500)):
             raise UsageError(f"--style {key}={value[:60]}: not of the form {STYLE_KEYS[key]}")
     if "height" in settings:
-        millimetres(settings["height"], "--style height", 1.0)
+        parse_millimetres(settings["height"], "--style height", 1.0)
         if "row" in settings:
             raise UsageError("--style: row and height both set how high rows are; give one")
     if more:
@@ -53,7 +53,7 @@ def style_settings(text: str | None) -> tuple[str, dict[str, str]]:
     return name, settings
 
 
-def one_of(value: str | None, choices: tuple[str, ...], option: str) -> None:
+def check_choice(value: str | None, choices: tuple[str, ...], option: str) -> None:
     """Check the value of an option; None is none given.
 
     Raises:
@@ -61,5 +61,6 @@ def one_of(value: str | None, choices: tuple[str, ...], option: str) -> None:
     """
     if value is not None and value not in choices:
         raise UsageError(
-            f"{option} {value[:60]!r}: not one of {', '.join(choices)}{suggestion(value, choices)}"
+            f"{option} {value[:60]!r}: not one of {', '.join(choices)}"
+            f"{suggest_word(value, choices)}"
         )

@@ -43,13 +43,13 @@ class Group:
     def label(self) -> str:
         """The group for people: name, description and ranks."""
         step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
-        ranks = f"[{stretches(self.ranks)}]" if self.ranks else self.ranks_text
+        ranks = f"[{format_number_ranges(self.ranks)}]" if self.ranks else self.ranks_text
         if step > 1 and self.ranks == tuple(range(self.ranks[0], self.ranks[-1] + 1, step)):
             ranks = f"[{self.ranks[0]}-{self.ranks[-1]} by {step}]"
         return " ".join(part for part in (self.name, self.description, ranks) if part)
 
 
-def stretches(numbers: Sequence[int]) -> str:
+def format_number_ranges(numbers: Sequence[int]) -> str:
     """Return numbers as ``0-3,5``, in their order."""
     texts = []
     for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):

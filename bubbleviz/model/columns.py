@@ -56,14 +56,14 @@ class Table:
         return _column_names(cls)
 
     @classmethod
-    def none(cls: type[TableT]) -> TableT:
+    def make_empty(cls: type[TableT]) -> TableT:
         """Return an empty table with int64 columns and empty shared fields."""
         columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
         return cls(**{name: columns.get(name, ()) for name in _field_names(cls)})
 
-    def changed(self: TableT, **columns: npt.NDArray[Any]) -> TableT:
+    def replace_columns(self: TableT, **columns: npt.NDArray[Any]) -> TableT:
         """Return the table with the given columns replaced."""
-        return type(self)(**{**_values_of(self), **columns})
+        return type(self)(**{**_get_fields(self), **columns})
 
     def __len__(self) -> int:
         return len(getattr(self, self.column_names()[0]))
@@ -78,19 +78,19 @@ class Table:
             rows = slice(0, len(self)) if rows.all() else np.flatnonzero(rows)
         if isinstance(rows, slice) and rows == slice(0, len(self)):
             return self
-        return self.changed(
-            **{name: _taken(getattr(self, name), rows) for name in self.column_names()}
+        return self.replace_columns(
+            **{name: _take_rows(getattr(self, name), rows) for name in self.column_names()}
         )
 
-    def compacted(self: TableT) -> TableT:
+    def compact(self: TableT) -> TableT:
         """Return the same rows, with columns of a single value stored without memory per row."""
-        return self.changed(
-            **{name: compacted(getattr(self, name)) for name in self.column_names()}
+        return self.replace_columns(
+            **{name: compact(getattr(self, name)) for name in self.column_names()}
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the pickled state. A constant column is replaced by its value and length."""
-        state = _values_of(self)
+        state = _get_fields(self)
         for name in self.column_names():
             if is_constant(state[name]):
                 state[name] = state[name][0], len(state[name])
@@ -105,39 +105,39 @@ class Table:
                 vars(self)[name] = np.broadcast_to(*state[name])
 
 
-def _values_of(table: Table) -> dict[str, Any]:
+def _get_fields(table: Table) -> dict[str, Any]:
     """Return the declared fields of a table by name, without its cached properties."""
     values = vars(table)
     return {name: values[name] for name in _field_names(type(table))}
 
 
-def constant(value: int, count: int) -> Ints:
+def make_constant(value: int, count: int) -> Ints:
     """Return a read-only column of equal values that takes no memory per row."""
     return np.broadcast_to(np.int64(value), count)
 
 
-def scattered(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> Ints:
+def scatter(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> Ints:
     """Return a column with the given values in the given rows, and -1 in all other rows."""
     column = np.full(count, NONE, np.int64)
     column[rows] = values
     return column
 
 
-def stretch_of(rows: Codes) -> Codes | slice:
+def to_slice(rows: Codes) -> Codes | slice:
     """Return ascending rows, as a slice if they are consecutive, because a slice copies nothing."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
 
 
-def marked(count: int | tuple[int, ...], rows: Any) -> Bools:
+def make_mask(count: int | tuple[int, ...], rows: Any) -> Bools:
     """Return a mask of the given length that is True in the given rows."""
     column = np.zeros(count, bool)
     column[rows] = True
     return column
 
 
-def flags_of(codes: Codes, flags: Bools) -> Bools:
+def get_flags(codes: Codes, flags: Bools) -> Bools:
     """Return the flag of each code, or False for code -1 (none).
 
     If few flags are set, the codes are compared with each of them. Indexing with narrow codes would
@@ -152,7 +152,7 @@ def flags_of(codes: Codes, flags: Bools) -> Bools:
     return column
 
 
-def compacted(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
+def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
     """Return the column, stored without memory per row if all of its values are equal."""
     if len(column) < _FEW or is_constant(column) or column[-1] != column[0]:
         return column
@@ -164,7 +164,7 @@ def is_constant(column: npt.NDArray[Any]) -> bool:
     return column.strides == (0,) and len(column) > 0
 
 
-def _taken(
+def _take_rows(
     column: npt.NDArray[ScalarT], rows: Ints | Codes | Bools | slice
 ) -> npt.NDArray[ScalarT]:
     """Return rows of a column; a constant column stays constant."""
@@ -189,18 +189,18 @@ _column_names: Callable[[Any], tuple[str, ...]] = cache(_list_columns)
 _field_names: Callable[[Any], tuple[str, ...]] = cache(_list_fields)
 
 
-def widened(column: Codes, most: int) -> Codes:
+def widen(column: Codes, most: int) -> Codes:
     """Return the column, or a wider copy if its type cannot hold identifiers up to ``most``."""
     need = np.min_scalar_type(-1 - most)
     return column if np.can_cast(need, column.dtype) else column.astype(need)
 
 
-def narrowed(column: Codes, most: int) -> Codes:
+def narrow(column: Codes, most: int) -> Codes:
     """Return identifiers in the smallest integer type that can hold -1 and ``most``."""
     return column.astype(np.min_scalar_type(-1 - most), copy=False)
 
 
-def joined(tables: Sequence[TableT]) -> TableT:
+def join_tables(tables: Sequence[TableT]) -> TableT:
     """Return the rows of several tables as one table.
 
     Args:
@@ -209,15 +209,15 @@ def joined(tables: Sequence[TableT]) -> TableT:
     first = tables[0]
     if len(tables) == 1:
         return first
-    return first.changed(
+    return first.replace_columns(
         **{
-            name: _joined_column([getattr(table, name) for table in tables])
+            name: _join_columns([getattr(table, name) for table in tables])
             for name in first.column_names()
         }
     )
 
 
-def _joined_column(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:
+def _join_columns(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:
     """Concatenate columns; columns that all repeat the same value stay constant."""
     filled = [column for column in columns if len(column)]
     if filled and all(is_constant(column) and column[0] == filled[0][0] for column in filled):

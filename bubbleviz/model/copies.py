@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_constant
 
 
 class Direction(IntEnum):
@@ -68,7 +68,7 @@ class Copies(Table):
             activity: Rows of the activities, ascending.
         """
         unknown = np.zeros(len(activity), np.int64)
-        return Copies(activity, constant(NONE, len(activity)), unknown, unknown, unknown)
+        return Copies(activity, make_constant(NONE, len(activity)), unknown, unknown, unknown)
 
     def restrict_to(self, is_kept: Bools) -> Copies:
         """Return the copies that remain if some activities are left out, with their new rows.
@@ -78,7 +78,7 @@ class Copies(Table):
         """
         rows = np.cumsum(is_kept) - 1
         kept = self.take(is_kept[self.activity])
-        return kept.changed(activity=rows[kept.activity])
+        return kept.replace_columns(activity=rows[kept.activity])
 
     def reorder(self, rows: Ints) -> Copies:
         """Return the copies for activities in another order.
@@ -87,6 +87,6 @@ class Copies(Table):
             rows: New row of each activity, or -1 if it is left out.
         """
         activity = rows[self.activity]
-        moved = self.changed(activity=activity)
+        moved = self.replace_columns(activity=activity)
         order = np.argsort(activity, kind="stable")
         return moved.take(order[activity[order] != NONE])

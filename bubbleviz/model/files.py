@@ -11,7 +11,7 @@ import select
 import stat
 
 from bubbleviz.errors import InputError
-from bubbleviz.model.pointers import pointer_words
+from bubbleviz.model.pointers import describe_pointer
 
 #: Seconds that a named pipe has until something is written into it.
 _PATIENCE_S = 10
@@ -41,11 +41,13 @@ def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: boo
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as {kind} ({_reason(error)}); {hint}") from error
+        raise InputError(
+            f"{path}: cannot be read as {kind} ({_describe_error(error)}); {hint}"
+        ) from error
     if len(content) > most_bytes:
         size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
         raise InputError(f"{path}: larger than {size}, so it is not {kind}; {hint}")
-    words = pointer_words(content)
+    words = describe_pointer(content)
     if words is not None:
         raise InputError(f"{path}: {words}")
     return content
@@ -78,7 +80,7 @@ def _read(descriptor: int, most_bytes: int) -> bytes:
     return b"".join(blocks)
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _describe_error(error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, BlockingIOError):

@@ -16,7 +16,7 @@ from bubbleviz.model.columns import (
     Codes,
     Ints,
     is_constant,
-    scattered,
+    scatter,
 )
 from bubbleviz.native import functions as native
 
@@ -24,14 +24,14 @@ from bubbleviz.native import functions as native
 Key = npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | npt.NDArray[np.floating[Any]]
 Words = npt.NDArray[np.uint64]
 #: Fewer rows are sorted before the compiled part would have been called.
-_FEW = 512
+_MIN_NATIVE_ROWS = 512
 #: Maximum size in bytes of the values that numpy's stable sort counts instead of comparing.
-_COUNTED_BYTES = 2
+_MAX_COUNTING_SORT_BYTES = 2
 #: Words lie below this, and integers at most here.
-_ROOM, _MOST = 1 << 64, (1 << 63) - 1
+_WORD_SIZE, _MAX_INT = 1 << 64, (1 << 63) - 1
 
 
-def sorted_rows(*keys: Key) -> Ints:
+def sort_rows(*keys: Key) -> Ints:
     """Return the rows in the order of some columns, the first one first; the others break ties.
 
     Rows that agree in all of them keep their order, and what is no number comes last. Columns are
@@ -42,32 +42,32 @@ def sorted_rows(*keys: Key) -> Ints:
     Args:
         keys: columns, equally long, at least one.
     """
-    if len(keys) == 1 and keys[0].itemsize <= _COUNTED_BYTES:
+    if len(keys) == 1 and keys[0].itemsize <= _MAX_COUNTING_SORT_BYTES:
         return np.argsort(keys[0], kind="stable")
-    if len(keys[0]) <= _FEW or not native.is_available():
+    if len(keys[0]) <= _MIN_NATIVE_ROWS or not native.is_available():
         return np.lexsort(keys[::-1])
     order: Ints = np.arange(len(keys[0]))
-    columns = tuple(map(_whole, keys))
+    columns = tuple(map(_to_sortable_ints, keys))
     if native.is_sorted(columns):
         return order
-    for word in _words(columns):
+    for word in _pack_words(columns):
         if native.sort_rows(word, order) is None:
             return np.lexsort(keys[::-1])
     return order
 
 
-def _whole(key: Key) -> Ints:
+def _to_sortable_ints(key: Key) -> Ints:
     """Return integers in the order of a column, of floats their bits."""
     if not np.issubdtype(key.dtype, np.floating):
         return key.astype(np.int64, copy=False)
     # Zeros are equal, whatever their sign, and the bits of negative numbers ascend as they sink.
     bits = (key.astype(np.float64) + 0.0).view(np.int64)
-    bits = np.where(bits < 0, bits ^ _MOST, bits)
-    bits[np.isnan(key)] = _MOST
+    bits = np.where(bits < 0, bits ^ _MAX_INT, bits)
+    bits[np.isnan(key)] = _MAX_INT
     return bits
 
 
-def _words(columns: Sequence[Ints]) -> Iterator[Words]:
+def _pack_words(columns: Sequence[Ints]) -> Iterator[Words]:
     """Yield the columns as words of digits, the last word first."""
     word, base = np.zeros(len(columns[0]), np.uint64), 1
     for column in reversed(columns):
@@ -79,7 +79,7 @@ def _words(columns: Sequence[Ints]) -> Iterator[Words]:
         digit = column.view(np.uint64) - np.uint64(least % (1 << 64))
         if base == 1:
             word, base = digit, size
-        elif size > _ROOM // base:
+        elif size > _WORD_SIZE // base:
             yield word
             word, base = digit, size
         else:
@@ -89,7 +89,9 @@ def _words(columns: Sequence[Ints]) -> Iterator[Words]:
         yield word
 
 
-def in_groups(group: Codes, columns: Sequence[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+def sort_columns_by_group(
+    group: Codes, columns: Sequence[npt.NDArray[Any]]
+) -> Iterator[npt.NDArray[Any]]:
     """Yield each column, sorted by group. Rows of the same group keep their order.
 
     Args:
@@ -108,9 +110,9 @@ def in_groups(group: Codes, columns: Sequence[npt.NDArray[Any]]) -> Iterator[npt
 
 Number = TypeVar("Number", bound=np.integer[Any])
 
-_MOST_CODES = 1 << 62
+_MAX_CODES = 1 << 62
 #: Values are listed where there are so many times as many as rows, and some more.
-_LISTED, _FEW_CODES = 4, 1024
+_MAX_TABLE_RATIO, _MIN_TABLE_SIZE = 4, 1024
 
 
 @dataclass(frozen=True)
@@ -132,34 +134,34 @@ class Groups:
     def __len__(self) -> int:
         return len(self.first)
 
-    def as_they_come(self) -> Groups:
+    def order_by_appearance(self) -> Groups:
         """Return the same groups, numbered in the order of their first rows."""
         order = np.argsort(self.first)
-        return Groups(places_in(order)[self.of_row], self.first[order])
+        return Groups(invert_permutation(order)[self.of_row], self.first[order])
 
 
-def groups_of(*columns: Ints) -> Groups:
+def group_rows(*columns: Ints) -> Groups:
     """Number the distinct rows of ``columns`` (int64, equally long).
 
     The columns are packed into one integer, digit by digit, so that one sort of plain integers
     does it; where the digits would not fit, those so far are first numbered themselves.
     With fewer than 2**31 rows both factors then lie below 2**31.
     """
-    return _numbered(*_packed(columns))
+    return _group_codes(*_pack_columns(columns))
 
 
-def _packed(columns: Sequence[Ints]) -> tuple[Ints, int]:
+def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
     """Return a number for each row, in the order of rows, and what all of them lie below."""
-    compiled = native.pack(columns) if len(columns[0]) > _FEW else None
+    compiled = native.pack(columns) if len(columns[0]) > _MIN_NATIVE_ROWS else None
     if compiled is not None:
         return compiled
-    code, base = _digit(columns[0])
+    code, base = _to_digits(columns[0])
     for column in columns[1:]:
-        digit, size = _digit(column)
+        digit, size = _to_digits(column)
         if size == 1:
             continue
-        if base > _MOST_CODES // size:
-            code, base = _digit(_numbered(code, base).of_row)
+        if base > _MAX_CODES // size:
+            code, base = _to_digits(_group_codes(code, base).of_row)
         if base == 1:
             code = digit
         else:
@@ -169,32 +171,32 @@ def _packed(columns: Sequence[Ints]) -> tuple[Ints, int]:
     return code, base
 
 
-def _numbered(code: Ints, base: int) -> Groups:
+def _group_codes(code: Ints, base: int) -> Groups:
     """Number the distinct values of a column, each from 0 to below ``base``.
 
     Where these are not many more than there are rows, a table of all values takes the place of
     sorting.
     """
-    if base > _LISTED * len(code) + _FEW_CODES:
-        return _by_sorting(code)
-    compiled = native.number_codes(code, base) if len(code) > _FEW else None
+    if base > _MAX_TABLE_RATIO * len(code) + _MIN_TABLE_SIZE:
+        return _group_by_sorting(code)
+    compiled = native.number_codes(code, base) if len(code) > _MIN_NATIVE_ROWS else None
     if compiled is not None:
         return Groups(*compiled)
     # Of rows with one value the last that is written stays: the first.
-    first = scattered(base, code[::-1], np.arange(len(code))[::-1])
+    first = scatter(base, code[::-1], np.arange(len(code))[::-1])
     present = first != NONE
     return Groups((np.cumsum(present) - 1)[code], first[present])
 
 
-def _by_sorting(column: Ints) -> Groups:
-    order = sorted_rows(column)
-    is_new = begins(column[order])
+def _group_by_sorting(column: Ints) -> Groups:
+    order = sort_rows(column)
+    is_new = mask_run_starts(column[order])
     of_row = np.empty(len(column), np.int64)
     of_row[order] = np.cumsum(is_new) - 1
     return Groups(of_row, order[is_new])
 
 
-def begins(*columns: npt.NDArray[Any]) -> Bools:
+def mask_run_starts(*columns: npt.NDArray[Any]) -> Bools:
     """Tell which rows are not as the one before."""
     is_new = np.ones(len(columns[0]), bool)
     np.not_equal(columns[0][1:], columns[0][:-1], out=is_new[1:])
@@ -203,36 +205,38 @@ def begins(*columns: npt.NDArray[Any]) -> Bools:
     return is_new
 
 
-def heads(*columns: npt.NDArray[Any]) -> Ints:
+def find_run_starts(*columns: npt.NDArray[Any]) -> Ints:
     """Return the rows that are not as the one before: few where equal ones follow each other."""
-    return np.flatnonzero(begins(*columns))
+    return np.flatnonzero(mask_run_starts(*columns))
 
 
-def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
+def find_distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Return the distinct values of one or several columns, ascending.
 
     ``np.unique`` would ask ``numpy.ma`` whether they are masked, whose import takes some 10 ms.
     """
     every = columns[0] if len(columns) == 1 else np.concatenate(columns)
-    if len(every) > _FEW_CODES:
-        rows = heads(every)
+    if len(every) > _MIN_TABLE_SIZE:
+        rows = find_run_starts(every)
         every = every[rows] if 2 * len(rows) < len(every) else every
         low, high = int(every.min()), int(every.max())
-        if high - low < _LISTED * len(every):
+        if high - low < _MAX_TABLE_RATIO * len(every):
             present = np.zeros(high - low + 1, bool)
             present[np.subtract(every, low, dtype=np.int64)] = True
             return (np.flatnonzero(present) + low).astype(every.dtype)
     ordered = np.sort(every)
-    return ordered[begins(ordered)]
+    return ordered[mask_run_starts(ordered)]
 
 
-def without(values: npt.NDArray[Number], others: npt.NDArray[Number]) -> npt.NDArray[Number]:
+def subtract_values(
+    values: npt.NDArray[Number], others: npt.NDArray[Number]
+) -> npt.NDArray[Number]:
     """Return the distinct values that are not among some others, ascending."""
-    values = distinct(values)
-    return distinct(values[found_in(distinct(others), values) == NONE])
+    values = find_distinct(values)
+    return find_distinct(values[find_positions(find_distinct(others), values) == NONE])
 
 
-def distinct_rows(*columns: Ints, chosen: Bools | None = None) -> Ints:
+def find_distinct_rows(*columns: Ints, chosen: Bools | None = None) -> Ints:
     """Return the distinct rows in lexicographic order, shape (columns, groups).
 
     Args:
@@ -240,14 +244,18 @@ def distinct_rows(*columns: Ints, chosen: Bools | None = None) -> Ints:
         chosen: which rows count; None for all.
     """
     # A row that is as the one before, chosen or not, is none more.
-    rows = heads(*columns) if chosen is None else np.flatnonzero(chosen & begins(*columns, chosen))
+    rows = (
+        find_run_starts(*columns)
+        if chosen is None
+        else np.flatnonzero(chosen & mask_run_starts(*columns, chosen))
+    )
     if chosen is not None or 2 * len(rows) < len(columns[0]):
         columns = tuple(column[rows] for column in columns)
-    rows = groups_of(*columns).first
+    rows = group_rows(*columns).first
     return np.stack([column[rows] for column in columns])
 
 
-def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Ints:
+def lookup_values(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Ints:
     """Return the value of each wanted row of key columns; -1 for those not among the keys.
 
     Args:
@@ -261,20 +269,20 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     keys, wanted = ([pair[side] for pair in telling or pairs[:1]] for side in (0, 1))
     if len(keys) == 1 and len(values):
         low, size = int(keys[0].min()), int(keys[0].max()) - int(keys[0].min()) + 1
-        if size <= _LISTED * (len(values) + len(wanted[0])) + _FEW_CODES:
-            table = scattered(size + 1, keys[0] - low, values)
+        if size <= _MAX_TABLE_RATIO * (len(values) + len(wanted[0])) + _MIN_TABLE_SIZE:
+            table = scatter(size + 1, keys[0] - low, values)
             place = wanted[0] - low
             place[(place < 0) | (place > size)] = size
             return table[place]
     both = [np.concatenate(pair) for pair in zip(keys, wanted, strict=True)]
-    number, base = _packed(both)
-    if base > _LISTED * len(number) + _FEW_CODES:
-        number, base = _digit(_by_sorting(number).of_row)
-    table = scattered(base, number[: len(values)], values)
+    number, base = _pack_columns(both)
+    if base > _MAX_TABLE_RATIO * len(number) + _MIN_TABLE_SIZE:
+        number, base = _to_digits(_group_by_sorting(number).of_row)
+    table = scatter(base, number[: len(values)], values)
     return table[number[len(values) :]]
 
 
-def expanded(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+def expand_ranges(low: Ints, high: Ints) -> tuple[Ints, Ints]:
     """Return (row, number) for each number from ``low`` to below ``high`` of each row."""
     count = high - low
     row = np.repeat(np.arange(len(low)), count)
@@ -282,10 +290,10 @@ def expanded(low: Ints, high: Ints) -> tuple[Ints, Ints]:
 
 
 #: About so many rows are looked at together, where nobody needs more.
-_MOST_ROWS = 150_000
+_MAX_ROWS = 150_000
 
 
-def stretches(owner: Ints) -> Iterator[slice]:
+def split_by_owner(owner: Ints) -> Iterator[slice]:
     """Yield stretches of rows, at least one, each with all rows of its owners.
 
     What is worked out stretch by stretch takes little memory beside the rows.
@@ -293,50 +301,52 @@ def stretches(owner: Ints) -> Iterator[slice]:
     Args:
         owner: of each row, ascending.
     """
-    number = max(1, len(owner) // _MOST_ROWS)
+    number = max(1, len(owner) // _MAX_ROWS)
     middle = owner[np.arange(1, number) * len(owner) // number]
-    bounds = np.searchsorted(owner, distinct(middle)).tolist()
+    bounds = np.searchsorted(owner, find_distinct(middle)).tolist()
     for low, high in pairwise(dict.fromkeys((0, *bounds, len(owner)))):
         yield slice(low, high)
     if not len(owner):
         yield slice(0)
 
 
-def first_of_each(group: Ints, *by: Ints) -> Ints:
+def find_first_rows(group: Ints, *by: Ints) -> Ints:
     """Return the row of each group, in their order, that comes first by some columns.
 
     Of rows that are equal in all of these it is the first.
     """
-    order = sorted_rows(group, *by)
-    return order[begins(group[order])]
+    order = sort_rows(group, *by)
+    return order[mask_run_starts(group[order])]
 
 
-def numbered(group: Ints, *by: Ints) -> Ints:
+def number_within_groups(group: Ints, *by: Ints) -> Ints:
     """Return the place of each row in its group, from 0: by some columns, then as they stand.
 
     Args:
         group: of each row.
         by: columns to order by, the first counting most.
     """
-    order = sorted_rows(group, *by)
-    first = heads(group[order])
+    order = sort_rows(group, *by)
+    first = find_run_starts(group[order])
     number = np.empty(len(group), np.int64)
     number[order] = np.arange(len(order)) - np.repeat(first, np.diff(first, append=len(order)))
     return number
 
 
-def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
+def list_rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
     """Return (value, rows) for each distinct value, values and rows ascending."""
     if len(column) == 0:
         return []
     if column.min() == column.max():
         return [(int(column[0]), np.arange(len(column)))]
-    order = sorted_rows(column)
-    starts = heads(column[order])
+    order = sort_rows(column)
+    starts = find_run_starts(column[order])
     return list(zip(column[order[starts]].tolist(), np.split(order, starts[1:]), strict=True))
 
 
-def found_in(ascending: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.integer[Any]]) -> Ints:
+def find_positions(
+    ascending: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.integer[Any]]
+) -> Ints:
     """Return the place of each value among ascending ones; -1 for those that are not there."""
     if len(ascending) == 0:
         return np.full(len(values), NONE, np.int64)
@@ -351,14 +361,14 @@ def found_in(ascending: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.int
     return np.where(ascending[at] == values, at, NONE)
 
 
-def places_in(order: Ints) -> Ints:
+def invert_permutation(order: Ints) -> Ints:
     """Return the place of each number in an order of them all."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return place
 
 
-def _digit(column: Ints) -> tuple[Ints, int]:
+def _to_digits(column: Ints) -> tuple[Ints, int]:
     """Return the column as numbers from 0, in the same order, and how many numbers that spans."""
     if len(column) == 0:
         return column.astype(np.int64), 1
@@ -366,5 +376,5 @@ def _digit(column: Ints) -> tuple[Ints, int]:
     if high - low < 1 << 31:
         digit = column.astype(np.int64, copy=False)
         return digit - low if low else digit, high - low + 1
-    groups = _by_sorting(column)
+    groups = _group_by_sorting(column)
     return groups.of_row, len(groups)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.grouping import distinct, expanded, sorted_rows
+from bubbleviz.model.grouping import expand_ranges, find_distinct, sort_rows
 from bubbleviz.native import functions as native
 from bubbleviz.native.functions import accelerated_by
 
@@ -20,7 +20,7 @@ Intervals = tuple[Ints, Ints]
 GroupIntervals = tuple[Ints, Ints, Ints]
 
 
-def empty() -> Intervals:
+def make_empty() -> Intervals:
     """Return the empty set."""
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
@@ -47,9 +47,9 @@ def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Interval
     if not real.all():
         start_ns, end_ns = start_ns[real], end_ns[real]
     if len(start_ns) == 0:
-        return empty()
+        return make_empty()
     if not (start_ns[1:] >= start_ns[:-1]).all():
-        order = sorted_rows(start_ns)
+        order = sort_rows(start_ns)
         start_ns, end_ns = start_ns[order], end_ns[order]
     latest_ns = np.maximum.accumulate(end_ns)
     first = np.concatenate(([True], start_ns[1:] > latest_ns[:-1]))
@@ -74,14 +74,14 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     return points[kept], points[kept + 1]
 
 
-def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
+def clip_intervals(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
     """Return the part of a set that lies in [low, high)."""
     start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
     real = end_ns > start_ns
     return start_ns[real], end_ns[real]
 
 
-def cut(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, Ints]:
+def split_at(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, Ints]:
     """Cut intervals at the given times.
 
     ::
@@ -106,7 +106,7 @@ def cut(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, Ints]
     last_begun = np.searchsorted(start_ns, times_ns, side="right") - 1
     around = np.maximum(last_begun, 0)
     is_inside = (times_ns > start_ns[around]) & (times_ns < end_ns[around])
-    cut_ns = distinct(times_ns[is_inside])
+    cut_ns = find_distinct(times_ns[is_inside])
     insert_at = np.searchsorted(start_ns, cut_ns)
     piece_start_ns = np.insert(start_ns, insert_at, cut_ns)
     row = np.insert(np.arange(n_intervals), insert_at, insert_at - 1)
@@ -115,7 +115,7 @@ def cut(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, Ints]
     return row, piece_start_ns, np.where(is_last, end_ns[row], next_start_ns)
 
 
-def covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
+def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
     """Find the interval that covers each time.
 
     Intervals are half-open, and may overlap and stand in any order.
@@ -132,7 +132,7 @@ def covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
     n_intervals = len(start_ns)
     if n_intervals == 0:
         return np.full(len(time_ns), NONE, np.int64)
-    order = sorted_rows(start_ns)
+    order = sort_rows(start_ns)
     ordered_end_ns = end_ns[order]
     latest_end_ns = np.maximum.accumulate(ordered_end_ns)
     # Of the intervals that begin up to each one, the one that ends last.
@@ -144,7 +144,7 @@ def covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
     return np.where(is_covered, row, NONE)
 
 
-def touching(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
+def mask_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
     """Return a mask of the intervals that share time with a set.
 
     Args:
@@ -198,13 +198,13 @@ class Packing:
         """Difference between the place on the line and the time, for each group."""
         return self.offset_ns[: len(self.origin_ns)] - self.origin_ns
 
-    def groups(self, start: Ints) -> Ints:
+    def find_groups(self, start: Ints) -> Ints:
         """Return the group that owns each interval start on the line."""
         return np.searchsorted(self.offset_ns, start, side="right") - 1
 
     def unpack(self, intervals: Intervals) -> tuple[Ints, Ints, Ints]:
         """Return (group, start_ns, end_ns) of a set on the line."""
-        group = self.groups(intervals[0])
+        group = self.find_groups(intervals[0])
         shift_ns = self.shift_ns[group]
         return group, intervals[0] - shift_ns, intervals[1] - shift_ns
 
@@ -291,9 +291,9 @@ class GroupCover:
         """
         if len(self._before_ns) == 1:
             return np.zeros_like(low_ns)
-        return self._upto(group, high_ns) - self._upto(group, low_ns)
+        return self._measure_up_to(group, high_ns) - self._measure_up_to(group, low_ns)
 
-    def _upto(self, group: Codes, time_ns: Ints) -> Ints:
+    def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
         # Beyond its extent a group's set covers nothing, and on the line lie the others.
         first_ns, last_ns = self._extents
         inside_ns = np.clip(time_ns, first_ns[group], last_ns[group])
@@ -308,7 +308,7 @@ class GroupCover:
 
 
 @accelerated_by(native.measure_groups)
-def within_windows(
+def measure_windows(
     sets: GroupIntervals, groups: int, group: Ints, low_ns: Ints, high_ns: Ints
 ) -> Ints:
     """Return how much of each window [low, high] the set of its group covers.
@@ -353,14 +353,14 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
     low = np.searchsorted(np.maximum.accumulate(other_end_ns), start_ns, side="right")
     earliest_ns = np.minimum.accumulate(other_start_ns[::-1])[::-1]
     high = np.maximum(np.searchsorted(earliest_ns, end_ns), low)
-    row, other_row = expanded(low, high)
+    row, other_row = expand_ranges(low, high)
     is_overlap = start_ns[row] < other_end_ns[other_row]
     is_overlap &= other_start_ns[other_row] < end_ns[row]
     return row[is_overlap], other_row[is_overlap]
 
 
 @accelerated_by(native.last_before)
-def last_before(
+def find_last_before(
     group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints, *, or_at: bool = False
 ) -> Ints:
     """Return the last row of each wanted group before a time, or -1 if there is none.
@@ -380,7 +380,7 @@ def last_before(
     """
     both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
     is_row = np.arange(len(both)) < len(group)
-    order = sorted_rows(both, times_ns, ~is_row if or_at else is_row)
+    order = sort_rows(both, times_ns, ~is_row if or_at else is_row)
     if len(order) == 0:
         return order
     latest = np.maximum.accumulate(np.where(is_row[order], np.arange(len(order)), NONE))

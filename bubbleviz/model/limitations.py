@@ -128,10 +128,10 @@ class Limitation:
 
 
 #: So many of one subject are listed one by one; of more the first are quoted.
-_LISTED, _QUOTED = 4, 3
+_MAX_LISTED, _N_QUOTED = 4, 3
 
 
-def gathered(notes: Iterable[Limitation]) -> list[Limitation]:
+def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
     """Return limitations, equal ones once; many of one subject are one that quotes the first."""
     alike: dict[tuple[str, LimitationKind], list[Limitation]] = {}
     distinct = list(dict.fromkeys(notes))
@@ -140,11 +140,11 @@ def gathered(notes: Iterable[Limitation]) -> list[Limitation]:
     found: list[Limitation] = []
     for note in distinct:
         same = alike[note.what, note.kind]
-        if len(same) <= _LISTED:
+        if len(same) <= _MAX_LISTED:
             found.append(note)
         elif note is same[0]:
-            quoted = "; ".join(each.reason for each in same[:_QUOTED])
-            reason = f"{quoted}; and {len(same) - _QUOTED:,} more"
+            quoted = "; ".join(each.reason for each in same[:_N_QUOTED])
+            reason = f"{quoted}; and {len(same) - _N_QUOTED:,} more"
             hosts = tuple(host for each in same for host in each.hosts)
             total = sum(n.count for n in same)
             found.append(replace(note, reason=reason, count=total, hosts=hosts))

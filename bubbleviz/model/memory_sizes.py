@@ -53,7 +53,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
     return MemorySize(amount * base ** _POWER[prefix[:1].lower()], byte is not None)
 
 
-def memory_text(amount: float, *, in_bytes: bool = True) -> str:
+def format_memory(amount: float, *, in_bytes: bool = True) -> str:
     """Return an amount of memory for people: ``12.3 GB``, or a plain number of other units."""
     if not in_bytes:
         return f"{amount:,.4g}"
@@ -69,7 +69,7 @@ def describe_fit(limit_bytes: float | None) -> str:
     Args:
         limit_bytes: Memory of a device, or None if schedules are compared with the run.
     """
-    memory = "the same memory" if limit_bytes is None else memory_text(limit_bytes)
+    memory = "the same memory" if limit_bytes is None else format_memory(limit_bytes)
     return f"fits in {memory}"
 
 

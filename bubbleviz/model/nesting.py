@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints, marked
-from bubbleviz.model.grouping import places_in, sorted_rows
+from bubbleviz.model.columns import NONE, Ints, make_mask
+from bubbleviz.model.grouping import invert_permutation, sort_rows
 from bubbleviz.native import functions as native
 
 
-def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
+def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
     """Return the rows of each layer. No two intervals of a layer share even an end point.
 
     A layer is the first interval, then the first that starts after its end, and so on; the
@@ -30,7 +30,7 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
     The chain of "first that starts after its end" is followed by doubling the step, so that a
     layer of n intervals costs log(n) passes and no loop over them.
     """
-    order = sorted_rows(start_ns)
+    order = sort_rows(start_ns)
     layers = []
     while len(order):
         start, end = start_ns[order], end_ns[order]
@@ -38,7 +38,7 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         jump = np.append(np.searchsorted(start, end, side="right"), count)
         # An interval that ends before it starts (clock grain) must not jump backwards.
         jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
-        chosen = marked(count + 1, 0)
+        chosen = make_mask(count + 1, 0)
         while jump[0] < count:
             chosen[jump[chosen]] = True
             jump = jump[jump]
@@ -79,13 +79,13 @@ class Innermost:
         """
         if depth is None:
             rows = np.arange(len(start_ns))
-            depth = places_in(sorted_rows(start_ns - end_ns, start_ns, rows))
-        layers = disjoint_layers(start_ns, end_ns)
+            depth = invert_permutation(sort_rows(start_ns - end_ns, start_ns, rows))
+        layers = split_into_layers(start_ns, end_ns)
         row = np.concatenate((np.empty(0, np.int64), *layers))
         begin = np.cumsum([0, *map(len, layers)])
         return Innermost(begin, start_ns[row], end_ns[row], depth[row], row)
 
-    def _all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+    def _iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Yield (query, place) pairs of intervals that contain [start, end], layer by layer.
 
         In a layer only the last interval that starts at or before a query can contain it.
@@ -95,9 +95,9 @@ class Innermost:
             query = np.flatnonzero((at >= first) & (end_ns <= self.end_ns[np.maximum(at, 0)]))
             yield query, at[query]
 
-    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+    def iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Yield (query, row) pairs of intervals that contain [start, end]."""
-        for query, place in self._all_around(start_ns, end_ns):
+        for query, place in self._iter_around(start_ns, end_ns):
             yield query, self.row[place]
 
     def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
@@ -114,7 +114,7 @@ class Innermost:
             return compiled
         best = np.full(len(start_ns), NONE, np.int64)
         depth = best.copy()
-        for query, place in self._all_around(start_ns, end_ns):
+        for query, place in self._iter_around(start_ns, end_ns):
             deeper = self.depth[place] > depth[query]
             inner = place[deeper]
             best[query[deeper]], depth[query[deeper]] = self.row[inner], self.depth[inner]

@@ -17,10 +17,10 @@ from bubbleviz.model.columns import (
     Ints,
     Table,
     TableT,
-    joined,
-    scattered,
+    join_tables,
+    scatter,
 )
-from bubbleviz.model.grouping import groups_of, without
+from bubbleviz.model.grouping import group_rows, subtract_values
 from bubbleviz.native import functions as native
 
 Value = TypeVar("Value", bound=Hashable)
@@ -51,7 +51,7 @@ class Numbering(Generic[Value]):
         return np.fromiter(map(self._numbers.__getitem__, values), np.int64)
 
 
-def numbered_together(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
+def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
     """Return the rows of some tables (at least one) as one, with the distinct values of all.
 
     Args:
@@ -66,9 +66,9 @@ def numbered_together(tables: Sequence[TableT], **columns: Sequence[str]) -> Tab
             # At the end, where -1 leads, is none.
             number = np.append(numberings[shared].numbers(getattr(table, shared)), NONE)
             own |= {name: number[getattr(table, name)] for name in names}
-        numbered.append(table.changed(**own))
+        numbered.append(table.replace_columns(**own))
     values = {shared: numbering.values for shared, numbering in numberings.items()}
-    return replace(joined(numbered), **values)
+    return replace(join_tables(numbered), **values)
 
 
 class BlockNumbering:
@@ -88,7 +88,7 @@ class BlockNumbering:
         numbers = native.look_up(values, self._sorted, self._code)
         if numbers is not None:
             return numbers
-        if len(new := without(values, self._sorted)):
+        if len(new := subtract_values(values, self._sorted)):
             self.values = np.concatenate((self.values, new))
             self._code = np.argsort(self.values, kind="stable").astype(np.int32)
             self._sorted = self.values[self._code]
@@ -121,13 +121,13 @@ class CodedTexts(Table):
     def at(self, rows: Ints) -> CodedTexts:
         """Return the texts of some rows; a row of -1 has none."""
         known = rows != NONE
-        return CodedTexts(scattered(len(rows), known, self.code[rows[known]]), self.texts)
+        return CodedTexts(scatter(len(rows), known, self.code[rows[known]]), self.texts)
 
-    def occurring(self) -> CodedTexts:
+    def drop_unused(self) -> CodedTexts:
         """Return the same rows without the texts that do not occur."""
         known = self.known
         used, code = np.unique(self.code[known], return_inverse=True)
-        renumbered = scattered(len(self), known, code.reshape(-1))
+        renumbered = scatter(len(self), known, code.reshape(-1))
         return CodedTexts(renumbered, [self.texts[place] for place in used.tolist()])
 
     def listed(self, none: str = "") -> list[str]:
@@ -137,8 +137,8 @@ class CodedTexts(Table):
         return listed
 
 
-def coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:
+def make_coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:
     """Return a text for each row, made once for each distinct row of the columns (at least one)."""
-    groups = groups_of(*columns)
+    groups = group_rows(*columns)
     distinct = zip(*(column[groups.first].tolist() for column in columns), strict=True)
     return CodedTexts(groups.of_row, [text(*row) for row in distinct])

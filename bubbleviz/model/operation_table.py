@@ -75,10 +75,10 @@ class OperationTable:
     paired: bool
     told: frozenset[str]
     waits: BusyIntervals
-    unattributed: BusyIntervals = field(default_factory=BusyIntervals.none)
-    exposed: BusyIntervals = field(default_factory=BusyIntervals.none)
-    overheads: BusyIntervals = field(default_factory=BusyIntervals.none)
-    collectives: ToldCollectives = field(default_factory=ToldCollectives.none)
-    pauses: BusyIntervals = field(default_factory=BusyIntervals.none)
+    unattributed: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
+    exposed: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
+    overheads: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
+    collectives: ToldCollectives = field(default_factory=ToldCollectives.make_empty)
+    pauses: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
     noun: str = "table of operations"
     notes: tuple[Limitation, ...] = ()

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.model.arrow import NO_INSTANT, ArrowTable, Column, column_of
-from bubbleviz.model.columns import NONE, Ints, Table, constant
+from bubbleviz.model.arrow import NO_INSTANT, ArrowTable, Column, convert_column
+from bubbleviz.model.columns import NONE, Ints, Table, make_constant
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import Phase
 
@@ -149,7 +149,7 @@ class Operations(Table, ArrowTable):
             **columns: The columns up to ``names``. The others are 0 or -1.
         """
         n_rows = len(columns["rank"])
-        none, zero = constant(NONE, n_rows), constant(0, n_rows)
+        none, zero = make_constant(NONE, n_rows), make_constant(0, n_rows)
         return cls(
             start_ns=none,
             end_ns=none,
@@ -165,21 +165,21 @@ class Operations(Table, ArrowTable):
             **columns,
         )
 
-    def stage_of(self, rank: Ints) -> Ints:
+    def get_stages(self, rank: Ints) -> Ints:
         """Return the stage of each rank, or -1 for an unknown stage or for no rank (-1)."""
         return look_up_by_rank(self.stages, rank)
 
-    def global_rank_of(self, rank: Ints) -> Ints:
+    def get_global_ranks(self, rank: Ints) -> Ints:
         """Return the global rank of each rank, or -1 if it is unknown or for no rank (-1)."""
         return look_up_by_rank(self.global_ranks, rank)
 
-    def shown_columns(self) -> dict[str, Ints | CodedTexts]:
+    def list_columns(self) -> dict[str, Ints | CodedTexts]:
         """Return the columns of ``--csv`` by name, followed by further columns."""
         spanned = self.has_span == 1
         return {
             "iteration": self.iteration,
             "rank": self.rank,
-            "stage": self.stage_of(self.rank),
+            "stage": self.get_stages(self.rank),
             "phase": CodedTexts(self.phase, [phase.label for phase in Phase]),
             "microbatch": self.microbatch,
             "chunk": self.chunk,
@@ -197,12 +197,12 @@ class Operations(Table, ArrowTable):
             "virtual_stage": self.virtual_stage,
             "busy_ns": self.busy_ns,
             "launched_ns": self.launched_ns,
-            "global_rank": self.global_rank_of(self.rank),
+            "global_rank": self.get_global_ranks(self.rank),
         }
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the columns of ``--csv`` by name, followed by further columns."""
-        return {name: column_of(name, column) for name, column in self.shown_columns().items()}
+        return {name: convert_column(name, column) for name, column in self.list_columns().items()}
 
 
 def look_up_by_rank(numbers: Sequence[int | None], rank: Ints) -> Ints:

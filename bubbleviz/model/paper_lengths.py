@@ -9,10 +9,10 @@ from bubbleviz.errors import UsageError
 _FORM = re.compile(r"\s*([0-9]{1,5}(?:\.[0-9]{1,6})?)\s*(mm|cm|in|pt)\s*")
 _MM = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
 #: A picture is at least as wide as a small figure, and at most as a poster (A0).
-NARROWEST_MM, WIDEST_MM = 40.0, 1189.0
+MIN_WIDTH_MM, MAX_WIDTH_MM = 40.0, 1189.0
 
 
-def millimetres(text: str, option: str, least: float = NARROWEST_MM) -> float:
+def parse_millimetres(text: str, option: str, least: float = MIN_WIDTH_MM) -> float:
     """Return the length of ``89mm`` or ``3.5in`` in millimetres.
 
     Raises:
@@ -23,9 +23,9 @@ def millimetres(text: str, option: str, least: float = NARROWEST_MM) -> float:
     if match is None:
         raise UsageError(f"{option} {shown}: not of the form 89mm (mm, cm, in, pt)")
     length = float(match[1]) * _MM[match[2]]
-    if not least <= length <= WIDEST_MM:
+    if not least <= length <= MAX_WIDTH_MM:
         raise UsageError(
-            f"{option} {shown}: not between {least:g} and {WIDEST_MM:g} mm; one column is "
+            f"{option} {shown}: not between {least:g} and {MAX_WIDTH_MM:g} mm; one column is "
             "about 89mm, two are 183mm"
         )
     return length

@@ -62,11 +62,11 @@ _BY_LABEL = {phase.label: phase for phase in Phase}
 _PASSES = {"forward": {Phase.F, Phase.FB}, "backward": {Phase.B, Phase.W, Phase.BW, Phase.FB}}
 
 
-def unnamed(phases: Collection[int | None]) -> tuple[str, ...]:
+def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
     """Return which of ``"forward"`` and ``"backward"`` none of some phases is."""
     return tuple(name for name, of_pass in _PASSES.items() if of_pass.isdisjoint(phases))
 
 
-def phase_of_label(label: str) -> Phase | None:
+def parse_phase_label(label: str) -> Phase | None:
     """Return the phase of that printed name, or None."""
     return _BY_LABEL.get(label)

@@ -14,7 +14,7 @@ _KEEPERS = {
 _LONGEST = max(map(len, _KEEPERS))
 
 
-def pointer_words(head: bytes) -> str | None:
+def describe_pointer(head: bytes) -> str | None:
     """Return what a file's first bytes say of a pointer, and what to do; None where it is none."""
     for beginning, (keeper, command) in _KEEPERS.items():
         if head.startswith(beginning):
@@ -38,6 +38,6 @@ def refuse_pointer(path: str, head: bytes | None = None) -> None:
                 head = file.read(_LONGEST)
         except OSError:
             return
-    words = pointer_words(head)
+    words = describe_pointer(head)
     if words is not None:
         raise ProfileError(f"{path}: {words}")

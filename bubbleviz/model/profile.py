@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.collectives import Collectives
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, stretch_of
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, to_slice
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import expanded, heads, rows_by_value
+from bubbleviz.model.grouping import expand_ranges, find_run_starts, list_rows_by_value
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_events import MemoryEvents
@@ -32,19 +32,19 @@ def process_of(thread: Ints) -> Ints:
     return thread >> 24
 
 
-def pid_of(process: int) -> int:
+def get_pid(process: int) -> int:
     """Return the operating system's process id."""
     return process & PID_MASK
 
 
-def tid_of(thread: int) -> int:
+def get_tid(thread: int) -> int:
     """Return the operating system's thread id."""
     return thread & PID_MASK
 
 
 def is_main(thread: int) -> bool:
     """Return whether a thread is the main thread of its process; on Linux, its id is the pid."""
-    return tid_of(thread) == pid_of(thread >> 24)
+    return get_tid(thread) == get_pid(thread >> 24)
 
 
 #: Names of kinds of rows, used when rows are left out.
@@ -60,7 +60,7 @@ UNCORRELATED = (1 << 32) - 1
 IMPOSSIBLE_NS = 1 << 60
 
 
-def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
+def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
     """Return a mask of the rows with valid times, or None if all rows have them.
 
     Times are valid if they do not exceed ``IMPOSSIBLE_NS`` and the end is not before the start.
@@ -79,12 +79,12 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
 _MAX_UTC_NS = 1 << 62
 
 
-def possible_utc(utc_ns: int | None) -> int | None:
+def validate_utc(utc_ns: int | None) -> int | None:
     """Return a UTC time in ns, or None if it is unknown or invalid."""
     return None if utc_ns is None or abs(utc_ns) >= _MAX_UTC_NS else utc_ns
 
 
-def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
+def report_impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return a limitation per kind of rows that were left out because of invalid times.
 
     Args:
@@ -94,10 +94,10 @@ def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation
     reason = "they have no start, end before they start, or are years away"
     kinds = dict.fromkeys((KERNELS, KERNELS_AND_COPIES), LimitationKind.KERNELS_IMPOSSIBLE)
     how = "with impossible times"
-    return _left_out(path, left_out, how, reason, kinds, LimitationKind.COSTS)
+    return _make_limitations(path, left_out, how, reason, kinds, LimitationKind.COSTS)
 
 
-def _left_out(
+def _make_limitations(
     path: str,
     counts: Mapping[str, int],
     how: str,
@@ -127,7 +127,7 @@ def _left_out(
     )
 
 
-def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
+def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return a limitation per kind of work that was left out because it has no timestamps.
 
     Args:
@@ -136,10 +136,12 @@ def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ..
     """
     reason = "start and end are 0, which stands for times that could not be collected"
     kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
-    return _left_out(path, left_out, "without timestamps", reason, kinds, LimitationKind.OTHER)
+    return _make_limitations(
+        path, left_out, "without timestamps", reason, kinds, LimitationKind.OTHER
+    )
 
 
-def outside_limitation(
+def report_outside_capture(
     what: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
 ) -> Limitation:
     """Return the limitation for rows of one kind whose times are outside the capture."""
@@ -147,7 +149,7 @@ def outside_limitation(
     return Limitation(f"{what} outside the capture", reason, count, kind)
 
 
-def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
+def to_correlation_ids(ids: Ints) -> npt.NDArray[np.uint32]:
     """Return correlation ids in 32 bits. Negative and too large ids become ``UNCORRELATED``."""
     # As unsigned numbers, negative ids are larger than all valid ids.
     return np.minimum(ids.view(np.uint64), np.uint64(UNCORRELATED)).astype(np.uint32)
@@ -185,7 +187,7 @@ class Activities(Table):
         """Return the rows of a mask. Kernels stay first."""
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
-    def _runs(self) -> tuple[Ints, Ints, Codes]:
+    def _find_runs(self) -> tuple[Ints, Ints, Codes]:
         """Return begin, end and rank of each run of consecutive rows of one rank.
 
         Most rows of a rank are consecutive::
@@ -193,23 +195,23 @@ class Activities(Table):
             rank     0 0 0 1 1 0 0 1
             runs     ├───┤ ├─┤ ├─┤ │
         """
-        begin = heads(self.rank)
+        begin = find_run_starts(self.rank)
         return begin, np.append(begin, len(self))[1:], self.rank[begin]
 
-    def rows_by_rank(self) -> Callable[[int], Codes]:
+    def make_rank_lookup(self) -> Callable[[int], Codes]:
         """Return a function that returns the rows of a rank in ascending order."""
-        begin, end, owner = self._runs()
+        begin, end, owner = self._find_runs()
 
         def rows(rank: int) -> Codes:
             own = owner == rank
             low, high = begin[own], end[own]
             if len(low) == 1:
                 return np.arange(low[0], high[0], dtype=np.int32)
-            return expanded(low, high)[1].astype(np.int32)
+            return expand_ranges(low, high)[1].astype(np.int32)
 
         return rows
 
-    def rows_by_stream(self, streams: Codes) -> Iterator[Codes]:
+    def iter_rows_by_stream(self, streams: Codes) -> Iterator[Codes]:
         """Yield the rows of each stream of each rank, ascending.
 
         Streams are handled one after the other to save memory.
@@ -217,16 +219,16 @@ class Activities(Table):
         Args:
             streams: Stream of each row within its rank, or -1 if unknown.
         """
-        rows_of_rank = self.rows_by_rank()
+        rows_of_rank = self.make_rank_lookup()
         for rank in range(len(self.ranks)):
             rows = rows_of_rank(rank)
-            for stream, positions in rows_by_value(streams[stretch_of(rows)]):
+            for stream, positions in list_rows_by_value(streams[to_slice(rows)]):
                 if stream != NONE:
                     yield rows[positions]
 
-    def counts_by_rank(self) -> Ints:
+    def count_by_rank(self) -> Ints:
         """Return the number of rows of each rank."""
-        begin, end, owner = self._runs()
+        begin, end, owner = self._find_runs()
         return group_sum(owner, len(self.ranks), end - begin)
 
 

@@ -17,8 +17,8 @@ class Restriction:
         caveat: its clause in the methods sentence; empty where that says it otherwise.
         of_part: whether it is only that ranks or stages are, or may be, missing, so that the ratio
             of the others is known (``gate --allow-incomplete``).
-        no_pipeline: why ranks form no whole pipeline, so that none has a bubble; None where they
-            do.
+        no_pipeline_reason: Reason why the ranks form no complete pipeline, so that no bubble ratio
+            is defined, or None if they do.
         kind: of the limitation that it follows from; None where another fact tells it.
         advice: What to do about it before anything else, or "" if other advice comes first.
         details: What the table of ``analyze -v`` that it names shows of it, or "" if none does.
@@ -28,7 +28,7 @@ class Restriction:
     text: str
     caveat: str = ""
     of_part: bool = False
-    no_pipeline: str | None = None
+    no_pipeline_reason: str | None = None
     kind: LimitationKind | None = None
     advice: str = ""
     details: str = ""
@@ -44,6 +44,8 @@ class Restriction:
         return {"code": self.code, "text": self.text}
 
 
-def no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
+def find_no_pipeline_reason(restrictions: tuple[Restriction, ...]) -> str | None:
     """Return why ranks form no whole pipeline; None where they do."""
-    return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)
+    return next(
+        (own.no_pipeline_reason for own in restrictions if own.no_pipeline_reason is not None), None
+    )

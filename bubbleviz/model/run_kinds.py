@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.phase_masks import any_among
+from bubbleviz.model.phase_masks import has_phase
 from bubbleviz.model.phases import BACKWARD, Phase
 
 TRAINING = "training"
@@ -22,5 +22,5 @@ def run_kind(phase: Ints) -> str:
     Args:
         phase: of all its operations.
     """
-    trains = any_among(phase, _OF_TRAINING)
+    trains = has_phase(phase, _OF_TRAINING)
     return INFERENCE if not trains and (phase == Phase.F).any() else TRAINING

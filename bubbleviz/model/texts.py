@@ -22,14 +22,14 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
 #: Where commas are decimal points, a spreadsheet begins a new cell after each of these.
 _AFTER_SEMICOLON = re.compile(rf"(;\s*(?:\"\s*)?)(?=[{re.escape(''.join(_FORMULA))}])")
 #: How much of two words is alike where one may stand for the other (0 to 1).
-_NEAR = 0.75
+_MIN_SIMILARITY = 0.75
 #: Control characters, line and direction marks, and halves of surrogate pairs.
 _CONTROL = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
 
 
-def printable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """Return a text with a blank for each character that does not print, line ends included.
 
     Every text that is printed passes through this function: a terminal acts on control characters,
@@ -40,7 +40,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def capitalised(text: str) -> str:
+def capitalize(text: str) -> str:
     """Return a text that begins with a capital; the rest stays as it is."""
     return text[:1].upper() + text[1:]
 
@@ -54,7 +54,7 @@ MATCHED_CHARACTERS = 2_048
 MAX_RANGE_NAME = 16_384
 
 
-def matched_part(name: str) -> str:
+def truncate_for_matching(name: str) -> str:
     """Return the front of a name: the part that regular expressions are matched against."""
     return name[:MATCHED_CHARACTERS]
 
@@ -63,17 +63,17 @@ def matched_part(name: str) -> str:
 PRINTED_CHARACTERS = 10_000
 
 
-def printed_part(name: str) -> str:
+def truncate_for_document(name: str) -> str:
     """Return a name for a document; one that is too long ends in an ellipsis."""
     return name if len(name) <= PRINTED_CHARACTERS else f"{name[: PRINTED_CHARACTERS - 1]}…"
 
 
-def matches_whole(pattern: re.Pattern[str], name: str) -> bool:
+def is_full_match(pattern: re.Pattern[str], name: str) -> bool:
     """Return whether a pattern matches a whole name; no pattern matches a name that is too long."""
     return len(name) <= MAX_RANGE_NAME and pattern.fullmatch(name) is not None
 
 
-def one_line(text: str, longest: int | None = None) -> str:
+def to_one_line(text: str, longest: int | None = None) -> str:
     """Return a text on one line: printable characters only, runs of blanks as one.
 
     Args:
@@ -83,51 +83,51 @@ def one_line(text: str, longest: int | None = None) -> str:
     """
     # Four times as many characters as are kept leave room for blanks that are folded.
     some = text if longest is None else text[: 4 * longest + 1]
-    flat = " ".join(printable(some).split())
+    flat = " ".join(replace_unprintable(some).split())
     if longest is None or len(flat) <= longest:
         return flat
     return flat[: longest - 1].rstrip() + "…"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def find_nearest_word(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that another one was probably meant to be; None where none is near.
 
     Dashes in front, which all options share, count for nothing.
     """
     bare = {name.lstrip("-").lower(): name for name in known}
-    near = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_NEAR)
+    near = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_MIN_SIMILARITY)
     return bare[near[0]] if near else None
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggest_word(word: str, known: Iterable[str]) -> str:
     """Return a clause with the known word that was probably meant; "" where none is near."""
-    near = nearest(word, known)
+    near = find_nearest_word(word, known)
     return f"; did you mean {near}?" if near else ""
 
 
-def counted(number: int, singular: str, plural: str = "") -> str:
+def format_count(number: int, singular: str, plural: str = "") -> str:
     """Return a number and what it counts: 1 stage, 2 stages, 1 copy, 2,000 copies."""
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
-def listed(words: Iterable[str], most: int) -> str:
+def list_first(words: Iterable[str], most: int) -> str:
     """Return some words with commas between, and an ellipsis for those beyond the first few."""
     some = list(itertools.islice(words, most + 1))
     return ", ".join(some[:most]) + (", …" if len(some) > most else "")
 
 
-def some_of(words: Sequence[str], most: int) -> str:
+def list_and_count(words: Sequence[str], most: int) -> str:
     """Return some words with commas between; those beyond the first few are counted."""
     rest = len(words) - most
     return ", ".join(words[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def percent(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """Return a ratio as percent, or a dash."""
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
-def percent_bounds(
+def format_percent_bounds(
     bounds: tuple[float, float], min_digits: int, max_digits: int
 ) -> tuple[str, str]:
     """Return two ratios in percent without the sign, with enough digits to tell them apart.
@@ -144,7 +144,7 @@ def percent_bounds(
     return low, high
 
 
-def rank_name(number: int | None, index: int, label: str) -> str:
+def format_rank_name(number: int | None, index: int, label: str) -> str:
     """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``.
 
     Where that number is unknown, its place in pipeline order: ``node1 GPU 1 (pipeline order 6)``.
@@ -157,46 +157,46 @@ def rank_name(number: int | None, index: int, label: str) -> str:
     return f"rank {number} ({place})" if placed else f"rank {number}"
 
 
-def unmarked(text: str) -> str:
+def replace_control_characters(text: str) -> str:
     """Return a text with a blank for each control character and line or direction mark."""
     return _CONTROL.sub(" ", text)
 
 
-def encodable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return a text that UTF-8 can hold: halves of surrogate pairs become question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def not_option(path: str) -> str:
+def escape_leading_dash(path: str) -> str:
     """Return a path so that no program takes it for an option."""
     return f"./{path}" if path.startswith("-") else path
 
 
-def shell_word(path: str) -> str:
+def quote_for_shell(path: str) -> str:
     r"""Return a path as a word of a command line, on one line and never taken for an option.
 
     Characters that do not print, and blanks that a sentence would fold, are written as bash and zsh
     read them: ``$'a\x0ab'``.
     """
-    path = not_option(path)
-    if one_line(path) == path:
+    path = escape_leading_dash(path)
+    if to_one_line(path) == path:
         return shlex.quote(path)
-    return "$'" + "".join(map(_shell_character, path)) + "'"
+    return "$'" + "".join(map(_quote_character, path)) + "'"
 
 
-def _shell_character(character: str) -> str:
+def _quote_character(character: str) -> str:
     if character.isprintable() and character not in " \\'":
         return character
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
-def inert(text: str) -> str:
+def quote_formula(text: str) -> str:
     """Return a text on one line that no spreadsheet takes for a formula."""
-    flat = _AFTER_SEMICOLON.sub(r"\1'", unmarked(text))
+    flat = _AFTER_SEMICOLON.sub(r"\1'", replace_control_characters(text))
     return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
 
 
-def json_text(document: Mapping[str, object]) -> str:
+def format_json(document: Mapping[str, object]) -> str:
     """Return values as indented JSON in ASCII, ended by a line feed.
 
     Raises:
@@ -205,15 +205,15 @@ def json_text(document: Mapping[str, object]) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def document_text(schema: str, values: Mapping[str, object]) -> str:
+def format_document(schema: str, values: Mapping[str, object]) -> str:
     """Return a document as JSON: its schema, the version that wrote it, and values."""
-    return json_text({"schema": schema, "version": __version__, **values})
+    return format_json({"schema": schema, "version": __version__, **values})
 
 
-def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table as CSV with a header and line feeds; None is an empty cell.
 
-    Texts are written as they are: those that come from a profile must be :func:`inert`.
+    Texts are written as they are: those that come from a profile must be :func:`quote_formula`.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -225,7 +225,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 # The order in which people list names.
 
 
-def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+def make_natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts ``rank2`` before ``rank10``."""
     return tuple(
         (0, int(part), "") if part.isdigit() else (1, 0, part)
@@ -239,7 +239,7 @@ _OPTION = re.compile(r"^-o (?=\S)|(?:^|(?<=give ))--([a-z][a-z-]*)")
 
 
 @contextmanager
-def in_python() -> Iterator[None]:
+def name_python_arguments() -> Iterator[None]:
     """Tell of arguments, where what is called tells of the options of the command line.
 
     Raises:

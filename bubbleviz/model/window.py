@@ -42,7 +42,7 @@ class Window:
     iterations: tuple[int, int] | None = None
     times_ns: tuple[int, int] | None = None
 
-    def holds(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> Bools:
+    def mask_iterations(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> Bools:
         """Tell which iterations lie in the window; all arrays have shape (iterations,).
 
         Args:
@@ -61,17 +61,19 @@ class Window:
             since_ns, until_ns = self.times_ns or (0, FOREVER_NS)
             inside = (start_ns >= since_ns) & (end_ns <= until_ns) & (end_ns > start_ns)
         if not inside.any():
-            raise InputError(f"--window {self.text}: {self._nothing(names, start_ns, end_ns)}")
+            raise InputError(
+                f"--window {self.text}: {self._explain_empty(names, start_ns, end_ns)}"
+            )
         return np.asarray(inside, bool)
 
-    def touches(self, start_ns: Ints, end_ns: Ints) -> Bools:
+    def mask_overlapping(self, start_ns: Ints, end_ns: Ints) -> Bools:
         """Tell which iterations share time with a window of time; none with one of iterations."""
         if self.times_ns is None:
             return np.zeros(len(start_ns), bool)
         since_ns, until_ns = self.times_ns
         return np.asarray((end_ns > since_ns) & (start_ns < until_ns) & (end_ns > start_ns), bool)
 
-    def _nothing(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
+    def _explain_empty(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
         """Return the reason why the window holds no iteration."""
         if not names:
             return "the capture holds no iteration"
@@ -100,8 +102,8 @@ def parse_window(text: str) -> Window:
         first, last = int(numbered[1]), int(numbered[2] or numbered[1])
         window = Window(text, iterations=(first, last))
     elif timed := _TIMES.fullmatch(text):
-        first = _nanoseconds(timed[1], timed[2], 0)
-        last = _nanoseconds(timed[3], timed[4], FOREVER_NS) - 1
+        first = _parse_ns(timed[1], timed[2], 0)
+        last = _parse_ns(timed[3], timed[4], FOREVER_NS) - 1
         window = Window(text, times_ns=(first, last + 1))
     else:
         raise UsageError(f"--window {shown}: {_FORM}")
@@ -110,7 +112,7 @@ def parse_window(text: str) -> Window:
     return window
 
 
-def _nanoseconds(number: str | None, unit: str | None, default: int) -> int:
+def _parse_ns(number: str | None, unit: str | None, default: int) -> int:
     """Return a time written with its unit, without rounding through floating point."""
     if number is None or unit is None:
         return default

@@ -7,7 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line, percent
+from bubbleviz.model.texts import (
+    format_count,
+    format_csv,
+    format_document,
+    format_percent,
+    quote_formula,
+    to_one_line,
+)
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.panels import draw_panels, of_typical
@@ -110,7 +117,7 @@ def _average(average: Average) -> dict[str, float | None]:
 
 def as_json(comparison: Comparison) -> str:
     """Return a comparison as JSON text."""
-    return document_text(SCHEMA, document(comparison))
+    return format_document(SCHEMA, document(comparison))
 
 
 def as_csv(comparison: Comparison) -> str:
@@ -121,13 +128,13 @@ def as_csv(comparison: Comparison) -> str:
             ratio = cell.ratio
             bubble = None if ratio is None else ratio.bubble
             window_ns = None if ratio is None else ratio.window_ns
-            row: list[object] = [inert(name), inert(run.title)]
+            row: list[object] = [quote_formula(name), quote_formula(run.title)]
             row += [None] * 3 if bubble is None else [bubble.mean, bubble.std, bubble.n]
             row += [None] * 2 if window_ns is None else [window_ns.mean, window_ns.std]
             row += _difference_values(cell.bubble)
             row.append(cell.window_ns and cell.window_ns.mean)
             rows.append(row)
-    return csv_text(COLUMNS, rows)
+    return format_csv(COLUMNS, rows)
 
 
 def _difference_values(difference: MeanDifference | None) -> list[object]:
@@ -196,7 +203,7 @@ def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
     if first_cause is not None:
         label, share = first_cause
         idle = "bubble" if find_no_pipeline(saved.restrictions) is None else "idle time"
-        clauses.append(f"first cause: {label}, {percent(share)} of the {idle}")
+        clauses.append(f"first cause: {label}, {format_percent(share)} of the {idle}")
     if saved.what_to_do_first is not None:
         clauses.append(f"what to do first: {saved.what_to_do_first}")
     return [prefix + "; ".join(clauses)] if clauses else []
@@ -233,12 +240,14 @@ def sections(comparison: Comparison, *, screen: bool = False) -> Iterator[doc.Bl
     yield _list_advice_results(comparison, titles, max_lines)
     if not screen:
         yield from _tabulate_ratios(comparison.ratios, titles)
-    yield doc.bullets([one_line(note, 600) for note in notes[:max_lines]])
+    yield doc.bullets([to_one_line(note, 600) for note in notes[:max_lines]])
     last = ASSUMPTIONS
     if screen:
-        sizes = f"{counted(len(titles), 'run')}, {counted(len(comparison.ratios), 'ratio')}"
+        sizes = (
+            f"{format_count(len(titles), 'run')}, {format_count(len(comparison.ratios), 'ratio')}"
+        )
         n_left_out = max(len(notes) - _MAX_NOTES, 0)
-        more_notes = f", {counted(n_left_out, 'more note')}" if n_left_out else ""
+        more_notes = f", {format_count(n_left_out, 'more note')}" if n_left_out else ""
         last = f"More: -v ({sizes} with their spread and tests{more_notes})"
     yield doc.Sentence(f"\n{last}", style="dim")
 
@@ -325,7 +334,7 @@ def _make_time_row(
     name: str, times_ns: Sequence[float | None], titles: Sequence[str]
 ) -> dict[str, str]:
     """Return the times of a part in all runs, and the change if there are two runs."""
-    row = {"spent on": one_line(name, 40)}
+    row = {"spent on": to_one_line(name, 40)}
     row |= {title: doc.milliseconds(ns) for title, ns in zip(titles, times_ns, strict=True)}
     first, other = times_ns[0], times_ns[-1]
     if len(times_ns) == 2 and first is not None and other is not None:
@@ -345,7 +354,7 @@ def _list_differences(
         max_lines: Maximum number of lines of one run, and half the maximum of all, or None for all.
     """
     lines = [
-        one_line(text if len(titles) == 2 else f"{title}: {text}", 300)
+        to_one_line(text if len(titles) == 2 else f"{title}: {text}", 300)
         for title, differences in zip(titles, comparison.differences, strict=True)
         for text in differences[:max_lines]
     ]
@@ -364,7 +373,7 @@ def _list_advice_results(
             results.
     """
     lines = [
-        one_line(f"{title}: {result.line}", 600)
+        to_one_line(f"{title}: {result.line}", 600)
         for title, results in zip(titles, comparison.followed, strict=True)
         for result in results
         if max_lines is None or result.verdict != NOT_FOLLOWED
@@ -374,7 +383,7 @@ def _list_advice_results(
 
 def _shorten_titles(comparison: Comparison) -> list[str]:
     """Return a short, distinct title for each run."""
-    titles = [doc.shortened(one_line(run.title, 200), _TITLE_LENGTH) for run in comparison.runs]
+    titles = [doc.shortened(to_one_line(run.title, 200), _TITLE_LENGTH) for run in comparison.runs]
     if len(set(titles)) == len(titles):
         return titles
     return [f"{number}: {title}" for number, title in enumerate(titles, 1)]
@@ -388,7 +397,7 @@ def _tabulate_ratios(
     rows = []
     for ratio, cells in ratios.items():
         for title, cell in zip(titles, cells, strict=True):
-            name = one_line(ratio, 40) if cell is cells[0] else ""
+            name = to_one_line(ratio, 40) if cell is cells[0] else ""
             rows.append({"ratio": name, "run": title, **_format_cell(cells[0], cell)})
     giving_way = ("by %", "n", "SD", "window ms", "95 % CI", "p")
     yield doc.Table("", rows, left=("ratio", "run"), giving_way=giving_way)
@@ -402,17 +411,17 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
     headline, longest = comparison.headline, comparison.longest
     first_cell, *cells = comparison.ratios[headline]
     ratio_kind = "" if isinstance(comparison.runs[0].saved, IdleSummary) else " bubble ratio"
-    before = percent(_mean_of(first_cell))
-    lead = f"{one_line(headline, 40)}{ratio_kind} {before} ({titles[0]})"
+    before = format_percent(_mean_of(first_cell))
+    lead = f"{to_one_line(headline, 40)}{ratio_kind} {before} ({titles[0]})"
     for index, (title, cell) in enumerate(zip(titles[1:], cells, strict=True), 1):
-        line = f"{lead} -> {percent(_mean_of(cell))} ({title})"
+        line = f"{lead} -> {format_percent(_mean_of(cell))} ({title})"
         lead = " "
         if cell.bubble is not None:
             line += f": {_describe_difference(cell.bubble)}"
         of_headline = _describe_window_change(comparison, headline, index)
         of_longest = _describe_window_change(comparison, longest, index)
         if of_headline != of_longest:
-            line += f"; {one_line(headline, 40)} windows {of_headline}"
+            line += f"; {to_one_line(headline, 40)} windows {of_headline}"
             of_longest += f" ({longest})"
         yield f"{line}; {_name_windows(comparison)} {of_longest}" if of_longest else line
 
@@ -455,7 +464,7 @@ def _name_windows(comparison: Comparison) -> str:
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
     """Return the restrictions of all runs in one line, or no line if there are none."""
     restrictions = [
-        f"{title}: {one_line(restriction.text, 120)}"
+        f"{title}: {to_one_line(restriction.text, 120)}"
         for title, run in zip(titles, comparison.runs, strict=True)
         for restriction in read_restrictions(run.saved.restrictions)
     ]

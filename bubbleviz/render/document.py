@@ -159,7 +159,7 @@ def between(interval: tuple[float, float] | None) -> str:
     if interval is None or interval[0] == interval[1]:
         return ""
 
-    return " to ".join(texts.percent_bounds(interval, 2, 4))
+    return " to ".join(texts.format_percent_bounds(interval, 2, 4))
 
 
 def shortened(text: str, width: int) -> str:
@@ -172,4 +172,4 @@ def shortened(text: str, width: int) -> str:
 
 def short_name(name: str, width: int = 40) -> str:
     """Return a recorded name on one line of at most ``width`` characters."""
-    return shortened(texts.one_line(name, None), width)
+    return shortened(texts.to_one_line(name, None), width)

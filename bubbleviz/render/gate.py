@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bubbleviz.model.texts import counted, document_text
+from bubbleviz.model.texts import format_count, format_document
 from bubbleviz.render import document as doc
 from bubbleviz.render.comparison import describe_cause
 from bubbleviz.render.markdown import markdown
@@ -26,9 +26,11 @@ def gate_markdown(
     """
     failed = [check for check in checks if not check.passed]
     has_broken_promise = not all(is_kept for _, is_kept in promises)
-    summary = f"✅ {counted(len(checks), 'value')} within the limit"
+    summary = f"✅ {format_count(len(checks), 'value')} within the limit"
     if failed:
-        summary = f"❌ {counted(len(failed), 'value')} above the limit, or not known to be below"
+        summary = (
+            f"❌ {format_count(len(failed), 'value')} above the limit, or not known to be below"
+        )
     lines = [check.line for check in failed]
     lines += [line for line, _ in promises]
     lines += describe_cause(saved)
@@ -66,7 +68,7 @@ def gate_json(
         promises: A line on each promise, and whether it was kept.
     """
     verdicts = [check.passed for check in checks] + [is_kept for _, is_kept in promises]
-    return document_text(
+    return format_document(
         "bubbleviz.gate/1",
         {
             "passed": all(verdicts),

@@ -49,4 +49,4 @@ def _cell(table: Table, tag: str, column: str, text: str) -> str:
 
 def _escape(text: str) -> str:
     """Return a text escaped, on one line, and without invisible characters."""
-    return escape(texts.one_line(text, _MAX_LENGTH))
+    return escape(texts.to_one_line(text, _MAX_LENGTH))

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.restrictions import Restriction
-from bubbleviz.model.texts import counted, document_text, one_line, percent
+from bubbleviz.model.texts import format_count, format_document, format_percent, to_one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -94,7 +94,7 @@ def undrawn(name: str) -> str:
 
 #: The outputs of an ideal, by the names of their options.
 RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
-    "json": lambda result, _: document_text(SCHEMA, document(result)),
+    "json": lambda result, _: format_document(SCHEMA, document(result)),
     "svg": as_svg,
     "pdf": lambda result, view: as_pdf(as_svg(result, view)),
     "png": lambda result, view: as_png(as_svg(result, view)),
@@ -117,14 +117,14 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     """Yield the blocks of an ideal."""
     sizes = _sizes(result)
     name = sizes["schedule"]
-    stages = counted(sizes["stages"], "stage")
-    microbatches = counted(sizes["microbatches"], "microbatch", "microbatches")
+    stages = format_count(sizes["stages"], "stage")
+    microbatches = format_count(sizes["microbatches"], "microbatch", "microbatches")
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
     rules = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in _rules()}
     yield blocks.Sentence(f"{name}: {rules.get(name, 'the order in this file')}", style="bold")
     yield blocks.Sentence(f"  {stages}, {microbatches}{chunks}\n")
     if result.restrictions:
-        reasons = "; ".join(one_line(reason.text, 200) for reason in result.restrictions)
+        reasons = "; ".join(to_one_line(reason.text, 200) for reason in result.restrictions)
         yield blocks.Sentence(f"! measured times: {reasons}\n", style="bold")
     if isinstance(result, Ideal):
         yield blocks.HangingLines(list(_list_results(result)))
@@ -147,12 +147,14 @@ def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
         carried = f"{ideal.carried_ms:,.3f} ms"
         yield _line("with transfers", carried, "in the order of the file")
     yield _describe_stage_ratio(ideal)
-    yield _line("schedule ratio", percent(ideal.schedule_ratio), "idle share of the makespan")
+    yield _line(
+        "schedule ratio", format_percent(ideal.schedule_ratio), "idle share of the makespan"
+    )
     peak_activations = f"{max(ideal.peak_activations):g}"
     yield _line("peak activations", peak_activations, "microbatches held by a stage, from F to W")
     memory = ideal.memory
     if memory.limit is not None or memory.backward != 1 or memory.weight != 1:
-        format_amount = memory_text if memory.in_bytes else "{:g}".format
+        format_amount = format_memory if memory.in_bytes else "{:g}".format
         peak = format_amount(max(ideal.peak_memory))
         if memory.limit is not None:
             peak = f"{peak}, of {format_amount(memory.limit)}"
@@ -165,7 +167,7 @@ def _describe_cost(result: Ideal | Estimate) -> tuple[str, str]:
 
 
 def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
-    ratio = percent(result.stage_ratio)
+    ratio = format_percent(result.stage_ratio)
     return _line("stage ratio", ratio, "idle share of a window as long as the cost")
 
 
@@ -178,7 +180,7 @@ def sizes_as_json(choices: Sequence[Choice], restrictions: tuple[Restriction, ..
     """
     settings = [_choice_values(choice) for choice in choices]
     entries = [restriction.entry for restriction in restrictions]
-    return document_text(SCHEMA, {"restrictions": entries, "settings": settings})
+    return format_document(SCHEMA, {"restrictions": entries, "settings": settings})
 
 
 def _choice_values(choice: Choice) -> dict[str, Any]:
@@ -216,9 +218,11 @@ def list_sizes(
         giving_way=("activations", "v"),
     )
     for text in dict.fromkeys(choice.reason for choice in choices if choice.reason):
-        yield blocks.Sentence(f"  - {one_line(text, 200)}")
+        yield blocks.Sentence(f"  - {to_one_line(text, 200)}")
     for restriction in restrictions:
-        yield blocks.Sentence(f"! measured times: {one_line(restriction.text, 200)}", style="bold")
+        yield blocks.Sentence(
+            f"! measured times: {to_one_line(restriction.text, 200)}", style="bold"
+        )
     if measured:
         yield blocks.Sentence(
             "±: 95 % interval, from the spread of the run's times and how far it is off its own "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence
 
 #: What means something in the Markdown of GitHub.
@@ -19,7 +19,7 @@ _LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
 
 def text(words: str) -> str:
     """Return words on one line that Markdown shows as they are."""
-    flat = one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    flat = to_one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _LINKS.sub("<!-- -->", _SPECIAL.sub(r"\\\g<0>", flat))
 
 

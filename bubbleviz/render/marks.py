@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, join_tables
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.operations import BusyIntervals
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
@@ -102,7 +102,7 @@ def _of_operations(
         own = intervals.take(slice(first, first + _BLOCK))
         # Few of many ranks are drawn.
         own = own.take(selection.row_of(operations.rank[own.operation]) != NONE)
-        near = among(operations.phase[own.operation], phases)
+        near = mask_phases(operations.phase[own.operation], phases)
         near &= (own.end_ns > selection.start_ns) & (own.start_ns < selection.end_ns)
         own = own.take(near)
         drawn = selection.drawn(operations.iteration[own.operation])
@@ -140,7 +140,7 @@ def _placed(
 def marks_in(blocks: Iterable[Marks]) -> Marks:
     """Join blocks of marks into one table, in their order."""
     none, nowhere = np.zeros(0, np.int64), np.zeros(0)
-    return joined((Marks(none, none, none, nowhere, nowhere), *blocks))
+    return join_tables((Marks(none, none, none, nowhere, nowhere), *blocks))
 
 
 def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floats:
@@ -267,7 +267,7 @@ def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merg
         first = np.ones(len(narrow), np.bool_)
         first[1:] = np.diff(narrow.operation) != 0
         first |= narrow.operation == NONE
-        for kind in distinct(narrow.kind).tolist():
+        for kind in find_distinct(narrow.kind).tolist():
             own = narrow.kind == kind
             time = coverage(narrow.take(own), rows, columns, column)
             covered[kind] = covered.get(kind, np.zeros_like(time)) + time

@@ -18,9 +18,9 @@ from typing import Any
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import UsageError
-from bubbleviz.model.arguments import refuse_strange
+from bubbleviz.model.arguments import refuse_wrong_types
 from bubbleviz.model.arrow import Records
-from bubbleviz.model.texts import in_python
+from bubbleviz.model.texts import name_python_arguments
 from bubbleviz.render.document import Sentence, bullets, heading
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed
@@ -87,13 +87,13 @@ class Picture:
             OutputError: what the format needs is not installed, or the file cannot be written.
         """
         # What else is written of a report holds all of it, whatever the view.
-        with in_python():
+        with name_python_arguments():
             suffixed(str(path), [renderer.name for renderer in renderers() if renderer.draws])
         self.report.save(path, self.view)
 
     def _repr_svg_(self) -> str:
         """Return it as an SVG document."""
-        with in_python():
+        with name_python_arguments():
             return picture(self.report, self.view)
 
 
@@ -153,7 +153,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         if unknown := view.keys() - {field.name for field in fields(View)}:
             raise UsageError(f"{min(unknown)}: a view has none; see help(bubbleviz.View)")
         drawn = View(iterations=tuple(sorted({*given})), **view)
-        refuse_strange(View, vars(drawn))
+        refuse_wrong_types(View, vars(drawn))
         return Picture(self, drawn)
 
     def save(self, path: str | Path, view: View | None = None) -> None:
@@ -171,9 +171,9 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         """
         if not isinstance(view, (View, NoneType)):
             raise UsageError(f"{view!r:.60}: is no bubbleviz.View; save takes one file and a view")
-        refuse_strange(View, vars(view or View()))
+        refuse_wrong_types(View, vars(view or View()))
         known = {renderer.name for renderer in renderers()}
-        with in_python():
+        with name_python_arguments():
             renderer = renderer_named(suffixed(str(path), known))
             content = renderer.content(self, View() if view is None else view, str(path))
         write_outputs({str(path): content}, force=True)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from bubbleviz.explain.standouts import Standout
-from bubbleviz.model.choices import ROWS, one_of, style_settings
+from bubbleviz.model.choices import ROWS, check_choice, parse_style
 from bubbleviz.model.operations import Rank
 from bubbleviz.report.rank_means import many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
@@ -50,13 +50,13 @@ def row_kind(report: Report, view: View) -> str:
     Raises:
         UsageError: The view asks for rows of an unknown kind.
     """
-    one_of(view.rows, ROWS, "--rows")
+    check_choice(view.rows, ROWS, "--rows")
     if view.rows is not None:
         return view.rows
     shown = len(view.ranks or report.ranks)
     if many_ranks(shown):
         return "spread"
-    paper = style_settings(view.style)[0] == "paper"
+    paper = parse_style(view.style)[0] == "paper"
     most = MOST_RANKS_ON_PAPER if paper else MOST_RANKS
     return "stage" if shown > most else "rank"
 

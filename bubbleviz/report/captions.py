@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.texts import capitalised, counted, one_line
+from bubbleviz.model.texts import capitalize, format_count, to_one_line
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report
@@ -38,16 +38,18 @@ def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int)
     """Yield the clauses of the sentence: what is drawn, on which devices, and how much is idle."""
     noun, schedule = report.iteration_noun, report.schedule
     is_single = len(iterations) == 1
-    yield f"One {noun}" if is_single else counted(len(iterations), noun)
+    yield f"One {noun}" if is_single else format_count(len(iterations), noun)
     if schedule is not None and schedule.name is not None:
-        yield f" of the schedule {one_line(schedule.name, 60)}"
+        yield f" of the schedule {to_one_line(schedule.name, 60)}"
     stages = {rank.stage for rank in report.ranks} - {None}
     is_pipeline = report.no_pipeline is None and len(stages) > 1
-    devices = counted(len(stages), "pipeline stage") if is_pipeline else counted(rows, "GPU")
+    devices = (
+        format_count(len(stages), "pipeline stage") if is_pipeline else format_count(rows, "GPU")
+    )
     yield f" on {devices}"
     microbatches = {iteration.microbatches for iteration in iterations} - {None}
     if len(microbatches) == 1:
-        yield f" with {counted(microbatches.pop() or 0, 'microbatch', 'microbatches')}"
+        yield f" with {format_count(microbatches.pop() or 0, 'microbatch', 'microbatches')}"
     idle_share = _find_idle_share(report, iterations)
     if idle_share is not None:
         idle = "idle between operations" if is_idle_elsewhere(report) else "idle"
@@ -70,7 +72,7 @@ def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]
     """Yield the sentences of the note: what the ratio and boxes mean, and restrictions."""
     definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
     if definition is not None:
-        yield f"{capitalised(name_measure(report).name)}: {with_source(definition.definition)}."
+        yield f"{capitalize(name_measure(report).name)}: {with_source(definition.definition)}."
     yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."
     for restriction in report.restrictions:
-        yield f"{capitalised(restriction.text)}."
+        yield f"{capitalize(restriction.text)}."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
-from bubbleviz.model.texts import counted, one_line, suggestion
+from bubbleviz.model.texts import format_count, suggest_word, to_one_line
 from bubbleviz.report.compared.followed import (
     KEPT,
     NOT_FOLLOWED,
@@ -107,16 +107,19 @@ class Check:
     def name(self) -> str:
         """Name of the limited quantity."""
         if self.limit.window:
-            return f"window of {one_line(self.limit.ratio)}"
+            return f"window of {to_one_line(self.limit.ratio)}"
         in_ms = " bubble" if self.limit.unit == "ms" else ""
-        return one_line(self.limit.ratio) + in_ms
+        return to_one_line(self.limit.ratio) + in_ms
 
     @property
     def line(self) -> str:
         """Line with verdict, ratio, value, limit and n, and reasons to doubt the value."""
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
-        value, samples = _format_value(self.value, limit), counted(self.ratio.bubble.n, averaged)
+        value, samples = (
+            _format_value(self.value, limit),
+            format_count(self.ratio.bubble.n, averaged),
+        )
         relation = f"{'at most' if self.within else 'above'} {limit.written}"
         verdict = f"{describe_verdict(self.passed)}: {self.name} {value} is {relation}"
         verdict += f" (mean of {samples})"
@@ -135,7 +138,7 @@ class Check:
             parts.append("--allow-incomplete checks the ranks here")
         kernel_time = describe_kernel_time(self.saved)
         if kernel_time is not None:
-            parts.append(one_line(kernel_time, 200))
+            parts.append(to_one_line(kernel_time, 200))
         return "; ".join(parts)
 
 
@@ -204,7 +207,8 @@ def check_promises(
             (f"{line}; but the report to check is {doubts_after[0]}", False) for line, _ in lines
         ]
     return tuple(
-        (f"{describe_verdict(is_kept)}: {one_line(line, 600)}", is_kept) for line, is_kept in lines
+        (f"{describe_verdict(is_kept)}: {to_one_line(line, 600)}", is_kept)
+        for line, is_kept in lines
     )
 
 
@@ -226,7 +230,7 @@ def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> li
     times are right.
     """
     doubts = _list_doubts(saved, allow_incomplete=allow_incomplete)
-    return [restriction.text for restriction in doubts if restriction.no_pipeline is None]
+    return [restriction.text for restriction in doubts if restriction.no_pipeline_reason is None]
 
 
 def _explain_no_promise(path: str, before: ReportSummary, results: Sequence[AdviceResult]) -> str:
@@ -382,7 +386,7 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
             "of the length of iterations"
         )
     number = text.strip().removesuffix(unit).rstrip()
-    increase = f"{number} {unit} above {one_line(PurePath(path).name, 60)}"
+    increase = f"{number} {unit} above {to_one_line(PurePath(path).name, 60)}"
     n_ranks, n_baseline_ranks = len(saved.ranks), len(baseline.ranks)
     if n_ranks != n_baseline_ranks:
         increase += f" ({n_ranks:,} ranks here, {n_baseline_ranks:,} there)"
@@ -422,7 +426,7 @@ def check_limits(
             names = list(saved.summary.bubble_ratio)
             raise InputError(
                 f"{path}: no ratio {limit.ratio[:60]!r}; the report has {', '.join(names)}"
-                f"{suggestion(limit.ratio, names)}"
+                f"{suggest_word(limit.ratio, names)}"
             )
         if no_pipeline is not None:
             needed = "the profiles of all stages"

@@ -39,7 +39,7 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         for stage in range(stages)
     )
     operations, busy = _tables(plan, simulation, ticks)
-    nothing, zero = tables.RankIntervals.none(), np.zeros((1, stages), np.int64)
+    nothing, zero = tables.RankIntervals.make_empty(), np.zeros((1, stages), np.int64)
     busy_ns = intervals.group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages)
     run = Run(
         ranks=ranks,
@@ -53,13 +53,13 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         kernel_ns=busy_ns,
         gap_ns=zero,
         collective_gap_ns=zero,
-        running=tables.RunningTimes.none(),
+        running=tables.RunningTimes.make_empty(),
         unattributed=nothing,
         exposed=nothing,
-        collectives=CollectiveIntervals.none(),
+        collectives=CollectiveIntervals.make_empty(),
         overheads=nothing,
         unrecorded=nothing,
-        hosts=tables.HostActivities.none(),
+        hosts=tables.HostActivities.make_empty(),
         iteration_names=("0",),
         paired=True,
         stages_missing=False,

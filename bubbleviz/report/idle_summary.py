@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from bubbleviz.model.texts import counted, percent
+from bubbleviz.model.texts import format_count, format_percent
 from bubbleviz.report.memory import Count, Finite, Positive
 from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry
 
@@ -382,5 +382,5 @@ class IdleSummary(Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Return the primary idle share and the sizes of the report."""
-        devices = counted(len(self.ranks), "device")
-        return f"IdleSummary({self.headline} {percent(self.bubble_ratio)}, {devices})"
+        devices = format_count(len(self.ranks), "device")
+        return f"IdleSummary({self.headline} {format_percent(self.bubble_ratio)}, {devices})"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bubbleviz.model.texts import percent
+from bubbleviz.model.texts import format_percent
 
 #: Minimum share of a window that launch gaps, compute outside operations, or the difference between
 #: a ratio and its lower bound must take to be reported.
@@ -71,7 +71,7 @@ class KernelTime:
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
         ):
             return None
-        return f"any kernel ran for {percent(self.share)} of the time"
+        return f"any kernel ran for {format_percent(self.share)} of the time"
 
     @property
     def entry(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.numbering import CodedTexts, coded_texts
+from bubbleviz.model.numbering import CodedTexts, make_coded_texts
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import capitalised, listed, rank_name
+from bubbleviz.model.texts import capitalize, format_rank_name, list_first
 from bubbleviz.report.report import Report
 
 #: Precedes the rows, and the advice, of ranks that the first advice is about.
@@ -35,7 +35,7 @@ def operation_labels(report: Report) -> CodedTexts:
     """Return the names of all operations, by row."""
     operations, several = report.operations, _has_chunks(report)
     chunk = operations.chunk if several else np.full(len(operations), NONE, np.int64)
-    return coded_texts(
+    return make_coded_texts(
         _label, operations.phase, operations.microbatch, operations.second_microbatch, chunk
     )
 
@@ -61,7 +61,7 @@ def rank_label(report: Report, rank: int) -> str:
 def numbered_rank(report: Report, rank: int) -> str:
     """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
     own = report.ranks[rank]
-    return rank_name(own.global_rank, own.index, own.label)
+    return format_rank_name(own.global_rank, own.index, own.label)
 
 
 def name_ranks(report: Report, ranks: Sequence[int]) -> str:
@@ -74,7 +74,7 @@ def name_ranks(report: Report, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return numbered_rank(report, ranks[0])
     are_numbered = all(report.ranks[rank].global_rank is not None for rank in ranks)
-    numbers = listed([str(number) for number in rank_numbers(report, ranks)], _MAX_RANKS)
+    numbers = list_first([str(number) for number in rank_numbers(report, ranks)], _MAX_RANKS)
     return f"ranks {numbers}{'' if are_numbered else ' in pipeline order'}"
 
 
@@ -85,7 +85,7 @@ def rank_numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:
 
 def subject(label: str) -> str:
     """Return the name of a rank at the beginning of a sentence; names of hosts stay as they are."""
-    return capitalised(label) if label.startswith(("rank ", "stage ")) else label
+    return capitalize(label) if label.startswith(("rank ", "stage ")) else label
 
 
 def shortened(name: str) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
 from bubbleviz.report.report import Report
 
@@ -41,7 +41,7 @@ def longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ..
     implied, avoidable = _averaged_bubbles(report)
     rows = avoidable if len(avoidable) else implied
     after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
-    alike = groups_of(bubbles.rank[rows], bubbles.cause[rows], after)
+    alike = group_rows(bubbles.rank[rows], bubbles.cause[rows], after)
     times = np.bincount(alike.of_row, minlength=len(alike))
     shown = np.sort(alike.first)[:count]
     return tuple(
@@ -69,7 +69,7 @@ def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
     if averaged.any():
         rows = np.flatnonzero(averaged[bubbles.iteration])
     length_ns = (bubbles.end_ns - bubbles.start_ns)[rows]
-    rows = rows[sorted_rows(-length_ns)]
+    rows = rows[sort_rows(-length_ns)]
     is_inherent = np.isin(bubbles.cause[rows], _INHERENT)
     return rows[is_inherent], rows[~is_inherent]
 
@@ -171,7 +171,7 @@ def latest_host(report: Report, ranks: Sequence[int]) -> str:
     n_ranks_of_stage = Counter(entry.stage for entry in report.ranks)
     stages = [report.ranks[index].stage for index in ranks]
     are_stages = all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
-    others = counted(len(ranks) - 1, "other stage" if are_stages else "other rank")
+    others = format_count(len(ranks) - 1, "other stage" if are_stages else "other rank")
     return f" on {label}{state}, and on {others}" if state else f" on {label} and {others}"
 
 

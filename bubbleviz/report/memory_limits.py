@@ -11,7 +11,7 @@ from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.interpret.memory import OperationMemory
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.schedules.choices import DeviceMemory
@@ -33,7 +33,7 @@ def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
         for rank, peak, resident in zip(*(column.tolist() for column in columns), strict=True):
             index, known = int(local[rank]), None if resident == NONE else resident
             ranks.append(RankPeak(index, peak, known, run.ranks[index].stage))
-        table = use.operations.take(among(use.operations.phase, (*COUNTED, Phase.R)))
+        table = use.operations.take(mask_phases(use.operations.phase, (*COUNTED, Phase.R)))
         stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
         # A row a chunk and phase: a few a rank.
         for row, key in enumerate(zip(table.rank.tolist(), table.chunk.tolist(), strict=True)):

@@ -8,10 +8,10 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.statistics import Spread
-from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.grouping import group_rows
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted, percent, percent_bounds
+from bubbleviz.model.texts import format_count, format_percent, format_percent_bounds
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 
@@ -28,7 +28,7 @@ def methods(report: Report) -> str:
     spread = report.summary.bubble_ratio.get(report.headline)
     formats = {profile.format for profile in report.profiles}
     maker = _MAKERS.get(next(iter(formats)), "") if len(formats) == 1 else ""
-    profiles = counted(len(report.profiles), f"{maker} profile".strip())
+    profiles = format_count(len(report.profiles), f"{maker} profile".strip())
     tool = f"bubbleviz {report.version} from {profiles}"
     if spread is None or spread.mean is None:
         return (
@@ -62,8 +62,8 @@ def _iterations(report: Report, n: int) -> str:
     counts = {i.microbatches for i in report.iterations if i.averaged}
     known = next(iter(counts)) if len(counts) == 1 else None
     known = None if known is None else _fed_from_both_ends(report) or known
-    each = "" if known is None else f" with {counted(known, 'microbatch', 'microbatches')}"
-    return f"{counted(n, report.iteration_noun)}{each}"
+    each = "" if known is None else f" with {format_count(known, 'microbatch', 'microbatches')}"
+    return f"{format_count(n, report.iteration_noun)}{each}"
 
 
 def _fed_from_both_ends(report: Report) -> int | None:
@@ -77,29 +77,31 @@ def _fed_from_both_ends(report: Report) -> int | None:
         return None
     forwards = report.operations.take(
         (report.operations.iteration == shown.index)
-        & among(report.operations.phase, (Phase.F, Phase.FB))
+        & mask_phases(report.operations.phase, (Phase.F, Phase.FB))
     )
-    distinct = groups_of(forwards.rank, forwards.chunk, forwards.microbatch)
+    distinct = group_rows(forwards.rank, forwards.chunk, forwards.microbatch)
     each = np.bincount(forwards.rank[distinct.first])
     return int(each.max()) // rule.chunks if len(each) else None
 
 
 def _ranks(report: Report) -> str:
     stages = {rank.stage for rank in report.ranks}
-    known = "" if not stages or None in stages else f"{counted(len(stages), 'pipeline stage')}, "
-    hosts = counted(len({rank.host for rank in report.ranks}), "host")
-    return f"{counted(len(report.ranks), 'rank')} ({known}{hosts})"
+    known = (
+        "" if not stages or None in stages else f"{format_count(len(stages), 'pipeline stage')}, "
+    )
+    hosts = format_count(len({rank.host for rank in report.ranks}), "host")
+    return f"{format_count(len(report.ranks), 'rank')} ({known}{hosts})"
 
 
 def _result(mean: float, spread: Spread) -> str:
     if spread.std is None or spread.ci95 is None:
-        return percent(mean)
+        return format_percent(mean)
     if spread.pair is not None:
         return "{} on average ({} and {} in two iterations)".format(
-            percent(mean), *map(percent, spread.pair)
+            format_percent(mean), *map(format_percent, spread.pair)
         )
     return (
-        f"{percent(mean)} on average (standard deviation {100 * spread.std:.2f} percentage "
+        f"{format_percent(mean)} on average (standard deviation {100 * spread.std:.2f} percentage "
         f"points; 95 % confidence interval of the mean +/- {100 * spread.ci95:.2f}, Student's t)"
     )
 
@@ -108,7 +110,7 @@ def _caveats(report: Report) -> Iterator[str]:
     """Yield the caveats of the result."""
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
-        ends = " and ".join(percent_bounds(interval, 2, 4))
+        ends = " and ".join(format_percent_bounds(interval, 2, 4))
         yield f"; clock uncertainty leaves it between {ends} %"
     yield from (f"; {own.caveat}" for own in report.restrictions if own.caveat)
     if report.contradicted(report.headline):
@@ -120,4 +122,4 @@ def _caveats(report: Report) -> Iterator[str]:
         yield f"; {kernels}"
     low = report.lower_bound(report.headline)
     if low is not None:
-        yield f"; with compute outside every operation counted as work it is {percent(low)}"
+        yield f"; with compute outside every operation counted as work it is {format_percent(low)}"

@@ -18,14 +18,14 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.model.arrow import Columns, column_of, table_of
-from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.grouping import sorted_rows
-from bubbleviz.model.intervals import last_before
+from bubbleviz.model.arrow import Columns, build_table, convert_column
+from bubbleviz.model.columns import NONE, Ints, scatter
+from bubbleviz.model.grouping import sort_rows
+from bubbleviz.model.intervals import find_last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_rank
-from bubbleviz.model.texts import inert
+from bubbleviz.model.texts import quote_formula
 from bubbleviz.report.report import Report
 
 #: Whole numbers, with -1 for no value, or texts.
@@ -49,7 +49,7 @@ def further_columns(report: Report) -> Mapping[str, OperationColumn]:
         "busy_ns": operations.busy_ns,
         "launched_ns": operations.launched_ns,
         "pipeline": look_up_by_rank([rank.pipeline for rank in report.ranks], operations.rank),
-        "host": CodedTexts(operations.rank.copy(), [inert(r.host) for r in report.ranks]),
+        "host": CodedTexts(operations.rank.copy(), [quote_formula(r.host) for r in report.ranks]),
         "global_rank": look_up_by_rank(
             [rank.global_rank for rank in report.ranks], operations.rank
         ),
@@ -115,7 +115,7 @@ def _began_last(operations: Operations, of_rank: Ints, at_ns: Ints) -> Ints:
     This is the first operation of the rank if none began before, or -1 if the rank has none.
     """
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
-    row = last_before(operations.rank, began_ns, of_rank, at_ns, or_at=True)
+    row = find_last_before(operations.rank, began_ns, of_rank, at_ns, or_at=True)
     first = np.searchsorted(operations.rank, of_rank)
     held = first < np.searchsorted(operations.rank, of_rank, side="right")
     return np.where(held, np.maximum(row, first), NONE)
@@ -139,7 +139,7 @@ def _in_cells(rows: int, row: Ints, entries: Sequence[str], form: str, between: 
     """
     first = np.flatnonzero(np.diff(row, prepend=NONE))
     bounds = [*first.tolist(), len(row)]
-    code = scattered(rows, row[first], np.arange(len(first)))
+    code = scatter(rows, row[first], np.arange(len(first)))
     texts = [form.format(between.join(entries[low:high])) for low, high in pairwise(bounds)]
     return CodedTexts(code, texts)
 
@@ -149,7 +149,7 @@ def written_operations(report: Report) -> Columns:
 
     The two microbatches or chunks of a fused operation are in two columns.
     """
-    columns = report.operations.shown_columns()
+    columns = report.operations.list_columns()
     del columns["global_rank"]  # further_columns has it, at the place where --csv has it
     # Names of iterations, as numbers if all names are numbers.
     names = [iteration.name for iteration in report.iterations]
@@ -158,7 +158,7 @@ def written_operations(report: Report) -> Columns:
         numbers = np.array([*map(int, names), NONE], np.int64)
         columns["iteration"] = numbers[report.operations.iteration]
     columns |= further_columns(report)
-    return table_of({name: column_of(name, column) for name, column in columns.items()})
+    return build_table({name: convert_column(name, column) for name, column in columns.items()})
 
 
 def collective_cells(report: Report, beside: Ints) -> CodedTexts:
@@ -173,7 +173,7 @@ def collective_cells(report: Report, beside: Ints) -> CodedTexts:
     owned = table.operation != NONE
     row = np.where(owned, table.operation, beside)
     order = np.flatnonzero(row != NONE)
-    order = order[sorted_rows(row[order])]
+    order = order[sort_rows(row[order])]
     table, row, owned = table.take(order), row[order], owned[order]
     iterations = [*(iteration.name for iteration in report.iterations), ""]
     kinds = [*table.kinds, ""]
@@ -197,7 +197,7 @@ def collective_cells(report: Report, beside: Ints) -> CodedTexts:
 
 def _names(labels: Sequence[str]) -> list[str]:
     """Return distinct labels: labels that occur twice, or are empty, get a number."""
-    flat = [inert(label) for label in labels]
+    flat = [quote_formula(label) for label in labels]
     return [
         name if name and flat.count(name) == 1 else f"{name} ({number})".strip()
         for number, name in enumerate(flat)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.model.texts import percent
+from bubbleviz.model.texts import format_percent
 
 #: What to do if only the schedule causes the bubble, and the kind and place of this advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
@@ -43,4 +43,4 @@ def format_saving(
         return "unknown"
     up_to = "up to " if is_upper_bound(kind, place) else ""
     error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
-    return f"{up_to}-{percent(saving_ratio)}{error}"
+    return f"{up_to}-{format_percent(saving_ratio)}{error}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.texts import not_option, one_line
+from bubbleviz.model.texts import escape_leading_dash, to_one_line
 from bubbleviz.report.report import Report
 
 ReportT = TypeVar("ReportT", bound=Report)
@@ -53,7 +53,7 @@ def _relative_word(word: str) -> str:
     if word.startswith("-"):
         option, sign, value = word.partition("=")
         return f"{option}{sign}{relative(value)}"
-    return not_option(relative(word))
+    return escape_leading_dash(relative(word))
 
 
 def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
@@ -95,10 +95,10 @@ def limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
         of_reason.setdefault(entry.reason, []).append(entry)
     lines = []
     for reason, entries in of_reason.items():
-        subjects = one_line("; ".join(dict.fromkeys(entry.what for entry in entries)), 160)
+        subjects = to_one_line("; ".join(dict.fromkeys(entry.what for entry in entries)), 160)
         total = sum(entry.count for entry in entries)
         times = f" ({total:,})" if total != 1 else ""
-        lines.append(f"{subjects}{times}: {one_line(reason, 400)}")
+        lines.append(f"{subjects}{times}: {to_one_line(reason, 400)}")
     if len(lines) > max_lines:
         lines[max_lines:] = [f"and {len(lines) - max_lines} more with -o report.json"]
     return lines

@@ -22,7 +22,7 @@ from bubbleviz.count.rank_iterations import (
 )
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.standouts import Standout, find_standouts
-from bubbleviz.model.arrow import Kind, Records, records, row_type
+from bubbleviz.model.arrow import Kind, Records, make_records, make_row_type
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.report.kernel_time import NOTICEABLE
@@ -126,7 +126,7 @@ def stages_of(report: Report) -> Records[Any]:
     columns |= {name: column for name, column in idle_ns.items() if column.any()}
     for rank in report.ranks:
         members[NONE if rank.stage is None else rank.stage].append(rank.index)
-    stage = row_type("Stage", ("stage", "ranks", *columns))
+    stage = make_row_type("Stage", ("stage", "ranks", *columns))
     rows = []
     for number, ranks in sorted(members.items()):
         values = [column[ranks] for column in columns.values()]
@@ -135,7 +135,7 @@ def stages_of(report: Report) -> Records[Any]:
         stage_number = None if number == NONE else number
         rows.append(stage._make((stage_number, len(ranks), *stage_means)))
     kinds: dict[str, Kind] = {"stage": "int64", "ranks": "int64"}
-    return records(rows, {**kinds, **dict.fromkeys(columns, "float64")})
+    return make_records(rows, {**kinds, **dict.fromkeys(columns, "float64")})
 
 
 def _mean_over_iterations(column: Ints, iterations: Ints) -> Floats:

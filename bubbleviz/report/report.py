@@ -40,14 +40,14 @@ from bubbleviz.explain.slowness import Slowness, measure_slowness
 from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
 from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
 from bubbleviz.model import operations as tables
-from bubbleviz.model.arrow import Kind, Records, records
+from bubbleviz.model.arrow import Kind, Records, make_records
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.limitations import Limitation, LimitationKind, gathered
-from bubbleviz.model.phase_masks import any_among
+from bubbleviz.model.limitations import Limitation, LimitationKind, merge_limitations
+from bubbleviz.model.phase_masks import has_phase
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
-from bubbleviz.model.texts import counted, listed, some_of
+from bubbleviz.model.texts import format_count, list_and_count, list_first
 from bubbleviz.report.kernel_time import NOTICEABLE, KernelTime
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 
@@ -116,10 +116,10 @@ class Report:
     what_if: WhatIf | None = None
     theory: WhatIf | None = None
     command: str = ""
-    exposed: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
-    overheads: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
-    collectives: CollectiveIntervals = field(default_factory=CollectiveIntervals.none)
-    pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
+    exposed: tables.RankIntervals = field(default_factory=tables.RankIntervals.make_empty)
+    overheads: tables.RankIntervals = field(default_factory=tables.RankIntervals.make_empty)
+    collectives: CollectiveIntervals = field(default_factory=CollectiveIntervals.make_empty)
+    pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.make_empty)
     memory: RunMemory | None = None
     flops: tuple[float, float] | None = None
     hosts: tuple[str, ...] = ()
@@ -129,9 +129,10 @@ class Report:
         mean = None if spread is None else spread.mean
         return (
             f"Report({self.headline} bubble ratio {'unknown' if mean is None else f'{mean:.4f}'}, "
-            f"{counted(len(self.ranks), 'rank')}, {counted(len(self.iterations), 'iteration')}, "
-            f"{counted(len(self.operations), 'operation')}, "
-            f"{counted(len(self.limitations), 'limitation')})"
+            f"{format_count(len(self.ranks), 'rank')}, "
+            f"{format_count(len(self.iterations), 'iteration')}, "
+            f"{format_count(len(self.operations), 'operation')}, "
+            f"{format_count(len(self.limitations), 'limitation')})"
         )
 
     @property
@@ -369,7 +370,7 @@ def assemble(
         unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
         explanation=explanation,
         limitations=(
-            *gathered(unreadable),
+            *merge_limitations(unreadable),
             *_limitations(recordings, run, counts),
             *_of_explanation(explanation, counts),
         ),
@@ -388,7 +389,7 @@ def _measured(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Ra
         for index, ratio in zip(indices_of(own), own_ratios(own, counts.headline), strict=True):
             ratios[index] += [] if ratio is None else [ratio]
     known = zip(ranks, ratios, strict=True)
-    return records(
+    return make_records(
         (replace(rank, bubble_ratio=fsum(of) / len(of) if of else None) for rank, of in known),
         {own.name: _KINDS[str(own.type).partition(" ")[0]] for own in fields(tables.Rank)},
     )
@@ -463,7 +464,7 @@ def _limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
     """Return everything that could not be measured or inferred, the most general first."""
-    of_files = gathered(chain.from_iterable(locate_damage(recordings, run, counts)))
+    of_files = merge_limitations(chain.from_iterable(locate_damage(recordings, run, counts)))
     limitations = [*run.limitations, *of_files]
     without: dict[str, set[int]] = {}
     for iteration in counts.iterations:
@@ -474,7 +475,7 @@ def _limitations(
     limitations.extend(
         Limitation(
             "ranks without a ratio",
-            f"{what}: " + some_of([run.ranks[r].label for r in sorted(ranks)], _NAMED),
+            f"{what}: " + list_and_count([run.ranks[r].label for r in sorted(ranks)], _NAMED),
             len(ranks),
         )
         for what, ranks in sorted(without.items())
@@ -483,10 +484,10 @@ def _limitations(
     limitations.extend(_not_averaged(counts, numbered=not inferred))
     limitations.extend(_unrecorded_waits(run, counts))
     limitations.extend(_lacking(run, counts))
-    limitations.extend(gathered(_describe_idle_ranks(run, counts)))
+    limitations.extend(merge_limitations(_describe_idle_ranks(run, counts)))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
-    if not any_among(run.operations.phase, (*BACKWARD, Phase.FB)):
+    if not has_phase(run.operations.phase, (*BACKWARD, Phase.FB)):
         limitations.append(
             Limitation(
                 "backward",
@@ -511,7 +512,7 @@ def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
         rank = run.ranks[index]
         stage = "" if rank.stage is None else f" (stage {rank.stage})"
         idle_in = np.flatnonzero(is_idle[:, index]).tolist()
-        names = some_of([counts.iterations[k].name for k in idle_in], _NAMED)
+        names = list_and_count([counts.iterations[k].name for k in idle_in], _NAMED)
         noun = "iteration" if len(idle_in) == 1 else "iterations"
         yield Limitation(
             "iterations without work",
@@ -569,8 +570,8 @@ def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
     if counts.awaited_ns is not None and left_out:
         verb = "is" if len(left_out) == 1 else "are"
         consequence = (
-            f"{counted(len(left_out), 'iteration')} that began {{}} before that {verb} listed, not "
-            "averaged"
+            f"{format_count(len(left_out), 'iteration')} that began {{}} before that {verb} "
+            "listed, not averaged"
         )
         note = describe_skew(run.recorded, counts.awaited_ns, consequence)
         no_other = not counts.summary.iterations
@@ -589,7 +590,7 @@ def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
             "operations that some ranks lack",
             "a backward without its forward, or a microbatch that other stages ran; the true ratio "
             "may be smaller; check the names of ranges on "
-            f"{listed((f'{label} ({count:,})' for label, count in ranks), _LISTED)}",
+            f"{list_first((f'{label} ({count:,})' for label, count in ranks), _LISTED)}",
             sum(count for _, count in ranks),
             LimitationKind.OPERATIONS_LACKING,
         )
@@ -608,7 +609,7 @@ def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limita
     elif part := explanation.replayed_ranks:
         yield Limitation(
             "critical path, slack, effects of changes and advice",
-            f"{counted(part.pipelines, 'pipeline')} of {part.of:,} are replayed: the slowest, "
+            f"{format_count(part.pipelines, 'pipeline')} of {part.of:,} are replayed: the slowest, "
             "which bound the iterations, and as many of the others",
         )
 

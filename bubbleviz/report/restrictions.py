@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.explain.recognition import reasons
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
-from bubbleviz.model.restrictions import Restriction, no_pipeline
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.restrictions import Restriction, find_no_pipeline_reason
+from bubbleviz.model.texts import to_one_line
 
 if TYPE_CHECKING:
     from bubbleviz.model.operations import Rank
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _none(code: str, reason: str, caveat: str = "") -> Restriction:
     text = f"no pipeline was measured: {reason}"
-    return Restriction(code, text, caveat, no_pipeline=reason)
+    return Restriction(code, text, caveat, no_pipeline_reason=reason)
 
 
 ONE_STAGE = _none("single-stage", reasons.SINGLE_STAGE)
@@ -246,7 +246,7 @@ def restrictions_of(
         # What is known needs no guess.
         found.discard(MAYBE_INCOMPLETE)
     if reason is not None:
-        found |= {own for own in RESTRICTIONS if own.no_pipeline == reason}
+        found |= {own for own in RESTRICTIONS if own.no_pipeline_reason == reason}
     return tuple(
         _with_counts(own, subjects.get(LimitationKind.GRAPHS_LOST, set()))
         for own in RESTRICTIONS
@@ -302,13 +302,13 @@ def list_entries(entries: Sequence[RestrictionEntry]) -> list[dict[str, str]]:
 
 def find_no_pipeline(entries: Sequence[RestrictionEntry]) -> str | None:
     """Return why the ranks of a saved report form no whole pipeline, or None if they form one."""
-    return no_pipeline(read_restrictions(entries))
+    return find_no_pipeline_reason(read_restrictions(entries))
 
 
 def _unknown(code: str, words: str) -> Restriction:
     """Return a restriction of a later version."""
-    shown = one_line(words or code, _LONGEST)
-    return Restriction(one_line(code, _LONGEST), shown, f"it is restricted ({shown})")
+    shown = to_one_line(words or code, _LONGEST)
+    return Restriction(to_one_line(code, _LONGEST), shown, f"it is restricted ({shown})")
 
 
 def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:

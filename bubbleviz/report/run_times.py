@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, TypeAlias
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.phases import Phase, phase_of_label
+from bubbleviz.model.phases import Phase, parse_phase_label
 from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 from bubbleviz.schedules.known import SCHEDULES
@@ -33,7 +33,7 @@ def operation_times(run: RunSummary) -> tuple[OperationTimes, ...]:
 
 def _operation_times(entry: PhaseTimeEntry) -> OperationTimes:
     return OperationTimes(
-        phase=phase_of_label(entry.phase) or Phase.F,
+        phase=parse_phase_label(entry.phase) or Phase.F,
         median_ns=entry.median_ns,
         stage=_number(entry.stage),
         chunk=_number(entry.chunk),

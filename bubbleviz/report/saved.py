@@ -14,8 +14,8 @@ from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
-from bubbleviz.model.phases import phase_of_label
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.phases import parse_phase_label
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.report.idle_summary import IDLE_SCHEMA, IdleSummary
 from bubbleviz.report.ratio_summary import ReportSummary
 from bubbleviz.report.restrictions import find_no_pipeline
@@ -195,7 +195,7 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
     if summary.memory is not None:
         labels += [operations.phase for operations in summary.memory.operations]
     for label in labels:
-        if phase_of_label(label) is None:
+        if parse_phase_label(label) is None:
             raise InputError(
                 f"{path}: {label[:60]!r} is not a phase; write a report with bubbleviz analyze "
                 "-o report.json"
@@ -207,7 +207,7 @@ def _explain_idle_report(path: str, idle: IdleSummary) -> InputError:
     """Return the error for a report on idle time, with the command that shows its profiles."""
     profiles = dict.fromkeys(rank.profile for rank in idle.ranks if rank.profile)
     if profiles and all(Path(profile).exists() for profile in profiles):
-        hint = f"for a page run bubbleviz view {' '.join(map(shell_word, profiles))}"
+        hint = f"for a page run bubbleviz view {' '.join(map(quote_for_shell, profiles))}"
     else:
         hint = "a page needs its profiles, which are no longer where they were: give them to view"
     return InputError(

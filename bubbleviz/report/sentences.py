@@ -14,7 +14,7 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.memory_sizes import describe_fit
-from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.model.texts import format_count, format_percent, list_first
 from bubbleviz.report.advice import (
     Advice,
     Step,
@@ -73,7 +73,7 @@ def write_advice(report: Report, advice: Advice) -> AdviceEntry:
     """Return advice in words."""
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
-        missed = percent(advice.missed_ratio)
+        missed = format_percent(advice.missed_ratio)
         saving = f" (saving unknown: the replay misses the measured iterations by {missed})"
     sentence = f"{action}{saving}"
     is_promised = advice.is_promised
@@ -122,8 +122,8 @@ def _record_launches(report: Report) -> str:
     )
     return (
         f"Record again, from before the first iteration on: {n_unlinked:,} of {n_kernels:,} "
-        f"kernels ({percent(n_unlinked / n_kernels)}) lack their launching call, so the "
-        f"ratio lies between {percent(low)} and {percent(mean)}"
+        f"kernels ({format_percent(n_unlinked / n_kernels)}) lack their launching call, so the "
+        f"ratio lies between {format_percent(low)} and {format_percent(mean)}"
     )
 
 
@@ -149,7 +149,7 @@ def _add_ranks(report: Report) -> str:
             "Ranks of the run are missing, so its bubble is unknown: analyze the profiles of all "
             "ranks together (-v coverage names what was left out)"
         )
-    profiles = counted(len(reasons), "profile of the directory", "profiles of the directory")
+    profiles = format_count(len(reasons), "profile of the directory", "profiles of the directory")
     more = " (-v coverage names the others)" if reasons[1:] else ""
     return f"{profiles} cannot be read, so the run's bubble is unknown: {reasons[0]}{more}"
 
@@ -157,8 +157,8 @@ def _add_ranks(report: Report) -> str:
 def _add_ranks_of_few(report: Report) -> str:
     n_incomplete, n_pipelines = count_incomplete_pipelines(report.ranks) or (0, 0)
     return (
-        f"Ranks of {n_incomplete} of {counted(n_pipelines, 'pipeline')} are missing: analyze the "
-        "profiles of all ranks together"
+        f"Ranks of {n_incomplete} of {format_count(n_pipelines, 'pipeline')} are missing: analyze "
+        "the profiles of all ranks together"
     )
 
 
@@ -168,9 +168,9 @@ def _launch_gaps(report: Report) -> str:
     if time.gaps_outweigh:
         comparison = _more_than_idle(report)
     else:
-        filled = percent(time.gap_ns / (time.work_ns or 1))
+        filled = format_percent(time.gap_ns / (time.work_ns or 1))
         comparison = f"and {filled} of the time that counts as work"
-    share = percent(time.gap_ns / time.window_ns)
+    share = format_percent(time.gap_ns / time.window_ns)
     sentence = f"Launch gaps inside operations take {share} of the window, {comparison}"
     advised = [step.advice for step in advise(report).first if step.advice is not None]
     if any(advice.kind == "launch-gaps" for advice in advised):
@@ -183,7 +183,7 @@ def _launch_gaps(report: Report) -> str:
 
 def _name_compute(report: Report) -> str:
     time = report.kernel_time
-    share = percent(time.unattributed_ns / time.window_ns)
+    share = format_percent(time.unattributed_ns / time.window_ns)
     return (
         f"Compute outside every operation takes {share} of the window, {_more_than_idle(report)}: "
         "name it in ranges, or with --convention, for a ratio that counts it; the largest kernels "
@@ -194,7 +194,7 @@ def _name_compute(report: Report) -> str:
 def _more_than_idle(report: Report) -> str:
     """Return a comparison with the idle time, which is less than the bubble if optimizers run."""
     time = report.kernel_time
-    idle = percent(time.bubble_ns / (time.window_ns or 1))
+    idle = format_percent(time.bubble_ns / (time.window_ns or 1))
     return f"more than the idle time between operations ({idle})"
 
 
@@ -236,19 +236,19 @@ def _no_single_delay(report: Report) -> str:
     remaining = None if without_delay is None else without_delay.bubble_ratio
     return (
         f"No single delay stands out; without any delay the {measure} would be "
-        f"{percent(remaining)} instead of {percent(_replayed_ratio(report))}"
+        f"{format_percent(remaining)} instead of {format_percent(_replayed_ratio(report))}"
     )
 
 
 def _idle_between_iterations(report: Report) -> str:
     return (
-        f"Iterations have almost no idle time, but {percent(_mean_ratio(report, 'period'))} of the "
-        "period between their starts is idle; bubbleviz idle shows what hosts did then"
+        f"Iterations have almost no idle time, but {format_percent(_mean_ratio(report, 'period'))} "
+        "of the period between their starts is idle; bubbleviz idle shows what hosts did then"
     )
 
 
 def _more_requests(report: Report) -> str:
-    ratio = percent(_mean_ratio(report, report.headline))
+    ratio = format_percent(_mean_ratio(report, report.headline))
     return (
         f"No change to what ran removes the bubble ({ratio}, {report.headline}); more requests, or "
         "more chunks in flight, would fill it"
@@ -256,7 +256,7 @@ def _more_requests(report: Report) -> str:
 
 
 def _bubble_of_period(report: Report) -> str:
-    ratio = percent(_mean_ratio(report, report.headline))
+    ratio = format_percent(_mean_ratio(report, report.headline))
     return (
         f"No single delay stands out; {ratio} of the time from one iteration to the next is bubble "
         f"(period){_point_to_schedules(report)}"
@@ -274,8 +274,8 @@ def _more_microbatches(report: Report) -> str:
     ratio = _replayed_ratio(report) if mean is None else mean
     return (
         f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES}, at the same "
-        f"time per token, would reduce the schedule ratio from {percent(ratio)} to about "
-        f"{percent(ratio / (2 - ratio))}{_point_to_schedules(report)}"
+        f"time per token, would reduce the schedule ratio from {format_percent(ratio)} to about "
+        f"{format_percent(ratio / (2 - ratio))}{_point_to_schedules(report)}"
     )
 
 
@@ -360,7 +360,7 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     return (
         f"Run the schedule {choice.schedule}, which {describe_fit(limit_bytes)}",
         f": at the measured times without delays, {makespan_ms:,.3f} ms instead of "
-        f"{base_ms:,.3f} ms (-{percent((base_ms - makespan_ms) / base_ms)}) from first F "
+        f"{base_ms:,.3f} ms (-{format_percent((base_ms - makespan_ms) / base_ms)}) from first F "
         "to last backward",
         "",
     )
@@ -371,13 +371,14 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
     first = order.deviations[0]
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
     if first.places:
-        where += f" by {counted(first.places, 'operation')}"
+        where += f" by {format_count(first.places, 'operation')}"
     iteration = shortened(report.iterations[first.iteration].name)
     n_iterations = len({deviation.iteration for deviation in order.deviations})
     return (
         f"Run {name_ranks(report, advice.ranks)} in the order of {order.name}",
-        f"{counted(order.deviation_count, 'operation')} in {counted(n_iterations, 'iteration')} "
-        f"are out of order ({where} in iteration {iteration})",
+        f"{format_count(order.deviation_count, 'operation')} in "
+        f"{format_count(n_iterations, 'iteration')} are out of order ({where} in iteration "
+        f"{iteration})",
     )
 
 
@@ -385,7 +386,7 @@ def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
     """Return the advice to remove the faults of a finding, and what shows them."""
     diagnosis = report.explanation.diagnosis
     n_iterations = 0 if diagnosis is None else diagnosis.iterations
-    seen = f"{finding.saved_iterations} of {counted(n_iterations, 'iteration')}"
+    seen = f"{finding.saved_iterations} of {format_count(n_iterations, 'iteration')}"
     texts = _describe_faults(report, finding.faults, seen)
     actions, evidence, next_steps = zip(*texts, strict=True)
     first, *others = actions
@@ -456,7 +457,7 @@ def _describe_slow_rank(report: Report, fault: Fault, seen: str) -> _Text:
     """Return the text on a slow rank, or on a replica all of whose ranks are slow."""
     first = fault.ranks[0]
     if len(fault.ranks) > 1:
-        n_ranks = counted(len(fault.ranks), "rank")
+        n_ranks = format_count(len(fault.ranks), "rank")
         return (
             f"Find out why replica {report.ranks[first].pipeline} is slow, all of its {n_ranks}",
             f"{_phases(fault)} the other replicas, in {seen}",
@@ -495,7 +496,7 @@ def _range_of(multiples: Sequence[float]) -> str:
 
 
 def _describe_slow_host(report: Report, fault: Fault, seen: str) -> _Text:
-    host, n_ranks = report.ranks[fault.ranks[0]].host, counted(len(fault.ranks), "rank")
+    host, n_ranks = report.ranks[fault.ranks[0]].host, format_count(len(fault.ranks), "rank")
     return (
         f"Find out why host {host} is slow",
         f"{_phases(fault)} the other hosts on all of its {n_ranks}, in {seen}",
@@ -505,8 +506,8 @@ def _describe_slow_host(report: Report, fault: Fault, seen: str) -> _Text:
 
 def _describe_heavy_stage(report: Report, fault: Fault, seen: str) -> _Text:
     """Return the text on stages that hold too much work, with the layers to move if known."""
-    stages = listed([str(stage) for stage in fault.stages], _NAMED)
-    moves = f"Move {listed(list(fault.moves), _NAMED)}" if fault.moves else ""
+    stages = list_first([str(stage) for stage in fault.stages], _NAMED)
+    moves = f"Move {list_first(list(fault.moves), _NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
         evidence = f"These stages take {_phases(fault)} the others, in {seen}"
         return f"Move layers off stages {stages}", evidence, moves
@@ -524,7 +525,7 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
         evidence = f"On every stage the longest 5 % take {times} as long as the shortest"
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
-    names = listed([str(number) for number in numbers], _NAMED)
+    names = list_first([str(number) for number in numbers], _NAMED)
     are_long = f"microbatches {names} are" if len(numbers) > 1 else f"microbatch {names} is"
     n_long = f"{len(fault.microbatches):,} in all"
     evidence = f"On every stage, {times} as long as the others ({n_long})"
@@ -533,14 +534,16 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
 
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     """Return the text on iterations in which all ranks, or single operations, are slow."""
-    names = listed([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
-    where = f"{counted(len(fault.iterations), 'iteration')} ({names})"
+    names = list_first([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
+    where = f"{format_count(len(fault.iterations), 'iteration')} ({names})"
     state = _thread(report, fault)
     times = f"{_multiple(fault)}x the usual time" + (f"; in the longest{state}" if state else "")
     if not fault.what:
         return f"Find out what slows all ranks in {where}", f"Operations take {times}", ""
     is_one = len(fault.ranks) == 1
-    who = numbered_rank(report, fault.ranks[0]) if is_one else counted(len(fault.ranks), "rank")
+    who = (
+        numbered_rank(report, fault.ranks[0]) if is_one else format_count(len(fault.ranks), "rank")
+    )
     if fault.what != "pace":
         action, operations = f"Find out why single operations of {who} are slow in {where}", "They"
         next_step = "Check garbage collection, checkpoints and data loading then"
@@ -613,7 +616,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
     are_few = len(fault.ranks) < len(report.ranks)
     where = f" of {name_ranks(report, fault.ranks)}" if are_few else ""
     action = f"Launch fewer, larger kernels inside operations{where}"
-    running = f"run for {percent(1 - fault.phases[0][1])} of their time"
+    running = f"run for {format_percent(1 - fault.phases[0][1])} of their time"
     if not fault.what:
         return f"{action} (fused, or as CUDA graphs)", f"Kernels {running}", ""
     untold = "a table of operations does not tell launch gaps from communication"
@@ -622,7 +625,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 
 def _describe_queue(report: Report, fault: Fault, seen: str) -> _Text:
     ranks = name_ranks(report, fault.ranks)
-    waiting = " and ".join(counted(int(count), what) for what, count in fault.phases if count)
+    waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
     return (
         f"Post receives of {ranks} in the order in which data comes, or defer them",
         f"{waiting} wait behind one whose data has not arrived, in {seen}",
@@ -632,7 +635,7 @@ def _describe_queue(report: Report, fault: Fault, seen: str) -> _Text:
 
 def _describe_token_wait(_: Report, fault: Fault, seen: str) -> _Text:
     more = "one chunk more" if fault.what == "one" else "more chunks"
-    in_flight = counted(int(fault.phases[0][1]), "chunk")
+    in_flight = format_count(int(fault.phases[0][1]), "chunk")
     return (
         f"Keep {more} in flight",
         "The first stage waits for the token of an earlier step, with "

@@ -17,7 +17,7 @@ from bubbleviz.explain.slowdown.slowdowns import ReplayError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.restrictions import Restriction
-from bubbleviz.model.texts import counted, percent
+from bubbleviz.model.texts import format_count, format_percent
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
 from bubbleviz.report.promise import format_saving
 
@@ -962,9 +962,9 @@ class RunSummary(Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Return the primary ratio and the sizes of the run; the tables would be too long."""
-        ratio = f"{self.headline} bubble ratio {percent(self.bubble_ratio)}"
-        ranks = counted(len(self.ranks), "rank")
-        iterations = counted(self.summary.iterations, "averaged iteration")
+        ratio = f"{self.headline} bubble ratio {format_percent(self.bubble_ratio)}"
+        ranks = format_count(len(self.ranks), "rank")
+        iterations = format_count(self.summary.iterations, "averaged iteration")
         return f"RunSummary({ratio}, {ranks}, {iterations})"
 
 

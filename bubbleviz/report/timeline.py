@@ -17,8 +17,8 @@ from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import distinct, sorted_rows
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.grouping import find_distinct, sort_rows
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report
 
@@ -69,7 +69,7 @@ def timeline_of(report: Report) -> Timeline:
     starts = (operations.start_ns[spans], loose.start_ns, bubbles.start_ns)
     base_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=0)
     named = (operations.name_id, bubbles.host_call, bubbles.host_range)
-    used = distinct(*named)
+    used = find_distinct(*named)
     used = used[used >= 0]
     name, call, around = (
         np.where(column >= 0, np.searchsorted(used, column), NONE).astype(np.int64)
@@ -125,7 +125,7 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
     Communication without busy intervals of its own is shown by its span.
     """
     operations, busy = report.operations, report.busy
-    chosen = among(operations.phase, phases)
+    chosen = mask_phases(operations.phase, phases)
     shown = chosen[busy.operation]
     lacking = chosen & (operations.has_span == 1)
     lacking[busy.operation] = False
@@ -133,7 +133,7 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
     operation = np.concatenate((busy.operation[shown], rows))
     start_ns = np.concatenate((busy.start_ns[shown], operations.start_ns[rows]))
     end_ns = np.concatenate((busy.end_ns[shown], operations.end_ns[rows]))
-    order = sorted_rows(operations.rank[operation], start_ns, operation)
+    order = sort_rows(operations.rank[operation], start_ns, operation)
     operation, start_ns, end_ns = operation[order], start_ns[order], end_ns[order]
     return {"operation": operation, "start_ns": start_ns - base_ns, "length_ns": end_ns - start_ns}
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model import texts
-from bubbleviz.model.memory_sizes import MemorySize, memory_text
+from bubbleviz.model.memory_sizes import MemorySize, format_memory
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
@@ -73,8 +73,8 @@ class Ideal:
     def __repr__(self) -> str:
         ratio = "unknown" if self.schedule_ratio is None else f"{self.schedule_ratio:.4f}"
         return (
-            f"Ideal({self.plan.name}, {texts.counted(self.plan.stages, 'stage')}, "
-            f"{texts.counted(self.plan.microbatches, 'microbatch', 'microbatches')}: "
+            f"Ideal({self.plan.name}, {texts.format_count(self.plan.stages, 'stage')}, "
+            f"{texts.format_count(self.plan.microbatches, 'microbatch', 'microbatches')}: "
             f"{self.makespan_ms:.3f} ms, bubble ratio {ratio})"
         )
 
@@ -331,9 +331,9 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
     backward = 1.0 if memory_b is None else memory_b.amount
     kept = searched.kept if searched else 1.0
     weight = kept * backward if memory_w is None else memory_w.amount
-    whole = memory_text(backward, in_bytes=in_bytes)
+    whole = format_memory(backward, in_bytes=in_bytes)
     if weight > backward:
-        part = memory_text(weight, in_bytes=in_bytes)
+        part = format_memory(weight, in_bytes=in_bytes)
         raise UsageError(
             f"--memory-w: {part} is held on to W of the {whole} held to B; give 0 to {whole}"
         )
@@ -345,7 +345,7 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
     most = None if limit is None else limit.amount
     if most is not None and not within(backward, most):
         raise UsageError(
-            f"--memory-limit {memory_text(most, in_bytes=in_bytes)}: holds no microbatch, which "
+            f"--memory-limit {format_memory(most, in_bytes=in_bytes)}: holds no microbatch, which "
             f"takes {whole}; give more"
         )
     if limit is None and searched and searched.limit:
@@ -366,8 +366,8 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
     count = 3 * stages * microbatches * chunks
     if count > _MOST_OPERATIONS:
         raise UsageError(
-            f"{texts.counted(stages, 'stage')} with "
-            f"{texts.counted(microbatches, 'microbatch', 'microbatches')} of "
-            f"{texts.counted(chunks, 'chunk')} are up to {count:,} operations; at most "
+            f"{texts.format_count(stages, 'stage')} with "
+            f"{texts.format_count(microbatches, 'microbatch', 'microbatches')} of "
+            f"{texts.format_count(chunks, 'chunk')} are up to {count:,} operations; at most "
             f"{_MOST_OPERATIONS:,} are simulated, give fewer microbatches"
         )

@@ -12,7 +12,7 @@ from functools import partial
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import suggestion
+from bubbleviz.model.texts import suggest_word
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.plan import (
     Memory,
@@ -52,7 +52,7 @@ def schedule_named(name: str) -> Schedule:
 
 def unknown_schedule(name: str, known: Sequence[str]) -> UsageError:
     """Return the refusal of a name that no schedule has."""
-    near = suggestion(name, known)
+    near = suggest_word(name, known)
     return UsageError(f"no schedule is called {name[:60]!r}; known are {', '.join(known)}{near}")
 
 

@@ -11,7 +11,7 @@ from statistics import median, median_low
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.workload import MAX_TOTAL_NS, Workload, check_workload
 
@@ -92,7 +92,7 @@ def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ..
     """Return the nanoseconds of each stage."""
     if len(values) not in {1, stages}:
         raise UsageError(
-            f"{name}: {counted(len(values), 'time')} for {counted(stages, 'stage')}; "
+            f"{name}: {format_count(len(values), 'time')} for {format_count(stages, 'stage')}; "
             "give one for all, or one each"
         )
     for ms in values:

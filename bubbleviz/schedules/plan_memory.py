@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory, Plan
 from bubbleviz.schedules.workload import Workload
@@ -72,7 +72,7 @@ def with_memory(
         if min(limit) < 0:
             device = limit.index(min(limit))
             raise UsageError(
-                f"--memory-limit {memory_text(each[device])}: device {device} always holds "
-                f"{memory_text(memory.resident[device])}; give more"
+                f"--memory-limit {format_memory(each[device])}: device {device} always holds "
+                f"{format_memory(memory.resident[device])}; give more"
             )
     return replace(workload, activation=memory.held, kept=memory.kept, limit=limit)

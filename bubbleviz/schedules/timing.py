@@ -26,8 +26,14 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Floats, Ints, constant, scattered
-from bubbleviz.model.grouping import distinct, expanded, groups_of, heads, sorted_rows
+from bubbleviz.model.columns import NONE, Floats, Ints, make_constant, scatter
+from bubbleviz.model.grouping import (
+    expand_ranges,
+    find_distinct,
+    find_run_starts,
+    group_rows,
+    sort_rows,
+)
 
 #: Time before all others.
 NEVER = np.iinfo(np.int64).min
@@ -141,12 +147,12 @@ def build_timing(after: Ints, before: Ints, meeting: Ints, group: Ints) -> Timin
     meeting = _number_meetings(meeting)
     start_level, end_level = _find_levels(after, before, meeting)
     unordered = np.flatnonzero((start_level == NONE) | (end_level == NONE))
-    kept = np.flatnonzero(~np.isin(group, distinct(group[unordered])))
-    rows = kept[sorted_rows(start_level[kept])]
-    position = scattered(n_rows, rows, np.arange(len(rows)))
-    members = kept[sorted_rows(end_level[kept], meeting[kept])]
-    members_first = heads(end_level[members], meeting[members])
-    level = np.append(distinct(start_level[kept]), n_rows)
+    kept = np.flatnonzero(~np.isin(group, find_distinct(group[unordered])))
+    rows = kept[sort_rows(start_level[kept])]
+    position = scatter(n_rows, rows, np.arange(len(rows)))
+    members = kept[sort_rows(end_level[kept], meeting[kept])]
+    members_first = find_run_starts(end_level[members], meeting[members])
+    level = np.append(find_distinct(start_level[kept]), n_rows)
     first_row = np.searchsorted(start_level[rows], level)
     first_meeting = np.searchsorted(end_level[members[members_first]], level)
     return Timing(
@@ -162,7 +168,7 @@ def build_timing(after: Ints, before: Ints, meeting: Ints, group: Ints) -> Timin
 def _number_meetings(meeting: Ints) -> Ints:
     """Return the meetings numbered from 0, with a meeting for each row that has none (-1)."""
     alone = int(meeting.max(initial=NONE)) + 1 + np.arange(len(meeting))
-    return groups_of(np.where(meeting == NONE, alone, meeting)).of_row
+    return group_rows(np.where(meeting == NONE, alone, meeting)).of_row
 
 
 def _list_followed(after: Ints, before: Ints, count: int) -> tuple[Ints, Ints]:
@@ -176,7 +182,7 @@ def _list_followed(after: Ints, before: Ints, count: int) -> tuple[Ints, Ints]:
     is_kept = (after != NONE) & (before != NONE)
     after, before = after[is_kept], before[is_kept]
     first = np.flatnonzero(np.bincount(after, minlength=count) == 0)
-    after, before = np.append(after, first), np.append(before, constant(count, len(first)))
+    after, before = np.append(after, first), np.append(before, make_constant(count, len(first)))
     return _list_by_group(after, before, count)
 
 
@@ -198,12 +204,12 @@ def _find_levels(after: Ints, before: Ints, meeting: Ints) -> tuple[Ints, Ints]:
     while len(ready):
         start_level[ready] = level
         np.subtract.at(n_missing, meeting[ready], 1)
-        complete = distinct(meeting[ready])
+        complete = find_distinct(meeting[ready])
         ended = members_of(complete[n_missing[complete] == 0])
         end_level[ended] = level
         released = followers_of(ended)
         np.subtract.at(n_awaited, released, 1)
-        ready = distinct(released)
+        ready = find_distinct(released)
         ready = ready[n_awaited[ready] == 0]
         level += 1
     return start_level, end_level
@@ -214,7 +220,7 @@ def _lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[Ints], Ints]:
     values, first = _list_by_group(group, values, n_groups)
 
     def values_of(groups: Ints) -> Ints:
-        return values[expanded(first[groups], first[groups + 1])[1]]
+        return values[expand_ranges(first[groups], first[groups + 1])[1]]
 
     return values_of
 
@@ -223,7 +229,7 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
     """Return values group by group, and the index of the first one of each group, and the end."""
     first = np.zeros(n_groups + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=n_groups), out=first[1:])
-    return values[sorted_rows(group)], first
+    return values[sort_rows(group)], first
 
 
 #: A row that is followed, and the index of the lag between its end and the start of the row that

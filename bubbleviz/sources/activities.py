@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, widened
-from bubbleviz.model.grouping import groups_of, in_groups, places_in
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, make_constant, widen
+from bubbleviz.model.grouping import group_rows, invert_permutation, sort_columns_by_group
 from bubbleviz.model.numbering import BlockNumbering
 
 
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     """Return a mask of the rows of work whose start and end are recorded and possible."""
     timed: Bools = (start_ns != 0) | (end_ns != 0)
-    is_possible = model.possible(start_ns[timed], end_ns[timed])
+    is_possible = model.mask_possible(start_ns[timed], end_ns[timed])
     if is_possible is not None:
         timed[timed] = is_possible
     return timed
@@ -80,7 +80,7 @@ class ActivitiesBuilder:
     def _add(self, block: Ints, what: str) -> None:
         block = self._with_times(block, what)
         start_ns, end_ns, device_id, global_id, correlation_id, *optional = block
-        unknown = constant(NONE, len(start_ns))
+        unknown = make_constant(NONE, len(start_ns))
         name, stream, *_ = (*optional, unknown, unknown)
         process = model.process_of(global_id)
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
@@ -92,11 +92,11 @@ class ActivitiesBuilder:
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
         place = self._places.numbers(process << _DEVICE_BITS | device_id)
         name_id = self._numbers_of_names(name, what)
-        self._rank = widened(self._rank, len(self._places) - 1)
-        self._name_id = widened(self._name_id, len(self._names) - 1)
-        self._stream = widened(self._stream, int(stream.max(initial=NONE)))
+        self._rank = widen(self._rank, len(self._places) - 1)
+        self._name_id = widen(self._name_id, len(self._names) - 1)
+        self._stream = widen(self._stream, int(stream.max(initial=NONE)))
         self._rank[rows], self._name_id[rows], self._stream[rows] = place, name_id, stream
-        self._correlation_id[rows] = model.correlations(correlation_id)
+        self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
 
     def _numbers_of_names(self, name: Ints, what: str) -> Ints:
         """Return the number of each name, or -1 for copies without a name."""
@@ -113,7 +113,7 @@ class ActivitiesBuilder:
             timed = (block[0] != 0) | (block[1] != 0)
             self.untimed[what] += int((~timed).sum())
             block = block[:, timed]
-        keep = model.possible(block[0], block[1])
+        keep = model.mask_possible(block[0], block[1])
         if keep is not None:
             self.impossible[what] += int((~keep).sum())
             block = block[:, keep]
@@ -133,13 +133,13 @@ class ActivitiesBuilder:
         if len(processes) == 1:
             process = np.where(process == NONE, processes[0], process)
         device_id = self._places.values & ((1 << _DEVICE_BITS) - 1)
-        groups = groups_of(process, device_id)
+        groups = group_rows(process, device_id)
         rows = slice(0, self._count)
         rank, name_id = self._rank[rows], self._name_id[rows]
         _translate(rank, groups.of_row)
         order = np.argsort(self._names.values)
         # The last entry is for activities without a name (-1).
-        _translate(name_id, np.append(places_in(order), NONE))
+        _translate(name_id, np.append(invert_permutation(order), NONE))
         columns: list[npt.NDArray[Any]] = [
             *(self._start_ns[rows], self._end_ns[rows]),
             *(rank, self._correlation_id[rows], name_id, self._stream[rows]),
@@ -149,7 +149,7 @@ class ActivitiesBuilder:
             is_narrow = 2 * len(groups) < 1 << 15
             self.group = rank.astype(np.int16) if is_narrow else rank.astype(np.int32)
             self.group[self._kernels :] += len(groups)
-            columns = list(in_groups(self.group, columns))
+            columns = list(sort_columns_by_group(self.group, columns))
         start_ns, end_ns, of_rank, correlation_id, of_name, self.streams = columns
         return model.Activities(
             start_ns,

@@ -13,8 +13,8 @@ from bubbleviz.conventions.globs import NameShapes, PackedNames
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
-from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, make_constant
+from bubbleviz.model.grouping import find_distinct, find_positions, group_rows, sort_rows
 from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.timing import step
@@ -93,9 +93,9 @@ class InMemoryRanges:
 
 def _named(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
     """Return ranges with the names that they have."""
-    used = distinct(ranges.name_id)
+    used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))
-    return replace(ranges, name_id=found_in(used, ranges.name_id), names=texts)
+    return replace(ranges, name_id=find_positions(used, ranges.name_id), names=texts)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class DecodedFile:
         return model.Contents(
             source=profile.source,
             tables=self._whole.tables,
-            processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
+            processes=tuple(find_distinct(profile.activities.ranks[:, 0]).tolist()),
             devices=profile.devices,
             candidates=dict(sorted(self.sample(globs).items())),
             ranges=len(profile.ranges),
@@ -207,13 +207,13 @@ def calls_of(
     start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
 ) -> InMemoryCalls:
     """Return calls in the order of threads and times; ``ids`` are their correlation ids."""
-    order = sorted_rows(thread, start_ns)
+    order = sort_rows(thread, start_ns)
     calls = model.Calls(
         np.arange(len(order)),
         start_ns[order],
         end_ns[order],
         thread[order],
-        model.correlations(ids[order]),
+        model.to_correlation_ids(ids[order]),
     )
     return InMemoryCalls(calls, name_id[order].astype(np.int32), texts)
 
@@ -229,7 +229,7 @@ def plain_ranges(
 ) -> model.Ranges:
     """Return ranges that nest and end on their threads."""
     none = np.zeros(len(start_ns), bool)
-    end_thread = constant(NONE, len(none))
+    end_thread = make_constant(NONE, len(none))
     return model.Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)
 
 
@@ -249,10 +249,10 @@ def thread_numbers(pid: Ints, tid: Ints) -> Ints:
         pid: process of each row; at most 24 bits.
         tid: thread of each row, as the format numbers it.
     """
-    threads = groups_of(pid, tid)
+    threads = group_rows(pid, tid)
     processes, number = pid[threads.first], tid[threads.first]
     wide = (number < 0) | (number > model.PID_MASK)
-    for process in distinct(processes[wide]).tolist():
+    for process in find_distinct(processes[wide]).tolist():
         rows = np.flatnonzero(wide & (processes == process))
         taken = number[(processes == process) & ~wide]
         free = model.PID_MASK - np.arange(len(rows) + len(taken))

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.texts import counted, natural_key, nearest, some_of
+from bubbleviz.model.texts import find_nearest_word, format_count, list_and_count, make_natural_key
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nsys import files as nsys_files
@@ -151,7 +151,7 @@ def file_near(path: str) -> str | None:
         beside = sorted(file.name for file in islice(folder.iterdir(), _MOST_BESIDE))
     except (OSError, ValueError):
         return None
-    near = nearest(Path(path).name, beside)
+    near = find_nearest_word(Path(path).name, beside)
     return None if near is None else str(folder / near)
 
 
@@ -253,7 +253,7 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     directories = [str(folder) for folder in folders if nsys_files.is_columnar(str(folder))]
     profiles = [file for file in content if file not in others]
     if files := [*profiles_among(profiles, directories), *others]:
-        return sorted(files, key=natural_key)
+        return sorted(files, key=make_natural_key)
     # A tool may log to folders of its own, one for each run.
     logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
     run_folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
@@ -268,9 +268,9 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     if files := [file for file in below if file.endswith(endings)] or _tables_among(
         [] if runs else content
     ):
-        return sorted(files, key=natural_key)
+        return sorted(files, key=make_natural_key)
     if runs := runs or _folders_below(path):
-        held = counted(len(runs), "run")
+        held = format_count(len(runs), "run")
         raise InputError(f"{path}: holds {held} in folders; name one, such as {runs[-1]}")
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     tables = [suffix for reader in READERS for suffix in reader.table_suffixes]
@@ -278,7 +278,7 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
         f"*{s}" for s in (*suffixes, *nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *tables)
     )
     neither = "no profile" if also is None else f"neither {also[0]} nor a profile"
-    json_files = sorted((file for file in content if file.endswith(".json")), key=natural_key)
+    json_files = sorted((file for file in content if file.endswith(".json")), key=make_natural_key)
     remedy = "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
     if json_files:
         # Most of the JSON files in a folder are no traces, so they are only read by name.
@@ -306,7 +306,7 @@ def _matches(pattern: str) -> list[str]:
     ]
     if not files:
         raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
-    return sorted(files, key=natural_key)
+    return sorted(files, key=make_natural_key)
 
 
 # Files of a directory, of which some may be no profiles that can be read.
@@ -375,7 +375,7 @@ def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
         return ()
     absent = [str(number) for number in range(first, last + 1) if number not in held]
     reason = (
-        f"{found[0].parent}: lacks {some_of(absent, 8)} of the files numbered {first} to {last}; "
-        "what they hold is not in the results"
+        f"{found[0].parent}: lacks {list_and_count(absent, 8)} of the files numbered {first} to "
+        f"{last}; what they hold is not in the results"
     )
     return (Limitation("missing files", reason, len(absent)),)

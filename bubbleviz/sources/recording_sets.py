@@ -15,11 +15,11 @@ import numpy as np
 
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import Collectives
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, join_tables
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.grouping import group_rows, invert_permutation
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.numbering import Numbering, numbered_together
+from bubbleviz.model.numbering import Numbering, merge_tables
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.synchronisation import Synchronisation
 from bubbleviz.sources import in_memory
@@ -38,7 +38,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """
     profiles = [part.profile for part in parts]
     activities, rows = _join_activities([profile.activities for profile in profiles])
-    ranges = numbered_together([profile.ranges for profile in profiles], names=["name_id"])
+    ranges = merge_tables([profile.ranges for profile in profiles], names=["name_id"])
     path = profiles[0].source.path
     limitations = (*_add_up(profiles), _limit_to_one_clock(path, len(parts), labels))
     profile = replace(
@@ -47,7 +47,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         calls=_join_calls(profiles),
         ranges=ranges,
         every_range=in_memory.InMemoryRanges(ranges),
-        overheads=joined([profile.overheads for profile in profiles]),
+        overheads=join_tables([profile.overheads for profile in profiles]),
         threads=tuple(dict.fromkeys(thread for p in profiles for thread in p.threads)),
         devices=tuple(_devices_by_process(profiles)),
         limitations=limitations,
@@ -104,16 +104,16 @@ def _join_activities(
             "rank": table.rank.astype(np.int64) + n_ranks,
             "name_id": name_number[table.name_id],
         }
-        renumbered.append(table.changed(**columns))
+        renumbered.append(table.replace_columns(**columns))
         n_ranks += len(table.ranks)
-    activities = joined(renumbered)
+    activities = join_tables(renumbered)
     is_copy = np.concatenate([np.arange(len(table)) >= table.kernels for table in tables])
     order = np.argsort(is_copy, kind="stable")
     bounds = np.cumsum([len(table) for table in tables])[:-1]
-    rows = np.split(places_in(order), bounds)
+    rows = np.split(invert_permutation(order), bounds)
 
     ranks = np.concatenate([table.ranks for table in tables]).reshape(-1, 2)
-    groups = groups_of(ranks[:, 0], ranks[:, 1])
+    groups = group_rows(ranks[:, 0], ranks[:, 1])
     activities = activities.take(order)
     activities = replace(
         activities,
@@ -131,7 +131,7 @@ def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
     logs = [p.calls for p in profiles if isinstance(p.calls, in_memory.InMemoryCalls)]
     names = Numbering[str]()
     name_id = [names.numbers(log.texts)[log.name_id] for log in logs]
-    calls = joined([log.calls for log in logs])
+    calls = join_tables([log.calls for log in logs])
     return in_memory.calls_of(
         calls.start_ns,
         calls.end_ns,
@@ -156,11 +156,11 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
         if table is None:
             continue
         kernel, operation = of_activity[table.kernel], table.operation + n_operations
-        tables.append(table.changed(kernel=kernel, operation=operation))
+        tables.append(table.replace_columns(kernel=kernel, operation=operation))
         n_operations = int(operation.max(initial=n_operations - 1)) + 1
     if not tables:
         return None
-    return numbered_together(tables, names=["name", "datatype"], groups=["group"])
+    return merge_tables(tables, names=["name", "datatype"], groups=["group"])
 
 
 def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationReader | None:
@@ -179,7 +179,7 @@ def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationR
                 waits.append(part.waits)
         if not waits:
             return None, tuple(notes)
-        return Synchronisation(joined(records), joined(waits)), tuple(notes)
+        return Synchronisation(join_tables(records), join_tables(waits)), tuple(notes)
 
     return read
 
@@ -221,7 +221,9 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
         return None
 
     def read() -> Copies:
-        copies = joined([read_part().reorder(of_activity) for read_part, of_activity in readers])
+        copies = join_tables(
+            [read_part().reorder(of_activity) for read_part, of_activity in readers]
+        )
         return copies.take(np.argsort(copies.activity, kind="stable"))
 
     return read
@@ -236,7 +238,7 @@ def _devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
         processes = dict.fromkeys(profile.activities.ranks[:, 0].tolist())
         for device in profile.devices:
             for process in processes if device.pid is None else ():
-                yield replace(device, pid=model.pid_of(process))
+                yield replace(device, pid=model.get_pid(process))
             if device.pid is not None:
                 yield device
 

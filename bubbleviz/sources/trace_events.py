@@ -77,7 +77,8 @@ _PIDS = 1 << 24
 _LONGEST_US = 1 << 53
 #: Stands for a number or a time that an event lacks.
 MISSING = -(1 << 63)
-#: Stands for a value that is not a time; :func:`bubbleviz.model.profile.possible` is false for it.
+#: Value for a time that is missing or malformed. It is outside the range of valid times, so
+#: :func:`bubbleviz.model.profile.mask_possible` rejects it.
 _NO_TIME_NS = -(1 << 61)
 
 

@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bubbleviz.model.texts import csv_text
+from bubbleviz.model.texts import format_csv
 from tests.planting import Planting, Truth, plant
 from tests.support.columnar_exports import FORMS, columnar
 from tests.support.documented_files import GUIDES
@@ -183,7 +183,7 @@ def _write_tables(folder: Path) -> None:
     traced(tables / "megascan-whole.json", events, whole=True)
     layers = [(f"layers.{n}", t, 2 * t, t, 1) for n, t in enumerate(_LAYERS)]
     header = ("name", "forward_ms", "backward_ms", "weight_ms", "memory")
-    (folder / "layers.csv").write_text(csv_text(header, layers), encoding="utf-8")
+    (folder / "layers.csv").write_text(format_csv(header, layers), encoding="utf-8")
 
 
 def _write_communication(folder: Path) -> None:
@@ -221,7 +221,7 @@ def _write_published(folder: Path, real: Path) -> None:
                     rows.append((rank, phase, microbatch, start_ns, end_ns))
             base_ns += round(iteration["total"] * _MS)
     header = ("rank", "phase", "microbatch", "start_ns", "end_ns")
-    (folder / "primus.csv").write_text(csv_text(header, rows), encoding="utf-8")
+    (folder / "primus.csv").write_text(format_csv(header, rows), encoding="utf-8")
 
 
 def write_operations(truth: Truth, path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from unittest import mock
 
 from bubbleviz.cli.app import main
-from bubbleviz.model.texts import csv_text
+from bubbleviz.model.texts import format_csv
 from scripts.fuzzing.formats import (
     damage_arrow,
     damage_csv,
@@ -316,7 +316,7 @@ def _write_orders(folder: Path) -> None:
 def _write_layers(folder: Path) -> None:
     layers = [(f"layers.{n}", 1.0 + n / 4, 2.0, 1.0, 1) for n in range(6)]
     header = ("name", "forward_ms", "backward_ms", "weight_ms", "memory")
-    (folder / "layers.csv").write_text(csv_text(header, layers), encoding="utf-8")
+    (folder / "layers.csv").write_text(format_csv(header, layers), encoding="utf-8")
 
 
 def _write_costs(folder: Path) -> None:

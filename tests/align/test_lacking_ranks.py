@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.model.limitations import Limitation, gathered
+from bubbleviz.model.limitations import Limitation, merge_limitations
 from bubbleviz.report.report import Report
 from tests.planting.ranks.recordings import write_recordings
 from tests.planting.ranks.runs import Recipe, plant
@@ -124,9 +124,12 @@ def test_a_host_whose_clock_is_minutes_off_is_part_of_the_run(tmp_path: Path) ->
 
 
 def test_few_limitations_stay_as_they_are_and_many_become_one() -> None:
-    assert gathered([]) == []
+    assert merge_limitations([]) == []
     few = [Limitation("a", f"{n}") for n in range(4)]
     many = [Limitation("b", f"{n}", 2) for n in range(6)]
 
-    assert gathered([few[0], many[0], *few[1:], many[0]]) == [few[0], many[0], *few[1:]]
-    assert gathered([*few, *many, *few]) == [*few, Limitation("b", "0; 1; 2; and 3 more", 12)]
+    assert merge_limitations([few[0], many[0], *few[1:], many[0]]) == [few[0], many[0], *few[1:]]
+    assert merge_limitations([*few, *many, *few]) == [
+        *few,
+        Limitation("b", "0; 1; 2; and 3 more", 12),
+    ]

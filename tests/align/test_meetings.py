@@ -36,7 +36,7 @@ def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
         for name, value in zip(names, fields, strict=True):
             columns[name].append(value)
     return replace(
-        CollectiveIntervals.none(),
+        CollectiveIntervals.make_empty(),
         **{name: column(values) for name, values in columns.items()},
         kinds=("AllReduce", "ReduceScatter", ""),
         groups=groups,

@@ -119,12 +119,12 @@ def test_a_window_of_time_holds_what_begins_and_ends_in_it(
     start_ns, end_ns = np.array(times, np.int64).T
     names = [str(number) for number in range(len(times))]
 
-    assert window.touches(start_ns, end_ns).tolist() == touched
+    assert window.mask_overlapping(start_ns, end_ns).tolist() == touched
     if any(expected):
-        assert window.holds(names, start_ns, end_ns).tolist() == expected
+        assert window.mask_iterations(names, start_ns, end_ns).tolist() == expected
     else:
         with pytest.raises(InputError, match="no iteration begins and ends in it"):
-            window.holds(names, start_ns, end_ns)
+            window.mask_iterations(names, start_ns, end_ns)
 
 
 def test_a_window_beside_the_capture_names_what_there_is(cli: CommandLine) -> None:

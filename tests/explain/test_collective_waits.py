@@ -40,7 +40,7 @@ def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
         "end_ns": end * US,
         "meeting": meeting,
     }
-    return replace(CollectiveIntervals.none(), **columns, kinds=("AllReduce",))
+    return replace(CollectiveIntervals.make_empty(), **columns, kinds=("AllReduce",))
 
 
 def worked(*spans: tuple[int, int, int]) -> Operations:

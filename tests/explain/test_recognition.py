@@ -419,7 +419,7 @@ def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) ->
 def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
     orders = [[*order, Op(W, -1)] for order in devices_of(planned("1f1b"))]
     run = of_orders(orders)
-    idle = run.operations.changed(has_span=(run.operations.phase != W).astype(np.int64))
+    idle = run.operations.replace_columns(has_span=(run.operations.phase != W).astype(np.int64))
     recognition = named(replace(run, operations=idle))
     assert (recognition.name, recognition.exact) == ("1f1b", True)
 

@@ -10,7 +10,7 @@ import bubbleviz
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.name_words import generate_drafts
 from bubbleviz.conventions.range_names import parse_range_names
-from bubbleviz.model.phases import COUNTED, Phase, unnamed
+from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.report.report import Report
 from tests.support.notes import restriction_codes
 from tests.support.nsys_exports import C, K, M, R, profile
@@ -119,5 +119,5 @@ def test_drafts_take_dispatch_and_combine_for_parts() -> None:
 
     meanings = parse_range_names(list(counts), likeliest)
     assert set(meanings.phase.tolist()) <= set(COUNTED)
-    assert not unnamed(meanings.phase.tolist())
+    assert not list_missing_passes(meanings.phase.tolist())
     assert meanings.part.all()

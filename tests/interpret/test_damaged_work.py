@@ -517,7 +517,7 @@ def test_lost_kernels_of_periodic_calls_are_told(
 
 def _loss(*processes: ProcessLoss) -> Limitation:
     (note,) = limitations_of_lost(
-        "a.sqlite", processes, 0, sampled=False, unknown=RankIntervals.none()
+        "a.sqlite", processes, 0, sampled=False, unknown=RankIntervals.make_empty()
     )
     return note
 

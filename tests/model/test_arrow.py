@@ -17,7 +17,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.count.iterations import in_order
-from bubbleviz.model.arrow import ArrowTable, coded
+from bubbleviz.model.arrow import ArrowTable, encode_dictionary
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.formats import csv as csv_renderer
@@ -77,7 +77,7 @@ def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) ->
 
 
 def test_a_long_name_is_held_once() -> None:
-    names = pa.array(coded(np.zeros(100_000, np.int64), ["n" * 10_000]))
+    names = pa.array(encode_dictionary(np.zeros(100_000, np.int64), ["n" * 10_000]))
 
     assert names.nbytes < 1_000_000
 

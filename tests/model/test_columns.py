@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bubbleviz.model.columns import Codes, Ints, Table, compacted, constant, joined
-from bubbleviz.model.grouping import Key, found_in, sorted_rows
-from bubbleviz.model.numbering import CodedTexts, coded_texts
+from bubbleviz.model.columns import Codes, Ints, Table, compact, join_tables, make_constant
+from bubbleviz.model.grouping import Key, find_positions, sort_rows
+from bubbleviz.model.numbering import CodedTexts, make_coded_texts
 from bubbleviz.native import library as native
 
 # Columns of one value, which take no memory.
@@ -40,10 +40,10 @@ def held_bytes(values: Ints) -> int:
 
 
 def test_a_column_of_one_value_takes_no_memory() -> None:
-    one, many = compacted(np.full(100, 7)), compacted(np.arange(100))
+    one, many = compact(np.full(100, 7)), compact(np.arange(100))
     none = column()
 
-    assert compacted(none).tolist() == joined([Pairs(none, none)]).first.tolist() == []
+    assert compact(none).tolist() == join_tables([Pairs(none, none)]).first.tolist() == []
     assert one.tolist() == [7] * 100
     assert held_bytes(one) == 0
     assert many.tolist() == list(range(100))
@@ -52,7 +52,7 @@ def test_a_column_of_one_value_takes_no_memory() -> None:
 
 
 def test_rows_of_a_column_of_one_value_stay_one_value() -> None:
-    table = Pairs(np.arange(100), constant(5, 100))
+    table = Pairs(np.arange(100), make_constant(5, 100))
     taken = table.take(np.array([3, 3, 99]))
 
     assert (taken.first.tolist(), taken.second.tolist()) == ([3, 3, 99], [5, 5, 5])
@@ -61,8 +61,12 @@ def test_rows_of_a_column_of_one_value_stay_one_value() -> None:
 
 
 def test_joined_columns_of_one_value_stay_one_value() -> None:
-    same = joined([Pairs(np.arange(3), constant(5, 3)), Pairs(np.arange(2), constant(5, 2))])
-    other = joined([Pairs(np.arange(3), constant(5, 3)), Pairs(np.arange(2), constant(4, 2))])
+    same = join_tables(
+        [Pairs(np.arange(3), make_constant(5, 3)), Pairs(np.arange(2), make_constant(5, 2))]
+    )
+    other = join_tables(
+        [Pairs(np.arange(3), make_constant(5, 3)), Pairs(np.arange(2), make_constant(4, 2))]
+    )
 
     assert (same.second.tolist(), held_bytes(same.second)) == ([5] * 5, 0)
     assert other.second.tolist() == [5, 5, 5, 4, 4]
@@ -80,7 +84,7 @@ def test_joined_tables_have_the_rows_of_all_in_order(
     tables: list[list[tuple[int, int]]], compact: bool, data: st.DataObject
 ) -> None:
     parts = [Pairs(column(*(a for a, _ in t)), column(*(b for _, b in t))) for t in tables]
-    whole = joined([part.compacted() if compact else part for part in parts])
+    whole = join_tables([part.compact() if compact else part for part in parts])
 
     expected = [row for table in tables for row in table]
     assert list(zip(whole.first.tolist(), whole.second.tolist(), strict=True)) == expected
@@ -92,13 +96,13 @@ def test_joined_tables_have_the_rows_of_all_in_order(
 
 
 def test_joined_columns_have_room_for_the_values_of_all() -> None:
-    whole = joined([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
+    whole = join_tables([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
 
     assert whole.number.tolist() == [1, -1, 1 << 40]
 
 
 def test_a_column_of_one_value_is_pickled_once() -> None:
-    table = Pairs(np.arange(10_000), constant(5, 10_000))
+    table = Pairs(np.arange(10_000), make_constant(5, 10_000))
     data = pickle.dumps(table)
     read = pickle.loads(data)
 
@@ -116,7 +120,7 @@ def test_equal_rows_share_a_text_that_is_made_once() -> None:
         made.append((first, second))
         return f"{first};{second}"
 
-    texts = coded_texts(text, np.array([1, 0, 1, 1]), np.array([5, 7, 5, 2]))
+    texts = make_coded_texts(text, np.array([1, 0, 1, 1]), np.array([5, 7, 5, 2]))
 
     assert texts.listed() == ["1;5", "0;7", "1;5", "1;2"]
     assert sorted(made) == [(0, 7), (1, 2), (1, 5)]
@@ -126,11 +130,11 @@ def test_rows_without_a_text() -> None:
     texts = CodedTexts(np.array([2, -1, 0, 2]), ["a", "b", "c"])
 
     assert texts.known.tolist() == [True, False, True, True]
-    for same in (texts, texts.occurring()):
+    for same in (texts, texts.drop_unused()):
         assert same.listed("none") == ["c", "none", "a", "c"]
         assert same.at(np.array([3, -1, 1])).listed("none") == ["c", "none", "none"]
-    assert texts.occurring().texts == ["a", "c"]
-    assert coded_texts(str, np.empty(0, np.int64)).listed() == []
+    assert texts.drop_unused().texts == ["a", "c"]
+    assert make_coded_texts(str, np.empty(0, np.int64)).listed() == []
 
 
 # Sorted rows, held against numpy's order of columns, with and without the compiled part.
@@ -150,7 +154,7 @@ def _part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _check(*keys: Key) -> None:
-    assert sorted_rows(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
+    assert sort_rows(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
 
 
 _RANDOM = np.random.default_rng(1)
@@ -201,7 +205,7 @@ def test_values_are_found_at_their_first_place(
     ascending: list[int], values: list[int], narrow: bool
 ) -> None:
     of = np.int32 if narrow else np.int64
-    places = found_in(np.array(ascending, of), np.array(values, of))
+    places = find_positions(np.array(ascending, of), np.array(values, of))
 
     expected = [ascending.index(value) if value in ascending else -1 for value in values]
     assert places.tolist() == expected

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.columns import NONE, constant
-from bubbleviz.model.grouping import distinct_rows, looked_up
+from bubbleviz.model.columns import NONE, make_constant
+from bubbleviz.model.grouping import find_distinct_rows, lookup_values
 from bubbleviz.model.intervals import group_latest
 
 NUMBERS = st.integers(-2, 3)
@@ -17,7 +17,7 @@ ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=12)
 @given(ROWS)
 def test_distinct_rows_are_those_of_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
     first, second, chosen = np.array(rows, np.int64).reshape(-1, 3).T
-    distinct = distinct_rows(first, second, chosen=chosen == 1)
+    distinct = find_distinct_rows(first, second, chosen=chosen == 1)
     wanted = sorted({(one, other) for one, other, is_chosen in rows if is_chosen})
     assert [tuple(row) for row in distinct.T.tolist()] == wanted
 
@@ -31,10 +31,12 @@ def test_rows_are_looked_up_by_columns_of_one_value(
         np.array([*known.values()], np.int64),
         np.array([row[0] for row in rows], np.int64),
     )
-    values_found = looked_up((first, second), values, (wanted, constant(value, len(rows))))
+    values_found = lookup_values((first, second), values, (wanted, make_constant(value, len(rows))))
     assert values_found.tolist() == [known.get((row[0], value), NONE) for row in rows]
     alike = first[second == value], second[second == value]
-    values_found = looked_up(alike, values[second == value], (wanted, constant(value, len(rows))))
+    values_found = lookup_values(
+        alike, values[second == value], (wanted, make_constant(value, len(rows)))
+    )
     assert values_found.tolist() == [known.get((row[0], value), NONE) for row in rows]
 
 

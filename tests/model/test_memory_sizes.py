@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.memory_sizes import MemorySize, memory_text, parse_memory
+from bubbleviz.model.memory_sizes import MemorySize, format_memory, parse_memory
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_a_size_is_written_for_people() -> None:
     sizes = [0, 999, 1000, 1.5e6, 80e9, 2e12, -3e9]
 
-    assert [memory_text(size) for size in sizes] == [
+    assert [format_memory(size) for size in sizes] == [
         "0 B", "999 B", "1.00 kB", "1.50 MB", "80.00 GB", "2.00 TB", "-3.00 GB",
     ]  # fmt: skip
-    assert memory_text(12.5, in_bytes=False) == "12.5"
+    assert format_memory(12.5, in_bytes=False) == "12.5"

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.texts import csv_text, encodable, inert, one_line, shell_word
+from bubbleviz.model.texts import (
+    format_csv,
+    quote_for_shell,
+    quote_formula,
+    replace_surrogates,
+    to_one_line,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,28 +34,28 @@ from bubbleviz.model.texts import csv_text, encodable, inert, one_line, shell_wo
     ],
 )
 def test_a_line_of_at_most_eight(text: str, expected: str) -> None:
-    assert one_line(text, 8) == expected
+    assert to_one_line(text, 8) == expected
 
 
 @given(st.text(), st.integers(min_value=1, max_value=30))
 def test_a_line_is_printable_and_short(text: str, longest: int) -> None:
-    line = one_line(text, longest)
+    line = to_one_line(text, longest)
 
     assert len(line) <= longest
     assert line.isprintable()
-    assert one_line(line, longest) == line
+    assert to_one_line(line, longest) == line
 
 
 @given(st.text())
 def test_what_is_encodable_is_kept(text: str) -> None:
-    assert encodable(text) == text
-    assert encodable(text + "\ud800") == text + "?"
+    assert replace_surrogates(text) == text
+    assert replace_surrogates(text + "\ud800") == text + "?"
 
 
 def test_a_table_reads_back() -> None:
     rows = [("1,2", 'say "x"'), (None, 3)]
 
-    assert list(csv.reader(io.StringIO(csv_text(("a", "b"), rows)))) == [
+    assert list(csv.reader(io.StringIO(format_csv(("a", "b"), rows)))) == [
         ["a", "b"],
         ["1,2", 'say "x"'],
         ["", "3"],
@@ -76,11 +82,11 @@ def test_a_table_reads_back() -> None:
 )
 @pytest.mark.parametrize("before", ["", ";", "name;", 'name; "', "a;b; "])
 def test_no_part_of_a_cell_is_a_formula(formula: str, before: str) -> None:
-    cell = inert(f"{before}{formula}")
+    cell = quote_formula(f"{before}{formula}")
 
     assert cell == f"{before}'{formula}"
-    assert inert("a-b; c = d; e<-1>") == "a-b; c = d; e<-1>"
-    assert inert("a\u200eb\u200fc\u061cd") == "a b c d"
+    assert quote_formula("a-b; c = d; e<-1>") == "a-b; c = d; e<-1>"
+    assert quote_formula("a\u200eb\u200fc\u061cd") == "a b c d"
 
 
 NAMES = [
@@ -99,8 +105,8 @@ NAMES = [
 
 @pytest.mark.parametrize("name", [*NAMES, "a\udcff\\'x", "!$HOME", "*?[a]", "~", "#", "a\\"])
 def test_a_shell_reads_a_word_as_the_path(name: str) -> None:
-    line = f"printf %s {shell_word(name)}"
+    line = f"printf %s {quote_for_shell(name)}"
     read = subprocess.run(["bash", "-c", os.fsencode(line)], capture_output=True, check=True).stdout
     assert read.removeprefix(b"./") == os.fsencode(name)
-    assert one_line(line) == line
-    assert not shell_word(name).startswith("-")
+    assert to_one_line(line) == line
+    assert not quote_for_shell(name).startswith("-")

@@ -16,7 +16,12 @@ from bubbleviz.interpret.linking import LinkedWork, Linker
 from bubbleviz.interpret.spans import measure_times
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import distinct_rows, groups_of, in_groups, sorted_rows
+from bubbleviz.model.grouping import (
+    find_distinct_rows,
+    group_rows,
+    sort_columns_by_group,
+    sort_rows,
+)
 from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import Operations
@@ -163,7 +168,8 @@ def divided(group: list[int]) -> Any:
     rows = np.arange(len(group))
     parts: list[Any] = [rows, rows.astype(np.uint32), rows.astype(np.int16), rows.astype(np.int8)]
     narrow, wide = (
-        lists(tuple(in_groups(np.array(group, kind), [*parts]))) for kind in (np.int16, np.int32)
+        lists(tuple(sort_columns_by_group(np.array(group, kind), [*parts])))
+        for kind in (np.int16, np.int32)
     )
     assert narrow == wide
     return narrow
@@ -198,7 +204,7 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     keys = Operations(**(columns | {"phase": phase}), names=())
     results = []
     for ranks, first in ((range(2, 5), 0), (range(1), None)):
-        of_ranks = work if first == 0 else work.changed(rank=np.zeros(count, np.int32))
+        of_ranks = work if first == 0 else work.replace_columns(rank=np.zeros(count, np.int32))
         seen = vars(measure_times(keys, of_ranks, ranks))
         results.append([np.asarray(seen[name]).tolist() for name in seen])
     return results
@@ -207,11 +213,11 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
 def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
     """Return the order of many rows of two columns, their groups and the distinct ones."""
     first, second = np.tile(np.array(rows, np.int64).reshape(-1, 2), (60, 1)).T
-    groups, alike = groups_of(first, second), groups_of(first, np.zeros_like(second))
+    groups, alike = group_rows(first, second), group_rows(first, np.zeros_like(second))
     return [
-        lists((sorted_rows(first, second), sorted_rows(np.sort(first), second))),
+        lists((sort_rows(first, second), sort_rows(np.sort(first), second))),
         lists((groups.of_row, groups.first, alike.of_row, alike.first)),
-        distinct_rows(first, second).tolist(),
+        find_distinct_rows(first, second).tolist(),
     ]
 
 
@@ -222,7 +228,7 @@ VALUES = st.sampled_from((-1, 0, 1, 70, 1 << 20, 1 << 40, np.iinfo(np.int64).min
 def last(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> list[list[int]]:
     """Return the last rows of groups before times and at them, in any order and sorted."""
     return [
-        intervals.last_before(*columns(some), *columns(asked), or_at=or_at).tolist()
+        intervals.find_last_before(*columns(some), *columns(asked), or_at=or_at).tolist()
         for some, asked in ((rows, wanted), (sorted(rows), sorted(wanted)))
         for or_at in (False, True)
     ]
@@ -233,7 +239,7 @@ def windows(spans: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
     group, start, end = np.array(spans, np.int64).reshape(-1, 3).T
     sets = intervals.group_union(group, 4, start, end)
     owner, low, length = np.array(asked, np.int64).reshape(-1, 3).T
-    within = intervals.within_windows(sets, 4, owner, low, low + length)
+    within = intervals.measure_windows(sets, 4, owner, low, low + length)
     return [within.tolist(), lists(intervals.group_extents(group - 1, 4, start, end))]
 
 

@@ -43,7 +43,7 @@ def random_report(ranks: int, each: int) -> Report:
     whole = [Op(rank, Phase.F, 0, 0, int(end.max())) for rank in range(ranks)]
     return replace(
         report_of(whole),
-        operations=report_of([]).operations.changed(**columns),
+        operations=report_of([]).operations.replace_columns(**columns),
         busy=BusyIntervals(np.arange(rows), columns["start_ns"], columns["end_ns"]),
     )
 

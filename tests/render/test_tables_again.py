@@ -116,7 +116,7 @@ def test_documented_columns_come_first(report: Report, tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(RENDERERS["parquet"].render(report, View()))
     frame = pl.read_parquet(tmp_path / "t.parquet")
 
-    columns = [*report.operations.shown_columns()][:15]
+    columns = [*report.operations.list_columns()][:15]
     assert header[: len(columns)] == columns
     assert header == [name for name in frame.columns if not name.startswith("second_")]
     assert frame.height == len(report.operations)

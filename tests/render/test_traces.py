@@ -278,7 +278,7 @@ def test_a_microbatch_passes_all_chunks(name: str) -> None:
 def test_no_flow_goes_back_in_time() -> None:
     report = analysed(RUNS["1f1b"])
     early = np.where(report.operations.rank == 1, 10**12, 0)
-    operations = report.operations.changed(
+    operations = report.operations.replace_columns(
         start_ns=report.operations.start_ns - early, end_ns=report.operations.end_ns - early
     )
     trace = checked(replace(report, operations=operations), explained=False)

@@ -367,7 +367,7 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
 
 
 @pytest.mark.parametrize(
-    "kind", [restriction for restriction in RESTRICTIONS if restriction.no_pipeline]
+    "kind", [restriction for restriction in RESTRICTIONS if restriction.no_pipeline_reason]
 )
 @pytest.mark.parametrize("ratio", ["schedule", "stage", "step", "period"])
 def test_one_stage_is_no_pipeline_to_check(
@@ -377,7 +377,8 @@ def test_one_stage_is_no_pipeline_to_check(
     message = cli.refused("gate", report, "--max-bubble", f"{ratio}=0.9", code=1)
 
     assert (
-        f"{kind.no_pipeline}, so {ratio} is no pipeline's bubble and cannot be compared" in message
+        f"{kind.no_pipeline_reason}, so {ratio} is no pipeline's bubble and cannot be compared"
+        in message
     )
 
 

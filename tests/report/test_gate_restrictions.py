@@ -186,7 +186,7 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
 
 
 @pytest.mark.parametrize(
-    "code", [restriction.code for restriction in RESTRICTIONS if restriction.no_pipeline]
+    "code", [restriction.code for restriction in RESTRICTIONS if restriction.no_pipeline_reason]
 )
 def test_the_times_of_no_pipeline_are_refused(
     code: str, whole: dict[str, Any], tmp_path: Path

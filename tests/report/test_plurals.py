@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 
@@ -24,7 +24,7 @@ ONE = Planting(stages=1, microbatches=1, iterations=1, kernels=1, communication=
     ("number", "text"), [(0, "0 copies"), (1, "1 copy"), (2, "2 copies"), (1000, "1,000 copies")]
 )
 def test_a_number_and_what_it_counts(number: int, text: str) -> None:
-    assert counted(number, "copy", "copies") == text
+    assert format_count(number, "copy", "copies") == text
 
 
 @pytest.mark.parametrize("run", [ONE, Planting(stages=2, microbatches=1, iterations=1)], ids=str)

@@ -16,7 +16,7 @@ from bubbleviz.analyses.idle.outputs import as_json, summary_of_idle
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl import outputs as nccl_outputs
 from bubbleviz.analyses.nccl.summary import NcclSummary
-from bubbleviz.model.texts import json_text
+from bubbleviz.model.texts import format_json
 from bubbleviz.render.json_document import written
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summarizing import summary_of
@@ -88,7 +88,7 @@ def test_json_on_idle_time_is_read_as_its_summary_and_fits_the_json_schema() -> 
 
     assert summary.ranks[0].longest_gaps
     assert again == summary
-    assert json_text(values_of(again)) == text
+    assert format_json(values_of(again)) == text
     check_schema(IdleSummary, json.loads(text))
 
 
@@ -126,5 +126,5 @@ def test_json_on_communication_fits_the_json_schema_of_its_model() -> None:
     again = msgspec_json.decode(text, type=NcclSummary)
 
     assert again.totals
-    assert json_text(values_of(again)) == text
+    assert format_json(values_of(again)) == text
     check_schema(NcclSummary, json.loads(text), "files")

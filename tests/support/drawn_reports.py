@@ -148,11 +148,11 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
         explained=lambda: ExplainedRows(
-            Dependencies.none(),
-            Receives.none(),
-            IdleIntervals.none(),
+            Dependencies.make_empty(),
+            Receives.make_empty(),
+            IdleIntervals.make_empty(),
             Bubbles.empty("schedule", operations),
-            Dependencies.none(),
+            Dependencies.make_empty(),
         ),
         listed_ratio="schedule",
         received=np.zeros(iterations, np.int64),

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from bubbleviz.model.texts import csv_text
+from bubbleviz.model.texts import format_csv
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -68,7 +68,7 @@ def traced(
 
 def csv_of(path: Path, columns: Columns) -> Path:
     rows = zip(*columns.values(), strict=True)
-    path.write_text(csv_text(tuple(columns), rows), encoding="utf-8")
+    path.write_text(format_csv(tuple(columns), rows), encoding="utf-8")
     return path
 
 

@@ -30,8 +30,8 @@ _START = re.compile(rb'\{\n ?"schema": "([^"]+)"')
 #: The functions that write the JSON of reports: module and name.
 _WRITERS = (
     (json_document, "written"),
-    (idle_outputs, "json_text"),
-    (nccl_outputs, "json_text"),
+    (idle_outputs, "format_json"),
+    (nccl_outputs, "format_json"),
 )
 
 

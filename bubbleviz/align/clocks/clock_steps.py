@@ -25,7 +25,7 @@ import numpy as np
 from bubbleviz.align.clocks import offsets
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS, ProfileClock
 from bubbleviz.model.columns import Floats, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
+from bubbleviz.model.grouping import find_distinct, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 
 #: Parts of an iteration that are bounded each for itself.
@@ -97,7 +97,7 @@ def clock_steps(
         extents: where each clock's capture starts and ends, on the clock itself.
         reference: the clock whose correction is 0.
     """
-    pairs = groups_of(
+    pairs = group_rows(
         np.minimum(precedences.before, precedences.after),
         np.maximum(precedences.before, precedences.after),
     )
@@ -111,7 +111,7 @@ def clock_steps(
     usual_ns = np.zeros(0)
     for every in _levels(precedences.take(shown), pairs.of_row[shown], first):
         bounded = np.flatnonzero(np.isfinite(every.width_ns))
-        cells = every.take(bounded[sorted_rows(every.pair[bounded], every.begin_ns[bounded])])
+        cells = every.take(bounded[sort_rows(every.pair[bounded], every.begin_ns[bounded])])
         # The longest stretch, or from one to the next.
         np.maximum.at(length_ns, every.pair, every.end_ns - every.begin_ns)
         follows = cells.pair[1:] == cells.pair[:-1]
@@ -175,7 +175,7 @@ def _levels(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_
     """
     upper = precedences.after == first[pair]
     at_ns = np.where(upper, precedences.after_ns, precedences.before_ns)
-    iterations = groups_of(pair, precedences.iteration)
+    iterations = group_rows(pair, precedences.iteration)
     begin, end = group_extents(iterations.of_row, len(iterations), at_ns, at_ns)
     owner = iterations.of_row
     length_ns = (end - begin + 1)[owner]
@@ -184,7 +184,7 @@ def _levels(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_
     levels = []
     for parts in _PARTS:
         # Parts of parts are parts of the whole.
-        cells = groups_of(owner, part * parts // _PARTS[-1])
+        cells = group_rows(owner, part * parts // _PARTS[-1])
         high, low = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
         np.minimum.at(high, cells.of_row[upper], slack[upper])
         np.maximum.at(low, cells.of_row[~upper], -slack[~upper])
@@ -197,7 +197,7 @@ def _levels(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_
 def _medians(pair: Ints, values: Floats, pairs: int) -> Floats:
     """Return the median of the values of each pair; 0 where there are none."""
     medians = np.zeros(pairs)
-    ordered = values[sorted_rows(pair, values)]
+    ordered = values[sort_rows(pair, values)]
     count = np.bincount(pair, minlength=pairs)
     begin = np.cumsum(count) - count
     some = np.flatnonzero(count)
@@ -213,7 +213,7 @@ def _jumps(cells: _Cells) -> Iterator[tuple[int, tuple[float, float, int, int]]]
     count = np.bincount(cells.pair, minlength=1)
     begin = np.cumsum(count) - count
     chosen = np.where(count >= _LEAST, np.minimum(count, _MOST), 0)
-    for size in distinct(chosen[chosen > 0]).tolist():
+    for size in find_distinct(chosen[chosen > 0]).tolist():
         pairs = np.flatnonzero(chosen == size)
         at_once = max(1, _AT_ONCE // (size * _SLOPES))
         for low in range(0, len(pairs), at_once):

@@ -18,7 +18,7 @@ import numpy as np
 from bubbleviz.align.clocks.offsets import build_graph
 from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.grouping import sort_rows
 
 _EACH = DRIFT / 2
 
@@ -75,7 +75,7 @@ def segmented(
     away = np.abs(after_ns - middle[segment]) + np.abs(before_ns - middle[segment])
     limit = after_ns - before_ns + _EACH * away
     cell = (after * clocks + before) * count + segment
-    order = sorted_rows(cell, limit)
+    order = sort_rows(cell, limit)
     tightest = order[np.unique(cell[order], return_index=True)[1]]
     edges = np.stack((middle - length / 2, middle + length / 2))
     return ClockSegments(

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Floats, Ints, Table, joined, scattered
-from bubbleviz.model.grouping import first_of_each
+from bubbleviz.model.columns import NONE, Floats, Ints, Table, join_tables, scatter
+from bubbleviz.model.grouping import find_first_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +53,7 @@ class Precedences(Table):
 
 def together(*parts: Precedences) -> Precedences:
     """Return all of them as one table."""
-    return joined([part for part in parts if len(part)] or [Precedences.none()])
+    return join_tables([part for part in parts if len(part)] or [Precedences.make_empty()])
 
 
 #: Finite limits: indices of ``after``, indices of ``before``, and the limits.
@@ -64,8 +64,8 @@ def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints
     """Return the least ``after - before`` of each pair (after, before) of clocks, and its row."""
     slack = precedences.after_ns - precedences.before_ns
     pair = precedences.after * clocks + precedences.before
-    least = first_of_each(pair, slack)
-    row = scattered(clocks * clocks, pair[least], least)
+    least = find_first_rows(pair, slack)
+    row = scatter(clocks * clocks, pair[least], least)
     limit = np.where(row == NONE, np.inf, np.append(slack, 0)[row]).reshape(clocks, clocks)
     np.fill_diagonal(limit, 0.0)
     return limit, row.reshape(clocks, clocks)

@@ -21,11 +21,11 @@ from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.align.clocks import offsets
 from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, constant
-from bubbleviz.model.grouping import Groups, first_of_each, groups_of, looked_up, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, make_constant
+from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, lookup_values, sort_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
 
 #: Ranks leave a collective within so long of each other.
@@ -92,14 +92,14 @@ def _hops(
 
     A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
     """
-    is_usable = among(operations.phase, PASSED_ON) & (operations.has_span == 1)
+    is_usable = mask_phases(operations.phase, PASSED_ON) & (operations.has_span == 1)
     is_usable &= (operations.occurrence == 0) & (operations.iteration >= 0)
     rows = np.flatnonzero(is_usable & (operations.virtual_stage >= 0))
     rank = operations.rank[rows]
     own = clock[rank]
     compared = replica_clock[rank]
     forward = operations.phase[rows] == Phase.F
-    microbatch = groups_of(
+    microbatch = group_rows(
         pipeline[rank],
         operations.iteration[rows],
         operations.microbatch[rows],
@@ -108,11 +108,11 @@ def _hops(
     ).of_row
     virtual_stage = operations.virtual_stage[rows]
     stage = np.where(forward, virtual_stage, -virtual_stage)
-    blocks = groups_of(microbatch, stage)
+    blocks = group_rows(microbatch, stage)
     # A block is one operation, unless replicas of a stage cannot be distinguished. Then any of them
     # may have sent the input of the next stage, which cannot run before the earliest of them ends.
     # That one is known only if all replicas are compared on one clock.
-    source = first_of_each(blocks.of_row, operations.end_ns[rows])
+    source = find_first_rows(blocks.of_row, operations.end_ns[rows])
     low, high = group_extents(blocks.of_row, len(blocks), compared, compared)
     source = np.where(low == high, source, NONE)
     of_block = microbatch[blocks.first]
@@ -138,18 +138,18 @@ def reductions(collectives: CollectiveIntervals, operations: Operations) -> Coll
         collectives: ``iteration`` counts each rank's own.
         operations: likewise.
     """
-    rows = np.flatnonzero(among(operations.phase, COUNTED) & (operations.iteration >= 0))
-    cells = groups_of(operations.rank[rows], operations.iteration[rows])
-    last = rows[first_of_each(cells.of_row, -operations.host_start_ns[rows])]
-    last = last[among(operations.phase[last], BACKWARD)]
+    rows = np.flatnonzero(mask_phases(operations.phase, COUNTED) & (operations.iteration >= 0))
+    cells = group_rows(operations.rank[rows], operations.iteration[rows])
+    last = rows[find_first_rows(cells.of_row, -operations.host_start_ns[rows])]
+    last = last[mask_phases(operations.phase[last], BACKWARD)]
     cells_of_last = operations.rank[last], operations.iteration[last]
-    after = looked_up(cells_of_last, last, (collectives.rank, collectives.iteration))
-    inside = np.append(among(operations.phase, WORK), False)[collectives.operation]
+    after = lookup_values(cells_of_last, last, (collectives.rank, collectives.iteration))
+    inside = np.append(mask_phases(operations.phase, WORK), False)[collectives.operation]
     kind = np.array([kind in _SYNCHRONISING for kind in collectives.kinds], bool)
     found = (after >= 0) & ~inside & kind[collectives.kind]
     found &= collectives.start_ns >= np.append(operations.start_ns, 0)[after]
     own = collectives.take(found)
-    return own.take(first_of_each(groups_of(own.rank, own.iteration).of_row, own.start_ns))
+    return own.take(find_first_rows(group_rows(own.rank, own.iteration).of_row, own.start_ns))
 
 
 def overlaps(collectives: CollectiveIntervals, group: Ints, clock: Ints) -> offsets.Precedences:
@@ -165,10 +165,10 @@ def overlaps(collectives: CollectiveIntervals, group: Ints, clock: Ints) -> offs
         clock: of each rank.
     """
     rows = np.flatnonzero((group[collectives.rank] >= 0) & (collectives.iteration >= 0))
-    event = groups_of(
+    event = group_rows(
         group[collectives.rank[rows]], collectives.iteration[rows], collectives.kind[rows]
     ).of_row
-    order = sorted_rows(event, collectives.rank[rows])
+    order = sort_rows(event, collectives.rank[rows])
     rows, event = rows[order], event[order]
     members = int(np.bincount(event, minlength=1).max())
     parts = []
@@ -178,7 +178,7 @@ def overlaps(collectives: CollectiveIntervals, group: Ints, clock: Ints) -> offs
         first, second = rows[same], rows[same + step]
         apart = clock[collectives.rank[first]] != clock[collectives.rank[second]]
         first, second = first[apart], second[apart]
-        pair = groups_of(collectives.rank[first], collectives.rank[second])
+        pair = group_rows(collectives.rank[first], collectives.rank[second])
         ends = collectives.end_ns[first], collectives.end_ns[second]
         leaving = ~unsteady(pair, ends[0] - ends[1], ends[0])
         first, second = first[leaving], second[leaving]
@@ -189,8 +189,8 @@ def overlaps(collectives: CollectiveIntervals, group: Ints, clock: Ints) -> offs
                 after=clock[collectives.rank[after]],
                 before_ns=collectives.start_ns[before],
                 after_ns=collectives.end_ns[after],
-                before_row=constant(NONE, len(before)),
-                after_row=constant(NONE, len(before)),
+                before_row=make_constant(NONE, len(before)),
+                after_row=make_constant(NONE, len(before)),
                 iteration=collectives.iteration[after],
             )
         )

@@ -18,9 +18,9 @@ from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import GRAIN_NS
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 
 #: Minimum share of iterations with contradicted dependencies between profiles of two machines.
 _MIN_BROKEN_SHARE = 0.5
@@ -108,10 +108,10 @@ def _compare_clocks(
         return set(), set()
     early_ns = _early_ns(joined, precedences)[rows]
     low, high = np.minimum(before, after)[rows], np.maximum(before, after)[rows]
-    cells = groups_of(low, high, precedences.iteration[rows])
+    cells = group_rows(low, high, precedences.iteration[rows])
     is_broken = np.zeros(len(cells), bool)
     is_broken[cells.of_row[early_ns > GRAIN_NS]] = True
-    pairs = groups_of(low[cells.first], high[cells.first])
+    pairs = group_rows(low[cells.first], high[cells.first])
     n_broken = np.bincount(pairs.of_row[is_broken], minlength=len(pairs))
     n_iterations = np.bincount(pairs.of_row, minlength=len(pairs))
     agreeing, contradicting = set(), set()
@@ -165,8 +165,8 @@ def shared_name_limitations(
         Limitation(
             "one host name of several machines",
             f"profiles of {name} contradict each other on one clock, so they count as "
-            f"{counted(len(names), 'machine')}, such as containers with a fixed host name; data "
-            f"dependencies align their clocks, and --same-clock {name} keeps one clock",
+            f"{format_count(len(names), 'machine')}, such as containers with a fixed host name; "
+            f"data dependencies align their clocks, and --same-clock {name} keeps one clock",
             len(names),
             LimitationKind.HOST_NAME_SHARED,
             hosts=(name,),

@@ -20,7 +20,7 @@ from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.texts import counted, listed, natural_key
+from bubbleviz.model.texts import format_count, list_first, make_natural_key
 
 #: Machines that a limitation names; it counts all.
 _NAMED = 4
@@ -150,7 +150,7 @@ def _reference_machine(joined: JoinedRecordings) -> int:
     for rank, stage in zip(joined.ranks, joined.stage_of_rank.tolist(), strict=True):
         global_rank = rank.local.global_rank
         number = largest if global_rank is None else global_rank
-        keys.append((stage if stage >= 0 else largest, number, natural_key(rank.machine)))
+        keys.append((stage if stage >= 0 else largest, number, make_natural_key(rank.machine)))
     first = min(range(len(keys)), key=lambda rank: keys[rank])
     return joined.machines.index(joined.ranks[first].machine)
 
@@ -209,7 +209,7 @@ def _solve_machines(
     if joined.paired:
         table = reductions(joined.collectives, joined.operations)
         iteration = joined.common_iterations_of(table.rank, table.iteration)
-        table = table.changed(iteration=iteration)
+        table = table.replace_columns(iteration=iteration)
         reduced = overlaps(table, joined.reducing, joined.machine_of_rank)
     both = offsets.together(causal, reduced)
     found = solve(both, *extents, reference)
@@ -306,7 +306,7 @@ def _find_dependencies(
     if not joined.paired:
         return offsets.together()
     return dependencies(
-        joined.operations.changed(iteration=joined.common_iteration),
+        joined.operations.replace_columns(iteration=joined.common_iteration),
         joined.arrivals,
         joined.pipeline,
         clock,
@@ -319,7 +319,7 @@ def _describe_unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
     lacking = [machine for machine, ok in zip(joined.machines, known, strict=True) if not ok]
     return Limitation(
         "clocks of several hosts",
-        f"no data dependency bounds the clock of {listed(lacking, _NAMED)} against that of "
+        f"no data dependency bounds the clock of {list_first(lacking, _NAMED)} against that of "
         f"{joined.machines[0]}, so ratios that need a common clock are left out; if UTC is right, "
         "use --align utc",
         len(lacking),
@@ -368,7 +368,9 @@ def _describe_steps(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Lim
     machines = joined.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
     first, second = (machines[number] for number in (step.first, step.second))
-    more = f", and {counted(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
+    more = (
+        f", and {format_count(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
+    )
     return Limitation(
         "clocks that were set during the capture",
         f"about iteration {joined.iteration_names[step.behind]} the clock of {second} jumps by "

@@ -21,7 +21,7 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import PASSED_ON, Phase
 
 #: So many events of an iteration are compared, spread evenly over all.
@@ -101,14 +101,16 @@ def histories_of(
         operations.rank[spanned], shape[0], operations.start_ns[spanned], operations.end_ns[spanned]
     )
     counts = np.count_nonzero(np.isfinite(start_ns), axis=1)
-    kept = among(phase, PASSED_ON) & (operations.occurrence[spanned] == 0)
+    kept = mask_phases(phase, PASSED_ON) & (operations.occurrence[spanned] == 0)
     rows = spanned[kept & (operations.cut[spanned] == 0) & (operations.virtual_stage[spanned] >= 0)]
     rank, iteration = operations.rank[rows], operations.iteration[rows]
     backward = (operations.phase[rows] != Phase.F).astype(np.int64)
     numbers = group_sum(cell_of[rows], shape[0] * shape[1], 1 + (backward << 20)).reshape(shape)
     place = np.arange(shape[1])
     edge = (place == 0) | (place >= counts[:, None] - 1)
-    events = grouping.groups_of(rank, operations.chunk[rows], operations.microbatch[rows], backward)
+    events = grouping.group_rows(
+        rank, operations.chunk[rows], operations.microbatch[rows], backward
+    )
     ready, end = np.full((2, len(events) + 1, shape[1]), np.nan)
     known = ready_ns[rows] != NEVER
     ready[events.of_row[known], iteration[known]] = ready_ns[rows[known]]
@@ -229,14 +231,14 @@ def _events(
 ) -> CommonEvents:
     """Return the events that pairs of ranks have in common: of chunks of one number."""
     table = histories.passed_on
-    pair, ours = grouping.expanded(begin[first], begin[first + 1])
+    pair, ours = grouping.expand_ranges(begin[first], begin[first + 1])
     keys = table.rank, table.chunk, table.microbatch, table.is_backward
     wanted_keys = second[pair], *(column[ours] for column in keys[1:])
-    theirs = grouping.looked_up(keys, np.arange(len(table)), wanted_keys)
+    theirs = grouping.lookup_values(keys, np.arange(len(table)), wanted_keys)
     common = np.flatnonzero(theirs >= 0)
     number = np.bincount(pair[common], minlength=len(first))
     kept = np.minimum(number, _EVENTS)
-    owner, nth = grouping.expanded(np.zeros_like(kept), kept)
+    owner, nth = grouping.expand_ranges(np.zeros_like(kept), kept)
     first_event = (np.cumsum(number) - number)[owner]
     spread = first_event + nth * number[owner] // np.maximum(kept, 1)[owner]
     # The last row is of no event.

@@ -25,20 +25,20 @@ from bubbleviz.align.pairing.machine_links import (
 )
 from bubbleviz.align.pairing.pairs_by_time import pair_by_time
 from bubbleviz.align.pairing.possible_shifts import shifts
-from bubbleviz.model.columns import NONE, Bools, Ints, marked, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, make_mask, scatter
 from bubbleviz.model.grouping import (
-    distinct,
-    distinct_rows,
-    found_in,
-    groups_of,
-    heads,
-    sorted_rows,
-    without,
+    find_distinct,
+    find_distinct_rows,
+    find_positions,
+    find_run_starts,
+    group_rows,
+    sort_rows,
+    subtract_values,
 )
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
@@ -56,10 +56,10 @@ def pair_iterations(joined: JoinedRecordings) -> JoinedRecordings:
         The recordings with ``common_iteration``, the attributes that describe it, and the
         limitations of the pairing.
     """
-    named_ranks = distinct_rows(
+    named_ranks = find_distinct_rows(
         joined.operations.rank, chosen=joined.works & (joined.named_iteration >= 0)
     )[0]
-    unnamed = without(joined.working, named_ranks)
+    unnamed = subtract_values(joined.working, named_ranks)
     links: tuple[Link, ...] = ()
     if joined.works.any() and len(unnamed) == 0:
         paired = _pair_by_name(joined)
@@ -79,17 +79,17 @@ def _pair_by_order(joined: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Li
         links: Links that joined the machines, or else the closest candidates.
     """
     operations, works = joined.operations, joined.works
-    working = distinct(operations.rank[works & (operations.has_span == 1)])
+    working = find_distinct(operations.rank[works & (operations.has_span == 1)])
     recorded_ns = joined.recorded_start_ns, joined.recorded_end_ns
     ready_ns = inputs_ready(operations, joined.arrivals)
     histories = histories_of(operations, ready_ns, recorded_ns)
     moves, offset_ns, known, links = _find_shifts(joined, histories, working)
     iteration = operations.iteration + moves[operations.rank]
-    is_one_clock = len(distinct(joined.machine_of_rank[working])) == 1
-    has_equal_counts = len(distinct(histories.counts[working])) == 1
+    is_one_clock = len(find_distinct(joined.machine_of_rank[working])) == 1
+    has_equal_counts = len(find_distinct(histories.counts[working])) == 1
     if is_one_clock and not (known and has_equal_counts):
         for by_time in _number_by_times(operations, works):
-            numbered = operations.changed(iteration=by_time)
+            numbered = operations.replace_columns(iteration=by_time)
             histories = histories_of(numbered, ready_ns, recorded_ns)
             moves, _, is_possible, _ = _find_shifts(joined, histories, working)
             if is_possible and not moves.any():
@@ -112,10 +112,10 @@ def _number_worked_iterations(joined: JoinedRecordings, iteration: Ints) -> Join
     """
     operations = joined.operations
     has_iteration = operations.iteration >= 0
-    worked = distinct(iteration[joined.works & has_iteration])
+    worked = find_distinct(iteration[joined.works & has_iteration])
     iteration = np.where(has_iteration, iteration, np.iinfo(np.int64).min)
     number = np.searchsorted(worked, iteration, side="right") - 1
-    first = groups_of(operations.rank, operations.iteration).first
+    first = group_rows(operations.rank, operations.iteration).first
     return replace(
         joined,
         common_iteration=number,
@@ -136,9 +136,9 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
         works: Mask of the forwards and backwards.
     """
     has_times = works & (operations.iteration >= 0) & (operations.has_span == 1)
-    is_gradient = has_times & among(operations.phase, _GRADIENTS)
+    is_gradient = has_times & mask_phases(operations.phase, _GRADIENTS)
     iterations, iterations_with_gradients = (
-        distinct_rows(operations.rank, operations.iteration, chosen=chosen)[0]
+        find_distinct_rows(operations.rank, operations.iteration, chosen=chosen)[0]
         for chosen in (has_times, is_gradient)
     )
     if len(iterations) == len(iterations_with_gradients):
@@ -162,7 +162,7 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
         return
     worked = np.flatnonzero(works & has_iteration)
     shape = int(operations.rank.max()) + 1, int(operations.iteration.max()) + 1
-    is_worked = marked(shape, (operations.rank[worked], operations.iteration[worked]))
+    is_worked = make_mask(shape, (operations.rank[worked], operations.iteration[worked]))
     has_times = has_iteration & (operations.has_span == 1)
     for compared in _select_compared(operations, works):
         work = operations.take(np.flatnonzero(compared & has_times))
@@ -186,13 +186,13 @@ def _agrees_with_times(
         moved_ns: Clock correction to add to the times of each operation.
     """
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
-    on_one_clock = operations.changed(start_ns=start_ns, end_ns=end_ns)
+    on_one_clock = operations.replace_columns(start_ns=start_ns, end_ns=end_ns)
     by_time = next(_number_by_times(on_one_clock, works), None)
     if by_time is None:
         return True
     rows = np.flatnonzero(works & (operations.iteration >= 0))
-    pairs = groups_of(iteration[rows], by_time[rows])
-    return len(pairs) == len(distinct(iteration[rows])) == len(distinct(by_time[rows]))
+    pairs = group_rows(iteration[rows], by_time[rows])
+    return len(pairs) == len(find_distinct(iteration[rows])) == len(find_distinct(by_time[rows]))
 
 
 def _find_shifts(
@@ -249,7 +249,7 @@ def _list_neighbours(joined: JoinedRecordings, working: Ints) -> _Neighbours:
     n_pipelines = int(pipeline.max(initial=0)) + 1
     n_stages = np.bincount(pipeline[stage >= 0] + 1, minlength=n_pipelines + 1)
     unknown_last = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
-    order = sorted_rows(-n_stages[pipeline + 1][working], pipeline[working], unknown_last)
+    order = sort_rows(-n_stages[pipeline + 1][working], pipeline[working], unknown_last)
     # Early stages of a run that only goes forward may be iterations ahead of late stages.
     is_loose = ((stage < 0) | (pipeline < 0)) & (run_kind(joined.operations.phase) != INFERENCE)
     in_step = np.where(is_loose, joined.machine_of_rank, NONE)
@@ -273,7 +273,7 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
     """
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
-    of_stage = groups_of(stage[order])
+    of_stage = group_rows(stage[order])
     before = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
     before = np.where(before == rank, order[:1], before)
     alike = (stage[before] == stage[rank]) & (stage[rank] >= 0)
@@ -285,22 +285,22 @@ def _pair_by_name(joined: JoinedRecordings) -> JoinedRecordings:
     """Pair iterations by name; a post-validation names the iteration that it validates."""
     operations, named, works = joined.operations, joined.named_iteration, joined.works
     # Most operations are in the same iteration as the previous one.
-    rows = heads(operations.rank, operations.iteration, named, works)
+    rows = find_run_starts(operations.rank, operations.iteration, named, works)
     lengths = np.diff(rows, append=len(named))
     rank, iteration = operations.rank[rows], operations.iteration[rows]
-    owners = groups_of(rank, iteration)
+    owners = group_rows(rank, iteration)
     of_row = owners.of_row
     number, is_idle = _find_names(named[rows], works[rows], of_row, iteration)
     number = _number_idle_iterations(rank[owners.first], number, is_idle)
     is_used = (~is_idle | (number >= 0)) & (iteration[owners.first] >= 0)
     used = np.flatnonzero(is_used)
     anchor, away = _find_nearest_named(rank[owners.first[used]], number[used])
-    pairs = groups_of(anchor, away)
-    pair_of_owner = scattered(len(owners), used, pairs.of_row)
-    is_worked = marked(len(pairs), pair_of_owner[~is_idle & (pair_of_owner >= 0)])
+    pairs = group_rows(anchor, away)
+    pair_of_owner = scatter(len(owners), used, pairs.of_row)
+    is_worked = make_mask(len(pairs), pair_of_owner[~is_idle & (pair_of_owner >= 0)])
     worked = np.flatnonzero(is_worked)
     first = pairs.first[worked]
-    common = found_in(worked, pair_of_owner)
+    common = find_positions(worked, pair_of_owner)
     return replace(
         joined,
         common_iteration=np.repeat(common[of_row], lengths),
@@ -326,7 +326,7 @@ def _find_names(named: Ints, works: Bools, owner: Ints, iteration: Ints) -> tupl
     """
     n_owners = int(owner.max(initial=NONE)) + 1
     _, number = group_extents(owner[works], n_owners, named[works], named[works])
-    is_idle = ~marked(n_owners, owner[works])
+    is_idle = ~make_mask(n_owners, owner[works])
     is_idle_row = (iteration >= 0) & is_idle[owner]
     np.maximum.at(number, owner[is_idle_row], named[is_idle_row])
     return number, is_idle

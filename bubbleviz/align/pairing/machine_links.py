@@ -33,8 +33,8 @@ from bubbleviz.align.pairing.possible_shifts import (
     list_moves,
 )
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.texts import counted
+from bubbleviz.model.grouping import group_rows
+from bubbleviz.model.texts import format_count
 
 #: What speaks against captures that have no iteration in common.
 _ELSEWHERE = 5.0
@@ -198,7 +198,7 @@ def link_machines(
             if len(rest) == 0:
                 break
             sides = np.sort(np.stack(ends)[:, rest], axis=0)
-            next_ones = np.sort(groups_of(sides[0], sides[1]).first)
+            next_ones = np.sort(group_rows(sides[0], sides[1]).first)
             wanted, rest = rest[next_ones], np.delete(rest, next_ones)
             one, other = pairs[0][wanted], pairs[1][wanted]
             both_timed = timed[one] & timed[other]
@@ -250,7 +250,7 @@ def _describe_shift(shift: Shift) -> str:
     if shift.move == 0:
         return "pairing from the first iterations on"
     sides = ("first", "second") if shift.move > 0 else ("second", "first")
-    count = counted(abs(shift.move), "iteration")
+    count = format_count(abs(shift.move), "iteration")
     return f"pairing the {sides[1]} one's first with what is {count} later on the {sides[0]}"
 
 
@@ -260,6 +260,6 @@ def describe_rival(link: Link) -> str:
     if rival is None or best is None:
         return "leaves no iteration in common"
     return (
-        f"is off by {counted(abs(rival.move - best.move), 'iteration')} and moves clocks by "
+        f"is off by {format_count(abs(rival.move - best.move), 'iteration')} and moves clocks by "
         f"{(rival.offset_ns - best.offset_ns) / 1e6:+,.1f} ms"
     )

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, marked
-from bubbleviz.model.grouping import first_of_each
+from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
+from bubbleviz.model.grouping import find_first_rows
 from bubbleviz.model.intervals import Intervals, find_overlaps, group_extents
 
 
@@ -44,7 +44,7 @@ def pair_by_time(
     cell, n_cells = rank * shape[1] + iteration, is_worked.size
     first_of_cell, last_of_cell = group_extents(cell, n_cells, start_ns, end_ns)
     first_ns, last_ns = first_of_cell.reshape(shape), last_of_cell.reshape(shape)
-    has_work = marked(n_cells, cell).reshape(shape)
+    has_work = make_mask(n_cells, cell).reshape(shape)
     n_worked = np.count_nonzero(has_work, axis=1)
     if not n_worked.any():
         return None
@@ -84,7 +84,7 @@ def _find_longest_overlaps(intervals: Intervals, reference: Intervals) -> Ints:
     overlap_ns = overlap_end_ns - np.maximum(start_ns[row], first_ns[index])
     is_overlap = overlap_ns > 0
     row, index, overlap_ns = row[is_overlap], index[is_overlap], overlap_ns[is_overlap]
-    best = first_of_each(row, -overlap_ns)
+    best = find_first_rows(row, -overlap_ns)
     longest = np.full(len(start_ns), NONE, np.int64)
     longest[row[best]] = index[best]
     return longest

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 
 #: Returns a mask of the pairs that can follow each other, shape (ranks, later ranks). The arguments
 #: are ranks of a stage and ranks of a later stage.
@@ -102,7 +102,7 @@ def _near_ones(can: Bools, *, whole: bool, unbroken: bool) -> Ints | None:
 
 def _fit_in_order(tips: Ints, away: Ints, own: Ints, fits: Fits) -> bool:
     """Return whether each rank can follow the tip of its own place, over ranks that are missing."""
-    for distance in distinct(away).tolist():
+    for distance in find_distinct(away).tolist():
         is_as_far = away == distance
         if not fits(tips[is_as_far], own[is_as_far]).diagonal().all():
             return False

@@ -41,7 +41,7 @@ def counted_by_order(operations: Operations) -> bool:
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
         return False
     rank, number = operations.rank[rows], operations.microbatch[rows]
-    order = grouping.sorted_rows(rank, number)
+    order = grouping.sort_rows(rank, number)
     first = np.searchsorted(rank[order], rank[order])
     return bool((number[order] == np.arange(len(order)) - first).all())
 
@@ -54,7 +54,7 @@ def moved_chunks(operations: Operations, stage: Ints, machine: Ints) -> tuple[Op
         stage: of each rank; -1 unknown.
         machine: a number for the clock of each rank.
     """
-    ranks = [rank for rank in grouping.sorted_rows(stage).tolist() if stage[rank] >= 0]
+    ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
     moves = [0]
     for above, below in pairwise(ranks):
         upper, lower = _chunks_of(operations, above), _chunks_of(operations, below)
@@ -65,7 +65,7 @@ def moved_chunks(operations: Operations, stage: Ints, machine: Ints) -> tuple[Op
             ]
         else:
             # Clocks of two machines show nothing, and equal tokens neither.
-            told = len(grouping.distinct(upper.tokens)) > 1
+            told = len(grouping.find_distinct(upper.tokens)) > 1
             fits = [m for m, _, _ in _alike(upper, lower) if told or m == 0]
         if not fits:
             return operations, False
@@ -74,7 +74,7 @@ def moved_chunks(operations: Operations, stage: Ints, machine: Ints) -> tuple[Op
     by_rank[ranks] = np.array(moves[: len(ranks)], np.int64) - min(moves)
     numbered = operations.microbatch >= 0
     number = np.where(numbered, operations.microbatch + by_rank[operations.rank], -1)
-    return operations.changed(microbatch=number), True
+    return operations.replace_columns(microbatch=number), True
 
 
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
@@ -91,13 +91,13 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
             return None
         _, a, b = fits[0]
         lag_ns.append(float(np.median(own.start_ns[b] - first.start_ns[a])))
-    return grouping.places_in(grouping.sorted_rows(np.array(lag_ns)))
+    return grouping.invert_permutation(grouping.sort_rows(np.array(lag_ns)))
 
 
 def _chunks_of(operations: Operations, rank: int) -> Operations:
     """Return the chunks of a rank, in the order of their numbers."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
-    return operations.take(rows[grouping.sorted_rows(operations.microbatch[rows])])
+    return operations.take(rows[grouping.sort_rows(operations.microbatch[rows])])
 
 
 def _alike(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:

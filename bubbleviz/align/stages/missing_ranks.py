@@ -8,7 +8,7 @@ from bubbleviz.align.stages import pipelines, stage_order
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.texts import counted, listed, some_of
+from bubbleviz.model.texts import format_count, list_and_count, list_first
 
 #: Ranks that a limitation lists.
 _LISTED = 8
@@ -35,24 +35,28 @@ def find_missing_ranks(
     number, count = np.sort(numbers.number), len(numbers.number)
     absent, of_run = np.empty(0, np.int64), ""
     if parallel is not None:
-        absent = grouping.without(np.arange(parallel.ranks), number)
+        absent = grouping.subtract_values(np.arange(parallel.ranks), number)
     elif world > count:
         within = numbers.named and int(number.max(initial=0)) < world
         if not within or world - count >= count:
-            held = (
-                f" (rank{'' if count == 1 else 's'} {listed(map(str, number.tolist()), _LISTED)})"
-            )
+            listed = list_first(map(str, number.tolist()), _LISTED)
+            held = f" (rank{'' if count == 1 else 's'} {listed})"
             which = held if within else ""
             return _without_profile(
                 f"the profiles hold {count:,}{which} of the {world:,} ranks of the run",
                 world - count,
             )
-        absent, of_run = grouping.without(np.arange(world), number), f" of the {world:,} of the run"
-    elif numbers.named and len(grouping.distinct(np.diff(number))) > 1:
-        absent = grouping.without(np.arange(number[0], number[-1], np.diff(number).min()), number)
+        absent, of_run = (
+            grouping.subtract_values(np.arange(world), number),
+            f" of the {world:,} of the run",
+        )
+    elif numbers.named and len(grouping.find_distinct(np.diff(number))) > 1:
+        absent = grouping.subtract_values(
+            np.arange(number[0], number[-1], np.diff(number).min()), number
+        )
     if len(absent) == 0:
         return ()
-    ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
+    ranks = list_and_count([str(rank) for rank in absent.tolist()], _LISTED)
     return _without_profile(f"no profile holds ranks {ranks}{of_run}", len(absent))
 
 
@@ -72,7 +76,9 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
         few = np.flatnonzero(sizes < most)
         if not len(few) or stage_order.lack_many(sizes.tolist()):
             return ()
-        places = some_of([f"{sizes[at]} of stage {stages[at]}" for at in few.tolist()], _LISTED)
+        places = list_and_count(
+            [f"{sizes[at]} of stage {stages[at]}" for at in few.tolist()], _LISTED
+        )
         reason = f"profiles hold {most:,} ranks of most stages, but {places}"
         return _without_profile(reason, int((most - sizes[few]).sum()))
     number, of_pipeline = np.unique(pipeline[known], return_inverse=True)
@@ -82,8 +88,8 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
     absent = np.argwhere(~held)
     if not len(absent):
         return ()
-    places = some_of([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)
-    lacking = counted(int((~held.all(axis=1)).sum()), "pipeline")
+    places = list_and_count([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)
+    lacking = format_count(int((~held.all(axis=1)).sum()), "pipeline")
     return _without_profile(
         f"{lacking} of {len(number):,} lack ranks of stages that the others have (stage {places})",
         len(absent),

@@ -18,10 +18,10 @@ from bubbleviz.align.join import JoinedRank, JoinedRecordings
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import grouping
-from bubbleviz.model.arguments import refuse_strange
-from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import counted, natural_key
+from bubbleviz.model.arguments import refuse_wrong_types
+from bubbleviz.model.columns import NONE, Ints, scatter
+from bubbleviz.model.profile import get_pid
+from bubbleviz.model.texts import format_count, make_natural_key
 
 #: More ranks than any run has.
 _MOST_RANKS = 1_000_000
@@ -45,7 +45,7 @@ class Parallel:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no run has."""
-        refuse_strange(Parallel, vars(self))
+        refuse_wrong_types(Parallel, vars(self))
         if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MOST_RANKS:
             raise UsageError(
                 f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: not the sizes of a run of 1 "
@@ -92,9 +92,9 @@ def rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
     numbers = [number for number in named if number is not None]
     if len(set(numbers)) == len(ranks):
         return RankNumbers(np.array(numbers, np.int64), named=True)
-    keys = [(natural_key(r.host), r.local.device_id, pid_of(r.local.process)) for r in ranks]
+    keys = [(make_natural_key(r.host), r.local.device_id, get_pid(r.local.process)) for r in ranks]
     order = sorted(range(len(ranks)), key=lambda i: keys[i])
-    return RankNumbers(grouping.places_in(np.array(order, np.int64)), named=False)
+    return RankNumbers(grouping.invert_permutation(np.array(order, np.int64)), named=False)
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
@@ -106,9 +106,9 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.named):
-        ranks = f"rank {largest}" if numbers.named else counted(count, "rank")
+        ranks = f"rank {largest}" if numbers.named else format_count(count, "rank")
         raise MismatchError(
-            f"--parallel makes {counted(parallel.ranks, 'rank')} (tp={parallel.tp}, "
+            f"--parallel makes {format_count(parallel.ranks, 'rank')} (tp={parallel.tp}, "
             f"pp={parallel.pp}, dp={parallel.dp}), and the profiles hold {ranks}; "
             "give the run's own sizes"
         )
@@ -124,9 +124,9 @@ def look_up_told(joined: JoinedRecordings, name: str) -> Ints:
     """Return what tables of operations, or else the names of files, tell of each rank; -1 none."""
     told = [getattr(rank.local.told, name, None) for rank in joined.ranks]
     places = np.array([rank.local.named for rank in joined.ranks], np.int64).reshape(-1, 2)
-    stages = grouping.distinct(places[:, 0])
+    stages = grouping.find_distinct(places[:, 0])
     # Files may be named after the sizes of a run: two ranks would be one, or a stage would lack.
-    is_distinct = len(grouping.groups_of(*places.T)) == len(places)
+    is_distinct = len(grouping.group_rows(*places.T)) == len(places)
     sound = is_distinct and (stages == np.arange(len(stages))).all()
     if sound and not any(rank.local.told for rank in joined.ranks):
         return np.unique(places[:, int(name == "pipeline")], return_inverse=True)[1].reshape(-1)
@@ -151,7 +151,7 @@ def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> 
     if len(working) == 0 or sizes.max() == 1:
         return pipeline
     pipeline[:] = NONE
-    place = grouping.places_in(np.argsort(numbers.number[working]))
+    place = grouping.invert_permutation(np.argsort(numbers.number[working]))
     if not numbers.named:
         return pipeline
     # If some ranks are missing, the others keep their places. The last ranks may be missing too.
@@ -175,4 +175,4 @@ def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]
     place = occurrences((stage[working], machine[working]))
-    return scattered(len(stage), working, grouping.groups_of(stage[working], place).of_row)
+    return scatter(len(stage), working, grouping.group_rows(stage[working], place).of_row)

@@ -25,10 +25,16 @@ from bubbleviz.align.stages.stage_order import transfers_or_orders_differ
 from bubbleviz.align.stages.timetables import Timetable, follows, neighbours, timetable
 from bubbleviz.align.stages.virtual_stages import VirtualStages
 from bubbleviz.align.waits import waits
-from bubbleviz.model.columns import NONE, Bools, Ints, scattered
-from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, scatter
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_distinct_rows,
+    group_rows,
+    invert_permutation,
+    sort_rows,
+)
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
 #: A span may begin before its input arrives: with so much of its work.
@@ -49,17 +55,17 @@ def split(
         number: of each rank in the run.
         machine: a number for the clock of each rank.
     """
-    work = among(operations.phase, COUNTED)
-    several = distinct(operations.microbatch[work & (operations.microbatch >= 0)])
+    work = mask_phases(operations.phase, COUNTED)
+    several = find_distinct(operations.microbatch[work & (operations.microbatch >= 0)])
     if len(several) < 2:
         return None
     orders = orders_of(operations)
     if not transfers_or_orders_differ(operations, orders):
         return None
     kinds = _kinds(operations, orders, len(machine))
-    needed = distinct_rows(operations.rank[work], operations.chunk[work])
+    needed = find_distinct_rows(operations.rank[work], operations.chunk[work])
     every = select_usable(waits(operations, inputs))
-    held = distinct_rows(every.rank, every.chunk)
+    held = find_distinct_rows(every.rank, every.chunk)
     if not np.array_equal(needed, held) or not needed.shape[1]:
         return None
     return _split(timetable(every, machine, give=_GIVE), kinds, number)
@@ -71,9 +77,9 @@ def _kinds(operations: Operations, orders: Orders, ranks: int) -> Ints:
     Alike are the order of operations, and which transfers they name for which chunks.
     """
     kind = np.full(ranks, NONE, np.int64)
-    rows = np.flatnonzero(among(operations.phase, TRANSFERS))
+    rows = np.flatnonzero(mask_phases(operations.phase, TRANSFERS))
     transfers: dict[int, set[tuple[int, int]]] = {}
-    columns = distinct_rows(
+    columns = find_distinct_rows(
         *(c[rows] for c in (operations.rank, operations.phase, operations.chunk))
     )
     for rank, phase, chunk in columns.T.tolist():
@@ -111,7 +117,7 @@ def _replicas(table: Timetable, kinds: Ints) -> int:
     ranks can follow another one, there is just one stage.
     """
     found = set()
-    for kind in distinct(kinds[kinds >= 0]).tolist():
+    for kind in find_distinct(kinds[kinds >= 0]).tolist():
         alike = np.flatnonzero(kinds == kind)
         if not 2 <= len(alike) <= MOST_REPLICAS:
             continue
@@ -140,13 +146,13 @@ def _stages(table: Timetable, ranks: Ints, sharing: Ints) -> VirtualStages | Non
     if not common.any():
         return None
     waited = np.stack([table.waited_ns[own][:, :, common].sum(axis=(0, 2)) for own in members])
-    order = sorted_rows(-waited.reshape(-1))
-    stage_of = places_in(order).reshape(waited.shape)
+    order = sort_rows(-waited.reshape(-1))
+    stage_of = invert_permutation(order).reshape(waited.shape)
     p = len(members)
     blocks = stage_of // p
     if (blocks != blocks[0]).any():
         return None  # each chunk runs through all stages
-    held = scattered((len(table.machine), len(table.chunks)), ranks, stage_of[of_rank])
+    held = scatter((len(table.machine), len(table.chunks)), ranks, stage_of[of_rank])
     in_order = (order // len(table.chunks)).tolist()
     for upper, lower in pairwise(in_order):
         if upper == lower:
@@ -163,12 +169,12 @@ def _by_numbers(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[I
     Frameworks number ranks ``tp + TP (pp + PP dp)``: with TP = 1 pipelines are blocks of ranks,
     with all replicas in TP stages are.
     """
-    place = places_in(np.argsort(number[ranks]))
+    place = invert_permutation(np.argsort(number[ranks]))
     stages = len(ranks) // replicas
     found = []
     for together in (n for n in range(1, replicas + 1) if replicas % n == 0):
-        stage = scattered(len(number), ranks, place // together % stages)
-        pairs = groups_of(stage[ranks], kinds[ranks])
+        stage = scatter(len(number), ranks, place // together % stages)
+        pairs = group_rows(stage[ranks], kinds[ranks])
         if len(pairs) == stages:
             found.append(stage)
     return found

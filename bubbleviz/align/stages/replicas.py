@@ -23,9 +23,9 @@ from bubbleviz.align.stages.stage_order import lack_many
 from bubbleviz.align.stages.timetables import neighbours, timetable
 from bubbleviz.align.waits import Waits, waits
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
 #: With more replicas than this, the user has to give the sizes of the run: each is compared with
@@ -48,7 +48,7 @@ def matched(
     """
     unknown = np.full(len(stage), NONE, np.int64)
     by_number = np.argsort(number)
-    stages = [by_number[stage[by_number] == s] for s in distinct(stage[stage >= 0]).tolist()]
+    stages = [by_number[stage[by_number] == s] for s in find_distinct(stage[stage >= 0]).tolist()]
     every = select_usable(waits(operations, inputs))
     most = max(map(len, stages), default=0)
     if most > MOST_REPLICAS or len(every) == 0 or lack_many([len(own) for own in stages]):
@@ -56,7 +56,7 @@ def matched(
     table = timetable(every, machine)
     held = np.full((len(stage), len(table.chunks)), NONE, np.int64)
     rows = np.flatnonzero(
-        among(operations.phase, COUNTED) & np.isin(operations.chunk, table.chunks)
+        mask_phases(operations.phase, COUNTED) & np.isin(operations.chunk, table.chunks)
     )
     chunk = np.searchsorted(table.chunks, operations.chunk[rows])
     held[operations.rank[rows], chunk] = operations.virtual_stage[rows]

@@ -39,7 +39,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
 #: Minimum time for another stage between two stages, as a fraction of the work of the lighter one.
@@ -81,9 +81,9 @@ def find_stages_before_gaps(
         machine: Machine of each rank. Ranks of one machine share its clock.
         iteration: Iteration of each operation over all ranks, or None if unknown.
     """
-    staged = operations.changed(chunk=operations.virtual_stage)
+    staged = operations.replace_columns(chunk=operations.virtual_stage)
     is_sent = _is_sent(staged, inputs)
-    sending = grouping.distinct(operations.virtual_stage[is_sent])
+    sending = grouping.find_distinct(operations.virtual_stage[is_sent])
     usual = usual_waits(staged, inputs)
     until_sent = _extend_until_sent(staged, inputs, is_sent)
     sent = usual_waits(until_sent, inputs)
@@ -91,13 +91,13 @@ def find_stages_before_gaps(
     slack_ns = sent.waited_ns[upper] - sent.waited_ns[lower] - sent.worked_ns[lower]
     worked_ns = np.minimum(usual.worked_ns[upper], usual.worked_ns[lower])
     gaps = []
-    for stage in grouping.distinct(usual.chunk[upper]).tolist():
+    for stage in grouping.find_distinct(usual.chunk[upper]).tolist():
         is_of_stage = usual.chunk[upper] == stage
         part = _OF_ANOTHER_STAGE if stage in sending else _OF_STAGE_AND_TRANSFERS
         if slack_ns[is_of_stage].min() <= part * worked_ns[is_of_stage].min():
             continue
         if iteration is not None and not _are_both_ways_long(
-            until_sent.changed(iteration=iteration), inputs, stage, machine
+            until_sent.replace_columns(iteration=iteration), inputs, stage, machine
         ):
             continue
         next_ranks = usual.rank[usual.chunk == stage + 1]
@@ -131,7 +131,7 @@ def _are_both_ways_long(
     rows = rows[operations.iteration[rows] >= 0]
     of_stages = waits(operations.take(rows), inputs.take(rows))
     upper, lower = held_waits(of_stages)
-    is_replicated = len(grouping.distinct_rows(of_stages.chunk, of_stages.rank).T) > 2
+    is_replicated = len(grouping.find_distinct_rows(of_stages.chunk, of_stages.rank).T) > 2
     if is_replicated or not len(upper):
         return True
     sent, received = of_stages.take(upper), of_stages.take(lower)
@@ -166,7 +166,7 @@ def _measure_fastest(iteration: Ints, way_ns: Ints) -> float:
         iteration: Iteration of each microbatch, at least one.
         way_ns: Duration of the way of each microbatch.
     """
-    groups = grouping.groups_of(iteration)
+    groups = grouping.group_rows(iteration)
     fastest_ns, _ = group_extents(groups.of_row, len(groups), way_ns, way_ns)
     return float(np.median(fastest_ns))
 
@@ -182,7 +182,7 @@ def _extend_until_sent(operations: Operations, inputs: Arrivals, is_sent: Bools)
     sent_ns = operations.end_ns.copy()
     sent_ns[is_sent] = operations.end_ns[inputs.send[is_sent]]
     sending_ns = np.maximum(sent_ns - operations.end_ns, 0)
-    return operations.changed(
+    return operations.replace_columns(
         end_ns=operations.end_ns + sending_ns, busy_ns=operations.busy_ns + sending_ns
     )
 
@@ -271,7 +271,7 @@ def find_turns(operations: Operations) -> frozenset[int]:
     """
     virtual_stage = operations.virtual_stage
     is_known = virtual_stage >= 0
-    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, chosen=is_known)
     is_same_rank = rank[1:] == rank[:-1]
     is_followed = is_same_rank & (stage[1:] == stage[:-1] + 1)
     return frozenset(stage[:-1][is_followed].tolist())
@@ -312,9 +312,9 @@ def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int)
 def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
     """Return all waits of the first 16 ranks that hold a stage; chunks are virtual stages."""
     is_of_stage = operations.virtual_stage == stage
-    ranks = grouping.distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
+    ranks = grouping.find_distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
     rows = np.flatnonzero(np.isin(operations.rank, ranks))
-    staged = operations.changed(chunk=operations.virtual_stage)
+    staged = operations.replace_columns(chunk=operations.virtual_stage)
     return waits(staged.take(rows), inputs.take(rows))
 
 
@@ -330,7 +330,7 @@ def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) ->
     keys = tuple(
         np.concatenate((getattr(forward, column), getattr(later, column))) for column in _ITERATION
     )
-    groups = grouping.groups_of(*keys)
+    groups = grouping.group_rows(*keys)
     group, count = groups.of_row[: len(forward)], len(groups)
     first_ns, _ = group_extents(groups.of_row[len(forward) :], count, begun_ns, begun_ns)
     is_before = forward.left_ns <= first_ns[group]
@@ -342,7 +342,7 @@ def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) ->
 
 def _count_microbatches(forward: Waits, group: Ints, chosen: Bools, count: int) -> Ints:
     """Return the number of distinct microbatches in each group among the chosen waits."""
-    pairs = grouping.distinct_rows(group, forward.microbatch, chosen=chosen)
+    pairs = grouping.find_distinct_rows(group, forward.microbatch, chosen=chosen)
     return np.bincount(pairs[0], minlength=count)
 
 
@@ -370,9 +370,9 @@ def _count_warmup(operations: Operations, stage: int) -> float:
     """
     is_of_stage = (operations.has_span == 1) & (operations.virtual_stage == stage)
     forward = np.flatnonzero(is_of_stage & (operations.phase == Phase.F))
-    backward = np.flatnonzero(is_of_stage & among(operations.phase, (Phase.B, Phase.BW)))
+    backward = np.flatnonzero(is_of_stage & mask_phases(operations.phase, (Phase.B, Phase.BW)))
     rows = np.concatenate((forward, backward))
-    groups = grouping.groups_of(operations.rank[rows], operations.iteration[rows])
+    groups = grouping.group_rows(operations.rank[rows], operations.iteration[rows])
     of_forward, of_backward = np.split(groups.of_row, [len(forward)])
     never_ns = np.iinfo(np.int64).max
     first_ns = np.full(len(groups), never_ns)
@@ -406,7 +406,7 @@ def waits_like_earlier_stage(joined: JoinedRecordings) -> bool:
         return False
     if runs_ahead_of_backward(operations, inputs, last):
         return True
-    ranks = grouping.distinct(usual.rank)[:_MAX_RANKS].tolist()
+    ranks = grouping.find_distinct(usual.rank)[:_MAX_RANKS].tolist()
     return all(_idles_before_backwards(joined, rank, last) for rank in ranks)
 
 
@@ -420,7 +420,7 @@ def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> 
     is_of_rank = (operations.rank == rank) & (operations.has_span == 1)
     ordered = np.flatnonzero(is_of_rank)
     ordered = ordered[np.argsort(operations.start_ns[ordered], kind="stable")]
-    is_backward = among(operations.phase[ordered], (Phase.B, Phase.BW))
+    is_backward = mask_phases(operations.phase[ordered], (Phase.B, Phase.BW))
     index = np.flatnonzero(is_backward & (operations.virtual_stage[ordered] == stage))
     index = index[index > 0]
     if not len(index):
@@ -434,7 +434,7 @@ def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> 
         n_started = np.searchsorted(of_rank.start_ns, start_ns)
         idle_from_ns = np.maximum(idle_from_ns, np.append(of_rank.end_ns, NONE)[n_started - 1])
     idle_ns = start_ns - idle_from_ns
-    first = grouping.first_of_each(operations.iteration[row], start_ns)
+    first = grouping.find_first_rows(operations.iteration[row], start_ns)
     is_other = operations.microbatch[previous_row[first]] != operations.microbatch[row[first]]
     first_idle_ns, worked_ns = np.median(idle_ns[first]), np.median(operations.busy_ns[row])
     is_host_late = np.median(idle_ns) > _ALIKE * first_idle_ns

@@ -27,7 +27,7 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
 #: Of all ranks at most one of so many may be missing. More than half of each stage must be there:
@@ -51,7 +51,7 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
         inputs: when their inputs were there.
     """
     usual = usual_waits(operations, inputs)
-    groups = grouping.groups_of(usual.rank, usual.chunk)
+    groups = grouping.group_rows(usual.rank, usual.chunk)
     pair = groups.of_row
     rank, chunk = usual.rank[groups.first], usual.chunk[groups.first]
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
@@ -62,12 +62,12 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
         return unknown
     waited = group_sum(pair[shared], len(rank), usual.waited_ns[shared])
     worked = group_sum(pair[shared], len(rank), usual.worked_ns[shared])
-    order = grouping.sorted_rows(-waited, rank, chunk)
+    order = grouping.sort_rows(-waited, rank, chunk)
     level = _levels(waited[order], worked[order])
     # Replicas of a single stage wait for nobody.
     if level[-1] == 0 < len(level) - 1 and waited.max() > worked.max():
         return unknown
-    single = len(grouping.groups_of(level, rank[order])) == len(rank)
+    single = len(grouping.group_rows(level, rank[order])) == len(rank)
     if not single or lack_many(np.bincount(level).tolist()):
         return unknown
     stage = np.empty(len(order), np.int64)
@@ -78,8 +78,8 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
 def _working(operations: Operations) -> int:
     """Return how many (rank, chunk) run forward or backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
-    work = among(operations.phase, phases) & (operations.has_span == 1)
-    return len(grouping.distinct_rows(operations.rank, operations.chunk, chosen=work).T)
+    work = mask_phases(operations.phase, phases) & (operations.has_span == 1)
+    return len(grouping.find_distinct_rows(operations.rank, operations.chunk, chosen=work).T)
 
 
 def run_alike(orders: Orders, rank: Ints, stage: Ints) -> bool:
@@ -93,8 +93,8 @@ def run_alike(orders: Orders, rank: Ints, stage: Ints) -> bool:
         stage: what those of them share that should run alike.
     """
     ranks, usual = usual_orders(orders)
-    order = grouping.looked_up((ranks,), usual, (rank,))
-    return len(grouping.groups_of(stage, order)) == len(grouping.distinct(stage))
+    order = grouping.lookup_values((ranks,), usual, (rank,))
+    return len(grouping.group_rows(stage, order)) == len(grouping.find_distinct(stage))
 
 
 def _levels(waited: Ints, worked: Ints) -> Ints:
@@ -153,10 +153,10 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     Returns:
         Whether ranges name a transfer that ran, or no order is common to all ranks.
     """
-    if (among(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
+    if (mask_phases(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
     rank, order, _, trains = orders
-    ranks = len(grouping.distinct(rank[trains]))
+    ranks = len(grouping.find_distinct(rank[trains]))
     return ranks > 1 and bool(np.bincount(order[trains]).max() < ranks)
 
 
@@ -171,7 +171,7 @@ def nests(operations: Operations, inputs: Arrivals) -> bool:
             numbered per rank.
         inputs: Times at which the inputs of operations were available.
     """
-    every = waits(operations.changed(chunk=operations.virtual_stage), inputs)
+    every = waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)
     upper, lower = held_waits(every)
     worked_ns = every.worked_ns[lower]
     slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - worked_ns

@@ -6,9 +6,9 @@ import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
 
@@ -24,13 +24,13 @@ def find_transfer_stages(joined: JoinedRecordings) -> Ints:
     """
     operations = joined.operations
     virtual_stage = operations.virtual_stage
-    if not among(operations.phase, TRANSFERS).any():
+    if not mask_phases(operations.phase, TRANSFERS).any():
         return virtual_stage
     is_known, has_span = virtual_stage >= 0, operations.has_span == 1
     n_ranks = len(joined.ranks)
-    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, chosen=is_known)
     is_only_stage = np.bincount(rank, minlength=1)[rank] == 1
-    only_stage = scattered(n_ranks, rank[is_only_stage], stage[is_only_stage])
+    only_stage = scatter(n_ranks, rank[is_only_stage], stage[is_only_stage])
     stage_of_transfer = virtual_stage.copy()
     # Recordings of Megatron-Core contain transfers at both ends of the pipeline, where they do
     # nothing.
@@ -40,7 +40,9 @@ def find_transfer_stages(joined: JoinedRecordings) -> Ints:
         ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
         ((Phase.RECV_B, Phase.SEND_B), (Phase.B, Phase.BW)),
     ):
-        n_works = np.bincount(operations.rank[among(operations.phase, work)], minlength=n_ranks)
+        n_works = np.bincount(
+            operations.rank[mask_phases(operations.phase, work)], minlength=n_ranks
+        )
         for phase in transfers:
             rows = np.flatnonzero(is_open & (operations.phase == phase))
             owner = operations.rank[rows]
@@ -80,9 +82,9 @@ def transfers_with_missing_stages(joined: JoinedRecordings, virtual_stage: Ints)
             :func:`find_transfer_stages`.
     """
     operations, working = joined.operations, joined.working
-    stages = grouping.distinct(joined.stage_of_rank[working])
+    stages = grouping.find_distinct(joined.stage_of_rank[working])
     if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
-        is_transfer = among(operations.phase, TRANSFERS) & (operations.has_span == 1)
+        is_transfer = mask_phases(operations.phase, TRANSFERS) & (operations.has_span == 1)
         if (is_transfer & np.isin(operations.rank, working)).any():
             return True
     is_countable = len(working) and not joined.unmarked
@@ -96,22 +98,22 @@ def _passes_an_end(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
     operations = joined.operations
     phases = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
     is_staged = (operations.has_span == 1) & (virtual_stage >= 0)
-    rows = np.flatnonzero(is_staged & among(operations.phase, phases))
+    rows = np.flatnonzero(is_staged & mask_phases(operations.phase, phases))
     if len(rows) == 0:
         return False
     phase = operations.phase[rows]
-    is_with_next = among(phase, (Phase.RECV_B, Phase.SEND_F))
+    is_with_next = mask_phases(phase, (Phase.RECV_B, Phase.SEND_F))
     peer = virtual_stage[rows] + np.where(is_with_next, 1, -1)
     last = int(virtual_stage.max())
     is_beyond = (peer < 0) | (peer > last)
-    if (is_beyond & among(phase, (Phase.RECV_F, Phase.RECV_B))).any():
+    if (is_beyond & mask_phases(phase, (Phase.RECV_F, Phase.RECV_B))).any():
         return True
     is_known = joined.works & (virtual_stage >= 0)
-    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, chosen=is_known)
     # The only rank that holds each stage, or -1. The entries before the first stage and after the
     # last one are -1, too.
     is_only_rank = np.bincount(stage, minlength=1)[stage] == 1
-    only_rank = scattered(last + 3, stage[is_only_rank] + 1, rank[is_only_rank])
+    only_rank = scatter(last + 3, stage[is_only_rank] + 1, rank[is_only_rank])
     return bool((only_rank[peer + 1] == operations.rank[rows]).any())
 
 
@@ -126,11 +128,11 @@ def _lacks_an_end(operations: Operations, working: Ints) -> bool:
         working: Ranks that run a forward or a backward.
     """
     is_ran = (operations.has_span == 1) & np.isin(operations.rank, working)
-    if len(grouping.distinct(operations.chunk[is_ran & (operations.chunk >= 0)])) > 1:
+    if len(grouping.find_distinct(operations.chunk[is_ran & (operations.chunk >= 0)])) > 1:
         return False
 
     def count_by_rank(phases: tuple[Phase, ...]) -> Ints:
-        ranks = operations.rank[is_ran & among(operations.phase, phases)]
+        ranks = operations.rank[is_ran & mask_phases(operations.phase, phases)]
         return np.bincount(ranks, minlength=working[-1] + 1)
 
     for receive, work in ((Phase.RECV_F, (Phase.F,)), (Phase.RECV_B, (Phase.B, Phase.BW))):

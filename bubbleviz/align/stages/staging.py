@@ -136,10 +136,10 @@ class _Inputs:
         operations, named = self.joined.operations, self.joined.named_iteration
         work = self.joined.works
         if work.any() and not (work & (named < 0)).any():
-            return operations.changed(iteration=named)
-        pairs = grouping.distinct_rows(operations.rank, operations.iteration, chosen=work)
+            return operations.replace_columns(iteration=named)
+        pairs = grouping.find_distinct_rows(operations.rank, operations.iteration, chosen=work)
         counts = np.bincount(pairs[0], minlength=1)
-        return operations if len(grouping.distinct(counts[counts > 0])) == 1 else None
+        return operations if len(grouping.find_distinct(counts[counts > 0])) == 1 else None
 
 
 def stage(
@@ -203,7 +203,7 @@ def _lacks_named_stage(inputs: _Inputs) -> bool:
 
 def _has_gap(stage: Ints) -> bool:
     """Return whether a stage number below the largest one is missing."""
-    return len(grouping.distinct(stage)) <= int(stage.max(initial=NONE))
+    return len(grouping.find_distinct(stage)) <= int(stage.max(initial=NONE))
 
 
 def _stage_by_waits(inputs: _Inputs) -> JoinedRecordings:
@@ -212,14 +212,14 @@ def _stage_by_waits(inputs: _Inputs) -> JoinedRecordings:
     The ranks get no stages if nothing shows any.
     """
     if inputs.joined.unmarked:
-        return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.none()), ())
+        return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.make_empty()), ())
     inferred, by_number = _infer_stages(inputs)
     staged = _apply_stages(inputs, inferred)
     notes = _find_unknown_stages(inputs, staged)
     known = not notes
     unproven = not _forms_pipeline(inputs, staged, known=known)
     if known and unproven:
-        staged = _apply_stages(inputs, VirtualStages.none())
+        staged = _apply_stages(inputs, VirtualStages.make_empty())
         notes = (_UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
@@ -240,14 +240,16 @@ def _number_stages_as_job(
     working = np.flatnonzero(stage >= 0)
     sizes = np.bincount(stage[working])
     single = len(stages.rank) == len(working)
-    if not (numbers.named and single and len(working)) or len(grouping.distinct(sizes)) > 1:
+    if not (numbers.named and single and len(working)) or len(grouping.find_distinct(sizes)) > 1:
         return staged
-    before = grouping.distinct(numbers.number[working] // sizes[0] - stage[working])
+    before = grouping.find_distinct(numbers.number[working] // sizes[0] - stage[working])
     if len(before) > 1 or before[0] <= 0:
         return staged
     if not receives_from_earlier_stage(staged, find_transfer_stages(staged)):
         return staged
-    return _apply_stages(inputs, stages.changed(virtual_stage=stages.virtual_stage + before[0]))
+    return _apply_stages(
+        inputs, stages.replace_columns(virtual_stage=stages.virtual_stage + before[0])
+    )
 
 
 def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -> bool:
@@ -261,7 +263,7 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -
         known: Whether these stages are known.
     """
     operations, working = inputs.joined.operations, inputs.joined.working
-    stages = grouping.distinct(staged.stage_of_rank[working])
+    stages = grouping.find_distinct(staged.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
     if known and run_kind(operations.phase) == INFERENCE:
@@ -273,9 +275,9 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -
         return False
     # Of a single microbatch an iteration nesting says little: one late replica looks the same.
     work = inputs.joined.works & (operations.microbatch >= 0)
-    if len(grouping.distinct(operations.microbatch[work])) < 2:
+    if len(grouping.find_distinct(operations.microbatch[work])) < 2:
         return False
-    numbered = staged.operations.changed(iteration=comparable.iteration)
+    numbered = staged.operations.replace_columns(iteration=comparable.iteration)
     return stage_order.nests(numbered, inputs.joined.arrivals)
 
 
@@ -313,7 +315,7 @@ def _add_limitations(
     if ends_early:
         notes = (*notes, _STAGES_BEHIND)
     # The sizes of the run may give more stages than the profiles hold.
-    held = grouping.distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
+    held = grouping.find_distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
     lacks_stages = parallel is not None and len(held) < parallel.pp
     return replace(
         staged,
@@ -389,7 +391,7 @@ def _apply_stages(
         pipeline = pipelines.distinguish_pipelines(first, inputs.numbers, inputs.world)
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := inputs.comparable) is not None:
-            same = operations.changed(iteration=comparable.iteration)
+            same = operations.replace_columns(iteration=comparable.iteration)
             pipeline = matched(same, inputs.joined.arrivals, first, number, inputs.machine)
         together = pipelines.reducing(first, inputs.machine, inputs.numbers)
     staged = replace(
@@ -421,10 +423,12 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         return forward_order(operations, inputs.machine, numbers, counted=counted), False
     stages = stage_order.order_virtual_stages(operations, inputs.joined.arrivals)
     known = bool((stages.virtual_stage >= 0).all())
-    single = len(grouping.distinct(stages.virtual_stage)) == len(stages.virtual_stage)
+    single = len(grouping.find_distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     if known and not single:
         known = stage_order.run_alike(inputs.orders, stages.rank, stages.virtual_stage)
-        stages = stages if known else stages.changed(virtual_stage=np.full(len(stages), NONE))
+        stages = (
+            stages if known else stages.replace_columns(virtual_stage=np.full(len(stages), NONE))
+        )
     comparable = inputs.comparable
     if known and single and comparable is not None:
         staged = virtual_stages.set_stages(comparable, stages, by_name=False)
@@ -447,7 +451,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     all ranks of a stage run the same order. This holds even if replicas are not equally fast.
     """
     operations = inputs.joined.operations
-    if len(grouping.distinct(operations.microbatch[inputs.joined.works])) < 2:
+    if len(grouping.find_distinct(operations.microbatch[inputs.joined.works])) < 2:
         return None  # with one microbatch all ranks run alike
     for place, stage_count, replicas in _list_possible_sizes(inputs):
         stage_of_rank = place // replicas
@@ -456,7 +460,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
         # Microbatches of different pipelines must not be compared, so each pipeline gets its own
         # iteration numbers.
         replica = place[staged.rank] % replicas
-        staged = staged.changed(iteration=staged.iteration * replicas + replica)
+        staged = staged.replace_columns(iteration=staged.iteration * replicas + replica)
         run_alike = stage_order.run_alike(inputs.orders, stages.rank, stage_of_rank[stages.rank])
         if run_alike and stage_order.nests(staged, inputs.joined.arrivals):
             return stages
@@ -474,7 +478,7 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
     number, world = inputs.numbers.number, inputs.world
     count = len(number)
     max_added = 0 if inputs.world_size else _MAX_LAST_MISSING
-    sizes = [(grouping.places_in(np.argsort(number)), count)]
+    sizes = [(grouping.invert_permutation(np.argsort(number)), count)]
     if number.max() < world:
         larger = range(max(world, count + 1), world + max_added + 1)
         sizes += [(number, size) for size in larger]

@@ -25,7 +25,7 @@ from bubbleviz.align.stages.chunk_numbers import (
 from bubbleviz.align.stages.pipelines import RankNumbers
 from bubbleviz.align.stages.virtual_stages import VirtualStages
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
@@ -44,22 +44,24 @@ def forward_order(
         counted: whether chunks are numbered by their order, and by nothing else.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    rank, chunk = grouping.distinct_rows(operations.rank[rows], operations.chunk[rows])
+    rank, chunk = grouping.find_distinct_rows(operations.rank[rows], operations.chunk[rows])
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
-    if len(rank) == 0 or len(grouping.distinct(rank)) < len(rank):
+    if len(rank) == 0 or len(grouping.find_distinct(rank)) < len(rank):
         return unknown
     if len(rank) == 1:
         return VirtualStages(rank, chunk, np.zeros(1, np.int64))
-    if len(grouping.distinct(machine[rank])) > 1:
+    if len(grouping.find_distinct(machine[rank])) > 1:
         if not numbers.named:
             return unknown
-        return VirtualStages(rank, chunk, grouping.places_in(np.argsort(numbers.number[rank])))
+        return VirtualStages(
+            rank, chunk, grouping.invert_permutation(np.argsort(numbers.number[rank]))
+        )
     first = rows[operations.occurrence[rows] == 0]
-    chunks = grouping.groups_of(
+    chunks = grouping.group_rows(
         operations.iteration[first], operations.microbatch[first], operations.sequence[first]
     )
     at = np.searchsorted(rank, operations.rank[first]), chunks.of_row
-    held = scattered((len(rank), len(chunks)), at, first)
+    held = scatter((len(rank), len(chunks)), at, first)
     # Those that all ranks ran.
     common = operations.take(held[:, (held >= 0).all(axis=0)].reshape(-1))
     shape = len(rank), len(common) // len(rank)
@@ -70,8 +72,8 @@ def forward_order(
         # of another: tokens decide, then the numbers of ranks, if chunks can pass in that order.
         level = order_by_tokens(operations, rank)
         if level is None and numbers.named:
-            level = grouping.places_in(np.argsort(numbers.number[rank]))
-        stage = scattered(len(machine), rank, NONE if level is None else level)
+            level = grouping.invert_permutation(np.argsort(numbers.number[rank]))
+        stage = scatter(len(machine), rank, NONE if level is None else level)
         if not moved_chunks(operations, stage, machine)[1]:
             level = None
     return unknown if level is None else VirtualStages(rank, chunk, level)
@@ -88,7 +90,7 @@ def _levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     chunks = start_ns.shape[1]
     if chunks < MIN_CHUNKS:
         return None
-    order = grouping.sorted_rows(np.median(start_ns + end_ns, axis=1))
+    order = grouping.sort_rows(np.median(start_ns + end_ns, axis=1))
     level = np.zeros(len(order), np.int64)
     for above, below in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
         early_ns = busy_ns[below] // EARLY_PART

@@ -8,8 +8,8 @@ import numpy as np
 
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.align.waits import Waits
-from bubbleviz.model.columns import Bools, Ints, marked
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.columns import Bools, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct, group_rows
 
 #: Less than any time, and as far below what a sum of two of them can hold.
 _LONG_AGO = -(1 << 61)
@@ -56,8 +56,8 @@ def timetable(every: Waits, machine: Ints, *, give: float = 0.0) -> Timetable:
         machine: a number for the clock of each rank.
         give: spans may begin before their input arrives: with so much of their work.
     """
-    keys = groups_of(every.iteration, every.microbatch, every.sequence)
-    chunks = distinct(every.chunk)
+    keys = group_rows(every.iteration, every.microbatch, every.sequence)
+    chunks = find_distinct(every.chunk)
     shape = len(machine), len(chunks), len(keys)
     at = every.rank, np.searchsorted(chunks, every.chunk), keys.of_row
     iteration = every.iteration[keys.first]
@@ -67,7 +67,7 @@ def timetable(every: Waits, machine: Ints, *, give: float = 0.0) -> Timetable:
         table[at] = column
         return table
 
-    held = marked(shape, at)
+    held = make_mask(shape, at)
     # Half of the give is for each way.
     give_ns = give * every.worked_ns / 2
     return Timetable(
@@ -123,7 +123,7 @@ def _may_fit(table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
     waited_ns = np.where(held, table.waited_ns[upper, above], 0)
     # At least what counts as grain of any iteration.
     most_ns = waited_ns + (GRAIN_NS + DRIFT * waited_ns.max(axis=1, initial=0))[:, None]
-    for key in distinct(np.linspace(0, held.shape[1] - 1, _LOOKS).astype(np.int64)).tolist():
+    for key in find_distinct(np.linspace(0, held.shape[1] - 1, _LOOKS).astype(np.int64)).tolist():
         both = held[:, key, None] & table.held[lower, below, key]
         fits &= ~both | (took_ns[:, key] <= most_ns[:, key, None])
     return fits

@@ -29,7 +29,7 @@ def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     operations, stage, work = joined.operations, joined.named_stage, joined.works
     if not work.any() or (work & (stage < 0)).any():
         return None
-    rows = grouping.distinct_rows(operations.rank, operations.chunk, stage, chosen=work)
+    rows = grouping.find_distinct_rows(operations.rank, operations.chunk, stage, chosen=work)
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
@@ -57,10 +57,10 @@ def stages_in_order(joined: JoinedRecordings, stage_of_rank: Ints, n_stages: int
         n_stages: Number of places.
     """
     keys = joined.operations.rank, joined.operations.chunk
-    pairs = grouping.distinct_rows(*keys, chosen=joined.works)
+    pairs = grouping.find_distinct_rows(*keys, chosen=joined.works)
     waits = usual_waits(joined.operations, joined.arrivals)
     stages = np.empty(pairs.shape[1], np.int64)
-    for index, name in enumerate(grouping.distinct(pairs[1]).tolist()):
+    for index, name in enumerate(grouping.find_distinct(pairs[1]).tolist()):
         rows = pairs[1] == name
         of_chunk = waits.chunk == name
         place, wait_ns = stage_of_rank[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
@@ -98,7 +98,7 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
         by_name: Whether names number chunks by their stage, so that all chunks are renumbered.
     """
     known = np.flatnonzero(stages.virtual_stage >= 0)
-    known = known[grouping.sorted_rows(stages.rank[known], stages.virtual_stage[known])]
+    known = known[grouping.sort_rows(stages.rank[known], stages.virtual_stage[known])]
     rank, chunk = stages.rank[known], stages.chunk[known]
     # Names that already number the chunks of a rank in the model's order are kept, with gaps.
     is_same_rank = rank[1:] == rank[:-1]
@@ -107,14 +107,16 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
     model_chunk = np.where(is_renumbered, occurrences((rank,)), chunk)
 
     def look_up(values: Ints, chunks: Ints) -> Ints:
-        return grouping.looked_up((rank, chunk), values, (operations.rank, chunks))
+        return grouping.lookup_values((rank, chunk), values, (operations.rank, chunks))
 
     virtual_stage = look_up(stages.virtual_stage[known], operations.chunk)
     if np.array_equal(model_chunk, chunk):
-        return operations.changed(virtual_stage=virtual_stage)
+        return operations.replace_columns(virtual_stage=virtual_stage)
     new_chunk = look_up(model_chunk, operations.chunk)
     new_second_chunk = look_up(model_chunk, operations.second_chunk)
     chunk = np.where(new_chunk >= 0, new_chunk, operations.chunk)
     is_renumbered = new_second_chunk >= 0
     second_chunk = np.where(is_renumbered, new_second_chunk, operations.second_chunk)
-    return operations.changed(virtual_stage=virtual_stage, chunk=chunk, second_chunk=second_chunk)
+    return operations.replace_columns(
+        virtual_stage=virtual_stage, chunk=chunk, second_chunk=second_chunk
+    )

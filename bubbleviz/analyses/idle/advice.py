@@ -9,7 +9,7 @@ from bubbleviz.analyses.idle.report import MIN_IDLE_SHARE, ActivityIdle, IdleMea
 from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 
 #: Kinds of limitations that only another recording or export removes, so causes of idle time
 #: are unknown until then.
@@ -60,7 +60,9 @@ _COPY_LESS = "copy less, or from pinned memory on a stream of its own"
 _OF_COPIES = ("transfer", "blocked by copies")
 
 
-def title_of(report: IdleMeasurement, written: Callable[[float | None], str] = percent) -> str:
+def title_of(
+    report: IdleMeasurement, written: Callable[[float | None], str] = format_percent
+) -> str:
     """Return how many devices were idle for how long, in one line; hosts are no devices.
 
     Args:
@@ -69,11 +71,11 @@ def title_of(report: IdleMeasurement, written: Callable[[float | None], str] = p
     """
     # A trace of XLA has a row for each device of a host's processor.
     hosts = len({rank.host for rank in report.ranks if rank.on_host})
-    beside = f"{counted(hosts, 'host')} without a device" if hosts else ""
+    beside = f"{format_count(hosts, 'host')} without a device" if hosts else ""
     window = "" if report.window is None else f", in {report.window} alone"
     if not report.devices:
         return f"{beside}: operators, and no work of any device{window}"
-    devices = counted(len(report.devices), "device")
+    devices = format_count(len(report.devices), "device")
     if report.span_ns:
         devices += f", idle for {written(report.idle_ns / report.span_ns)} of the time"
         if unknown_ns := report.unknown_ns:
@@ -154,7 +156,7 @@ def _advise_on_busy_time(report: IdleMeasurement, min_share: float) -> list[tupl
     times.append((report.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
     span_ns = report.span_ns
     return [
-        (time_ns, f"{percent(time_ns / span_ns)} {sentence}")
+        (time_ns, f"{format_percent(time_ns / span_ns)} {sentence}")
         for time_ns, sentence in times
         if time_ns and time_ns >= min_share * span_ns
     ]
@@ -176,7 +178,7 @@ def _advise_on_idle_time(report: IdleMeasurement) -> str:
         hint = copies.describe_longest(report.copies()) or hint
     if main.activity == UNTRACED and _is_of_xla(report):
         hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
-    share = percent(main.idle_ns / report.idle_ns)
-    of_span = percent(main.idle_ns / report.span_ns)
-    name = one_line(main.activity, _NAME)
+    share = format_percent(main.idle_ns / report.idle_ns)
+    of_span = format_percent(main.idle_ns / report.span_ns)
+    name = to_one_line(main.activity, _NAME)
     return f'{share} of the idle time ({of_span} of all) is "{name}": {hint}'

@@ -34,8 +34,8 @@ from bubbleviz.explain.idle import (
     lay_over,
     merge_pieces,
 )
-from bubbleviz.model.columns import NONE, Ints, constant, joined
-from bubbleviz.model.grouping import found_in, sorted_rows
+from bubbleviz.model.columns import NONE, Ints, join_tables, make_constant
+from bubbleviz.model.grouping import find_positions, sort_rows
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities
 
@@ -110,7 +110,7 @@ def _waits_around_launch(
     dependency = numbers.number(host_activities.DEVICE)
     unattributed = np.where(is_short, short, np.where(is_migration, migration, unlinked))
     under_way_ns = np.maximum(launches.end_ns, launches.start_ns + LATENCY_NS)
-    held_row = found_in(held.work, gaps.after)
+    held_row = find_positions(held.work, gaps.after)
     completed_ns = np.append(held.end_ns, NEVER)[held_row]
     return (
         Wait.of(
@@ -119,7 +119,7 @@ def _waits_around_launch(
         ),
         Wait.of(under_way_ns, activity=np.where(is_copy, transfer, launch)),
         Wait.of(completed_ns, activity=_number_blocking(held, held_row, numbers)),
-        Wait.of(constant(NEVER, len(gaps)), activity=dependency),
+        Wait.of(make_constant(NEVER, len(gaps)), activity=dependency),
     )
 
 
@@ -185,5 +185,5 @@ def _name_host_activity(
         is_seen = event != NONE
         parts.append(pieces.take(is_seen))
         pieces = pieces.take(~is_seen)
-    idle = joined([*parts, pieces])
-    return idle.take(sorted_rows(idle.start_ns))
+    idle = join_tables([*parts, pieces])
+    return idle.take(sort_rows(idle.start_ns))

@@ -10,9 +10,9 @@ import numpy as np
 from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.model import intervals
 from bubbleviz.model.copies import Copies, Direction, Memory
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.profile import Activities
-from bubbleviz.model.texts import percent
+from bubbleviz.model.texts import format_percent
 
 #: Minimum share of the copy time for which a hint on one kind of copies is given.
 _MOST = 0.5
@@ -93,7 +93,7 @@ def totals_of(
     )
     is_inside = end_ns > start_ns
     inside, time_ns = of_device.take(is_inside), (end_ns - start_ns)[is_inside]
-    groups = groups_of(inside.direction, inside.source, inside.target)
+    groups = group_rows(inside.direction, inside.source, inside.target)
     count = np.bincount(groups.of_row, minlength=len(groups)).tolist()
     n_unknown = np.bincount(groups.of_row[inside.size < 0], minlength=len(groups)).tolist()
     sums_ns = intervals.group_sum(groups.of_row, len(groups), time_ns)
@@ -146,7 +146,7 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
     most = directed[0]
     moved = "" if most.size is None else f", {written_size(most.size)}"
     rate = "" if most.bytes_per_ns is None else f" at {most.bytes_per_ns:,.3g} GB/s"
-    share = percent(most.time_ns / sum_ns)
+    share = format_percent(most.time_ns / sum_ns)
     return f"{share} of the time of copies is {most.label}{moved}{rate}; {_remedy(most)}"
 
 

@@ -21,11 +21,11 @@ from bubbleviz.conventions import kinds
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, make_constant
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, pid_of
-from bubbleviz.model.texts import printed_part
+from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, get_pid
+from bubbleviz.model.texts import truncate_for_document
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal
 
 #: Minimum share of the work of a device whose launch must be known to measure the queue.
@@ -53,10 +53,10 @@ def measure_device(
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, launches = evidence.steps[device.process], evidence.launches_of(device)
     # If the work was not launched by a host, its calls represent the work itself.
-    call = evidence.call if profile.launches_known else constant(NONE, len(activities))
+    call = evidence.call if profile.launches_known else make_constant(NONE, len(activities))
     main_thread = host.main_thread(device.process, profile.threads)
     others = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
-    threads = distinct(np.append(launches.thread, others))
+    threads = find_distinct(np.append(launches.thread, others))
     events = evidence.host.seen_from(activities, device.rank, threads, numbers)
     idle = attribute(device, launches, activities, evidence.waiting.held, events, others, numbers)
 
@@ -70,9 +70,9 @@ def measure_device(
     waits, awaited_communication_ns, awaited_copy_ns = proved_waits(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
-    works = (*map(printed_part, activities.names), COPY_NAME)
+    works = (*map(truncate_for_document, activities.names), COPY_NAME)
     process, device_id = activities.ranks[device.rank].tolist()
-    pid, place_text = pid_of(process), profile.place(process, device_id)
+    pid, place_text = get_pid(process), profile.place(process, device_id)
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     start_ns, end_ns = device.span_ns
@@ -103,7 +103,7 @@ def measure_device(
             idle,
             before=_number_works(activities, idle.before, works),
             after=_number_works(activities, idle.after, works),
-        ).compacted(),
+        ).compact(),
         works=works,
         activity_names=numbers.values,
         slice_ns=_slice_device(
@@ -157,7 +157,7 @@ def _find_example(
             break
     gaps, steps = device.gaps, evidence.steps[device.process]
     start_ns = gaps.start_ns[gap : gap + 1]
-    step = int(intervals.covering(steps.start_ns, steps.end_ns, start_ns)[0])
+    step = int(intervals.find_covering(steps.start_ns, steps.end_ns, start_ns)[0])
     return GapExample(
         start_ns=int(start_ns[0]),
         end_ns=int(gaps.end_ns[gap]),

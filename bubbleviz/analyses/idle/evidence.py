@@ -17,9 +17,9 @@ from bubbleviz.interpret import communication, linking, start_skew
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined
+from bubbleviz.model.columns import NONE, Codes, Ints, join_tables, make_constant
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import distinct, found_in, without
+from bubbleviz.model.grouping import find_distinct, find_positions, subtract_values
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import RankIntervals
@@ -138,7 +138,7 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
         communication.with_added_communication(profile, options.kinds), no_ranges()
     )
     # No ranges are linked, so most columns of the work have a single value.
-    linked = replace(linked, work=linked.work.compacted())
+    linked = replace(linked, work=linked.work.compact())
     devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
@@ -161,7 +161,7 @@ def find_extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) ->
     start_ns = np.concatenate([table.start_ns for table in tables])
     end_ns = np.concatenate([table.end_ns for table in tables])
     try:
-        inside = window.holds(numbers, start_ns, end_ns)
+        inside = window.mask_iterations(numbers, start_ns, end_ns)
     except InputError as error:
         raise InputError(f"{profile.source.path}: {error}") from error
     return int(start_ns[inside].min()), int(end_ns[inside].max())
@@ -187,11 +187,11 @@ def _find_evidence(
     profile, call = linked.profile, linked.work.call
     idle = {}
     for process in {device.process for device in devices}:
-        gaps = joined([device.long_gaps for device in devices if device.process == process])
+        gaps = join_tables([device.long_gaps for device in devices if device.process == process])
         idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
     after = np.concatenate([device.long_gaps.after for device in devices])
-    launching = distinct(call[after].astype(np.int64))
-    records = found.records if found else EventRecords.none()
+    launching = find_distinct(call[after].astype(np.int64))
+    records = found.records if found else EventRecords.make_empty()
     calls, made, shortest_ns = host.gap_calls_of(
         profile, launching[launching != NONE], idle, records
     )
@@ -200,7 +200,7 @@ def _find_evidence(
 
         def returned_ns(rows: Ints) -> Ints:
             returned = profile.calls.at(rows)
-            return np.append(returned.end_ns, NONE)[found_in(returned.row, rows)]
+            return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
 
         waiting = waits.waiting_of(
             found,
@@ -220,10 +220,10 @@ def _find_evidence(
         thread = thread[~device.is_short & (thread != NONE)]
         launching, count = np.unique(thread, return_counts=True)
         lead[device.rank] = int(launching[count.argmax()]) if len(launching) else NONE
-    processes = distinct(profile.activities.ranks[:, 0]).tolist()
+    processes = find_distinct(profile.activities.ranks[:, 0]).tolist()
     main = [host.main_thread(process, profile.threads) for process in processes]
-    threads = without(
-        distinct(np.array([*main, *lead.values()], np.int64), *launching_threads),
+    threads = subtract_values(
+        find_distinct(np.array([*main, *lead.values()], np.int64), *launching_threads),
         np.array([NONE]),
     )
     lookup, numbers = options.activities.copy(), Numbering[str]()
@@ -263,7 +263,7 @@ def _find_evidence(
 def _read_streams(profile: Profile) -> Ints:
     """Return the stream of each activity, or -1 if unknown."""
     if profile.streams is None:
-        return constant(NONE, len(profile.activities))
+        return make_constant(NONE, len(profile.activities))
     return profile.streams().astype(np.int64)
 
 
@@ -275,7 +275,7 @@ def _find_launches(after: Codes, calls: Calls, call: Codes) -> Launches:
         calls: Some calls of the profile, by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
     """
-    at = found_in(calls.row, call[after].astype(np.int64))
+    at = find_positions(calls.row, call[after].astype(np.int64))
     columns = calls.thread, calls.start_ns, calls.end_ns
     return Launches(*(np.append(column, NONE)[at] for column in columns))
 

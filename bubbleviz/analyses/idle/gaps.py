@@ -19,7 +19,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.explain.idle import BusyTimes, IdleIntervals
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Bools, Codes, Ints, Table, constant, narrowed
+from bubbleviz.model.columns import Bools, Codes, Ints, Table, make_constant, narrow
 from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Profile
@@ -119,13 +119,13 @@ def find_devices(
         first_ns, last_ns = span_ns
         start_ns, end_ns = work.find_gaps((np.array([first_ns]), np.array([last_ns])))
         length_ns = end_ns - start_ns
-        has_row = (length_ns >= shortest_ns) | intervals.touching(start_ns, end_ns, lost)
+        has_row = (length_ns >= shortest_ns) | intervals.mask_overlapping(start_ns, end_ns, lost)
         shown = start_ns[has_row], end_ns[has_row]
         first_after = np.searchsorted(work.start_ns, end_ns[~has_row])
         yield Device(
             rank=rank,
             process=process,
-            gaps=work.describe_gaps(constant(rank, len(shown[0])), shown),
+            gaps=work.describe_gaps(make_constant(rank, len(shown[0])), shown),
             shortest_ns=shortest_ns,
             after_short=work.row[first_after],
             longest_short_ns=int(length_ns[~has_row].max(initial=0)),
@@ -139,8 +139,8 @@ def find_devices(
 def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
     """Return some activities of a rank in order of their start."""
     return BusyTimes(
-        constant(rank, len(rows)),
-        narrowed(rows, len(activities)),
+        make_constant(rank, len(rows)),
+        narrow(rows, len(activities)),
         activities.start_ns[rows],
         activities.end_ns[rows],
     ).in_order()
@@ -178,7 +178,7 @@ def times_of(
     name, copies = activities.name_id[rows], rows >= activities.kernels
     communicates = communication[name] & ~copies
     busy, compute, communicating, passing, copying = (
-        intervals.within(intervals.union(start_ns[mask], end_ns[mask]), *device.span_ns)
+        intervals.clip_intervals(intervals.union(start_ns[mask], end_ns[mask]), *device.span_ns)
         for mask in (
             slice(None),
             ~communicates & ~copies,

@@ -23,8 +23,13 @@ from bubbleviz.conventions import range_names
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
-from bubbleviz.model.grouping import distinct, found_in, looked_up, places_in
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, join_tables, make_constant
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_positions,
+    invert_permutation,
+    lookup_values,
+)
 from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.synchronisation import EventRecords
@@ -67,16 +72,16 @@ def gap_calls_of(
             made.append(block.take(made_by(records, block)))
         rows = np.flatnonzero(block.end_ns - block.start_ns >= shortest_ns)
         in_gap = _in_idle_time(block, rows, idle)
-        kept.append(block.take(in_gap | (found_in(launching, block.row) != NONE)))
+        kept.append(block.take(in_gap | (find_positions(launching, block.row) != NONE)))
         count += len(kept[-1])
         while count > _MOST + len(launching):
             shortest_ns *= 2
-            calls = joined(kept)
+            calls = join_tables(kept)
             lasting = calls.end_ns - calls.start_ns >= shortest_ns
-            kept = [calls.take(lasting | (found_in(launching, calls.row) != NONE))]
+            kept = [calls.take(lasting | (find_positions(launching, calls.row) != NONE))]
             count = len(kept[0])
-    calls = joined(kept)
-    return calls.take(np.argsort(calls.row, kind="stable")), joined(made), shortest_ns
+    calls = join_tables(kept)
+    return calls.take(np.argsort(calls.row, kind="stable")), join_tables(made), shortest_ns
 
 
 def _in_idle_time(
@@ -84,9 +89,11 @@ def _in_idle_time(
 ) -> Bools:
     """Return a mask of the rows that share time with idle time of a device of their process."""
     inside, process = np.zeros(len(table), bool), model.process_of(table.thread[rows])
-    for number in idle.keys() & set(distinct(process).tolist()):
+    for number in idle.keys() & set(find_distinct(process).tolist()):
         own = rows[process == number]
-        inside[own] = intervals.touching(table.start_ns[own], table.end_ns[own], idle[number])
+        inside[own] = intervals.mask_overlapping(
+            table.start_ns[own], table.end_ns[own], idle[number]
+        )
     return inside
 
 
@@ -160,7 +167,7 @@ def host_events_of(
     of_range = [lookup.classify_range(name) for name in ranges.names]
     of_ranges = numbers.numbers(name for name, _ in of_range)
     launched = np.full(len(calls), NONE, np.int64)
-    at = found_in(calls.row, call)
+    at = find_positions(calls.row, call)
     rows = np.flatnonzero(at != NONE)
     launched[at[rows]] = rows
     others = np.flatnonzero(launched == NONE)
@@ -174,10 +181,10 @@ def host_events_of(
     if waits and waiting.any():
         asked = others[waiting]
         ids = model.process_of(calls.thread[asked]), calls.correlation_id[asked].astype(np.int64)
-        by[asked] = looked_up(waits[:2], waits[2], ids)
+        by[asked] = lookup_values(waits[:2], waits[2], ids)
         told = by[asked] != NONE
         text[asked[told]] = texts.numbers(names[waiting][told])
-    none = constant(NONE, len(ranges))
+    none = make_constant(NONE, len(ranges))
     of_strength = np.array([strength for _, strength in of_range], np.int64)
     events = HostEvents(
         thread=np.append(ranges.thread, calls.thread),
@@ -204,7 +211,7 @@ def host_events_of(
         start_ns=start_ns,
         end_ns=end_ns,
     )
-    return joined((events.take(events.strength != known.FRAME), united))
+    return join_tables((events.take(events.strength != known.FRAME), united))
 
 
 def events_around(
@@ -237,13 +244,13 @@ def events_around(
         line.place(group, np.clip(time_ns[events], extents[0][group], extents[1][group]))
         for time_ns in (host.start_ns, host.end_ns)
     )
-    near = intervals.touching(low, high, (start, end))
+    near = intervals.mask_overlapping(low, high, (start, end))
     events, low, high = events[near], low[near], high[near]
-    piece, begin, stop = intervals.cut(start, end, np.append(low, high))
+    piece, begin, stop = intervals.split_at(start, end, np.append(low, high))
     # The strongest event around a time, of equals the innermost: the deepest.
     length_ns = host.end_ns[events] - host.start_ns[events]
     weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
-    strongest = Innermost.of(low, high, places_in(weakest_first)).around(begin, stop)
+    strongest = Innermost.of(low, high, invert_permutation(weakest_first)).around(begin, stop)
     return (
         row[piece],
         begin - start[piece] + start_ns[piece],
@@ -279,10 +286,10 @@ def host_ranges_of(
     ]
     first = np.cumsum([0, *(len(log.names) for log in logs)]).tolist()
     logs = [replace(log, name_id=log.name_id + at) for log, at in zip(logs, first, strict=False)]
-    ranges = replace(joined(logs), names=tuple(name for log in logs for name in log.names))
+    ranges = replace(join_tables(logs), names=tuple(name for log in logs for name in log.names))
     ranges = ranges.take(_in_idle_time(ranges, np.arange(len(ranges)), idle))
     devices = [t.thread for t in profile.threads if t.name.startswith(model.DEVICE_THREAD)]
-    on_device = found_in(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
+    on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
     # Names as conventions take them, without those of steps.
     step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
@@ -298,7 +305,7 @@ def host_ranges_of(
 
 def main_thread(process: int, threads: Iterable[model.Thread]) -> int:
     """Return the main thread of a process: its first one, or else one named as Python's is."""
-    first = (process << 24) + model.pid_of(process)
+    first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
     python = sorted(thread for thread, name in names.items() if _PYTHON.match(name))
     return python[0] if python and first not in names else first

@@ -22,10 +22,10 @@ from bubbleviz.analyses.idle.report import (
 from bubbleviz.conventions import host_activities
 from bubbleviz.count.statistics import spread
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.intervals import covering, group_sum
-from bubbleviz.model.texts import csv_text, inert, json_text
+from bubbleviz.model.columns import NONE, Ints, scatter
+from bubbleviz.model.grouping import group_rows
+from bubbleviz.model.intervals import find_covering, group_sum
+from bubbleviz.model.texts import format_csv, format_json, quote_formula
 from bubbleviz.report.idle_summary import (
     IDLE,
     IDLE_SCHEMA,
@@ -51,7 +51,7 @@ COLUMNS = (
 
 def as_json(report: IdleMeasurement, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
-    return json_text(values_of(summary_of_idle(report, top)))
+    return format_json(values_of(summary_of_idle(report, top)))
 
 
 def summary_of_idle(report: IdleMeasurement, top: int = 0) -> IdleSummary:
@@ -279,18 +279,18 @@ def _main_activities(idle: IdleIntervals) -> Ints:
 
     If several take as much, it is the one with the smallest number.
     """
-    each = groups_of(idle.activity, idle.interval)
+    each = group_rows(idle.activity, idle.interval)
     spent_ns = group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
     activity, gap = idle.activity[each.first], idle.interval[each.first]
     order = np.lexsort((-activity, spent_ns, gap))
-    return scattered(int(gap.max(initial=NONE)) + 1, gap[order], activity[order])
+    return scatter(int(gap.max(initial=NONE)) + 1, gap[order], activity[order])
 
 
 def _steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
     """Return the index of the step that covers each time, or -1 if none does."""
     bounds = [(step.start_ns, step.end_ns) for step in rank.steps if step.start_ns is not None]
     start_ns, end_ns = np.array(bounds, np.int64).reshape(-1, 2).T
-    return covering(start_ns, end_ns, time_ns)
+    return find_covering(start_ns, end_ns, time_ns)
 
 
 def csv_of_gaps(report: IdleMeasurement) -> str:
@@ -298,7 +298,7 @@ def csv_of_gaps(report: IdleMeasurement) -> str:
 
     A cell holds the idle time by activity as JSON.
     """
-    return csv_text(
+    return format_csv(
         COLUMNS, (row for index in range(len(report.ranks)) for row in _csv_rows(report, index))
     )
 
@@ -306,8 +306,8 @@ def csv_of_gaps(report: IdleMeasurement) -> str:
 def _csv_rows(report: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
     """Yield the rows of one device."""
     rank = report.ranks[index]
-    device = index, inert(rank.host), rank.pid, rank.device_id
-    for gap in _list_gaps(rank, rank.gaps, inert):
+    device = index, quote_formula(rank.host), rank.pid, rank.device_id
+    for gap in _list_gaps(rank, rank.gaps, quote_formula):
         spent_ns = Counter[str]()
         for chunk in gap.chunks:
             spent_ns[chunk.activity] += chunk.end_ns - chunk.start_ns
@@ -317,6 +317,6 @@ def _csv_rows(report: IdleMeasurement, index: int) -> Iterator[tuple[object, ...
     for step in rank.steps:
         if step.short_ns:
             short = host_activities.SHORT
-            name = None if step.name is None else inert(step.name)
+            name = None if step.name is None else quote_formula(step.name)
             spent = json.dumps({short: step.short_ns})
             yield *device, name, None, None, step.short_ns, short, None, None, spent

@@ -18,8 +18,8 @@ from bubbleviz.analyses.idle.advice import advice, title_of
 from bubbleviz.analyses.idle.report import IdleMeasurement
 from bubbleviz.analyses.idle.text import list_tables
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import found_in
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.grouping import find_positions
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.html import html
 from bubbleviz.render.notebook import framed
@@ -37,7 +37,7 @@ def written(report: IdleMeasurement, name: str, gaps: int) -> str:
 
 def render(report: IdleMeasurement) -> str:
     """Return a report as a page of HTML, for any browser."""
-    title, *told = (escape(one_line(text, 600)) for text in (title_of(report), *advice(report)))
+    title, *told = (escape(to_one_line(text, 600)) for text in (title_of(report), *advice(report)))
     parts = {
         name: (table.title or name, html([replace(table, title="")]))
         for name, table in list_tables(report).items()
@@ -72,7 +72,7 @@ def _timeline(report: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
     tables: dict[str, list[Ints]] = {"busy": [], "gaps": [], "spans": []}
     for at, rank in enumerate(report.ranks):
         long = rank.long_gaps(report.shortest_ns)
-        pieces = rank.idle.take(found_in(long.interval, rank.idle.interval) != NONE)
+        pieces = rank.idle.take(find_positions(long.interval, rank.idle.interval) != NONE)
         stretches = np.append(rank.start_ns, long.end_ns), np.append(long.start_ns, rank.end_ns)
         work = _numbers(rank.works, works)[np.append(long.before[:1], long.after)]
         cause = _numbers(rank.activity_names, causes)[pieces.activity]
@@ -105,5 +105,5 @@ def _timeline(report: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
 
 def _numbers(names: Sequence[str], known: dict[str, int]) -> Ints:
     """Return the number of each name, new ones behind those that are known; 0 without any."""
-    shown = (one_line(name, 200) for name in names)
+    shown = (to_one_line(name, 200) for name in names)
     return np.array([known.setdefault(name, len(known)) for name in shown] or [0], np.int64)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleMeasurement, RankIdle
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 from bubbleviz.render.picture.drawing import box, px
 from bubbleviz.render.picture.lettering import text_width, truncate_text
@@ -55,7 +55,7 @@ def draw_idle(report: IdleMeasurement) -> str:
     ranks = report.ranks[:MAX_SHOWN_DEVICES]
     colours = colours_of(report)
     size = 11.0
-    labels = [one_line(rank.label, 60) for rank in ranks]
+    labels = [to_one_line(rank.label, 60) for rank in ranks]
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
     left, right = page.left + room, page.right - _DUTY
     origin = {
@@ -94,7 +94,7 @@ def _limitation_line(report: IdleMeasurement) -> str:
     for limitation in report.limitations:
         counts[limitation.what] += limitation.count
     named = (
-        f"{one_line(what, 160)} ({count:,})" if count != 1 else one_line(what, 160)
+        f"{to_one_line(what, 160)} ({count:,})" if count != 1 else to_one_line(what, 160)
         for what, count in counts.items()
     )
     return f"Limitations: {'; '.join(named)}."
@@ -147,7 +147,7 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
             continue
         boxes[number % 2].append(box(start, page.y + 2, end, page.y + _STEPS))
         reached = end
-        name = one_line(step.name or "", 40)
+        name = to_one_line(step.name or "", 40)
         if name and text_width(name, 9) < end - start - 4:
             middle, line = (start + end) / 2, page.y + _STEPS - 2.5
             page.text(name, middle, line, 9, ink="quiet", text_anchor="middle")
@@ -181,7 +181,7 @@ def _draw_legend(page: Page, report: IdleMeasurement, colours: dict[str, str]) -
         share = total_ns / report.span_ns if report.span_ns else 0.0
         if share < _NOTHING:
             continue
-        text = f"{one_line(name, 44)}  {percent(share)}"
+        text = f"{to_one_line(name, 44)}  {percent(share)}"
         width = text_width(text, 10.5) + 30
         if x + width > page.right:
             x, page.y = page.left, page.y + line
@@ -207,7 +207,7 @@ def _draw_side_by_side(
     top, size = page.y, 10.5
     for row, at in enumerate(ranks[:count]):
         base = top + row * _PITCH + _BAR - 3
-        label = truncate_text(one_line(report.ranks[at].label, 60), size, left - page.left - 8)
+        label = truncate_text(to_one_line(report.ranks[at].label, 60), size, left - page.left - 8)
         page.text(label, page.left, base, size)
         page.text(percent(float(idle[row])), right + 10, base, size)
     # From the left edge of the first part to the right edge of the last.

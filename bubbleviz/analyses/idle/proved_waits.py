@@ -13,11 +13,11 @@ from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, HeldWork, Waiting
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table, constant, joined
-from bubbleviz.model.grouping import found_in, groups_of
+from bubbleviz.model.columns import NONE, Ints, Table, join_tables, make_constant
+from bubbleviz.model.grouping import find_positions, group_rows
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Activities, Profile
-from bubbleviz.model.texts import printed_part
+from bubbleviz.model.texts import truncate_for_document
 from bubbleviz.report.idle_summary import ProvedWait
 
 #: Name of copies and memsets, which have none in profiles.
@@ -27,7 +27,7 @@ COPY_NAME = "copy or memset"
 def work_name(activities: Activities, row: int) -> str:
     """Return the name of a kernel or copy."""
     name = int(activities.name_id[row])
-    return COPY_NAME if name == NONE else printed_part(activities.names[name])
+    return COPY_NAME if name == NONE else truncate_for_document(activities.names[name])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,7 +89,7 @@ def proved_waits(
     blocked = idle.take(is_blocking[idle.activity])
     of_streams = _waits_of_streams(device, times["compute"], profile.activities, waiting, blocked)
     of_hosts = _waits_of_hosts(profile.activities, host, idle, kinds)
-    waits = _add_up_waits(joined([of_streams, of_hosts]), device, profile, waiting, host)
+    waits = _add_up_waits(join_tables([of_streams, of_hosts]), device, profile, waiting, host)
     return (
         tuple(sorted(waits, key=ProvedWait.order)),
         _measure_awaited(times["exposed_communication"], of_streams, "communication"),
@@ -122,12 +122,12 @@ def _waits_of_streams(
     return ProvedWaits(
         start_ns=start_ns,
         end_ns=end_ns,
-        by_host=constant(0, len(rows)),
+        by_host=make_constant(0, len(rows)),
         waiting=waiting.streams[held.work[rows]],
         held=held.work[rows],
         awaited=held.by[rows],
         kind=held.kind[rows],
-        count=constant(1, len(rows)),
+        count=make_constant(1, len(rows)),
         without_compute_ns=end_ns - start_ns - computing_ns,
         idle_ns=_sum_blocked(held, blocked)[rows],
     )
@@ -135,7 +135,7 @@ def _waits_of_streams(
 
 def _sum_blocked(held: HeldWork, blocked: IdleIntervals) -> Ints:
     """Return the idle time before each held work that is attributed to its wait."""
-    row = found_in(held.work, blocked.after)
+    row = find_positions(held.work, blocked.after)
     is_before_event = blocked.start_ns < np.append(held.end_ns, NONE)[row]
     pieces = np.flatnonzero((row != NONE) & is_before_event)
     idle_ns = np.zeros(len(held), np.int64)
@@ -156,9 +156,9 @@ def _waits_of_hosts(
     return ProvedWaits(
         start_ns=pieces.start_ns,
         end_ns=pieces.end_ns,
-        by_host=constant(1, len(pieces)),
+        by_host=make_constant(1, len(pieces)),
         waiting=host.call[call],
-        held=constant(NONE, len(pieces)),
+        held=make_constant(NONE, len(pieces)),
         awaited=host.by[call],
         kind=kinds_of(activities, host.by[call], kinds),
         count=count,
@@ -174,7 +174,7 @@ def _add_up_waits(
     activities = profile.activities
     awaited_rank = activities.rank[waits.awaited].astype(np.int64)
     awaited_name = activities.name_id[waits.awaited].astype(np.int64)
-    groups = groups_of(
+    groups = group_rows(
         waits.by_host,
         waits.waiting,
         awaited_rank,

@@ -20,7 +20,7 @@ from bubbleviz.analyses.idle.report import (
     IdleMeasurement,
 )
 from bubbleviz.conventions import host_activities, kinds
-from bubbleviz.model.texts import one_line, percent
+from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.html import html
 from bubbleviz.render.notebook import framed
@@ -116,7 +116,7 @@ def _kernels(
     class_ns = Counter[str]()
     for total in work:
         class_ns[total.work_class] += total.time_ns
-    shares = [f"{name} {percent(ns / total_ns)}" for name, ns in class_ns.most_common()]
+    shares = [f"{name} {format_percent(ns / total_ns)}" for name, ns in class_ns.most_common()]
     table = kernel_table(report, top, hint, whole=everything)
     yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
 
@@ -129,7 +129,7 @@ def kernel_table(
     total_ns = sum(total.time_ns for total in work) or 1
     rows = [
         {
-            "kernel": one_line(total.name, _LONGEST)
+            "kernel": to_one_line(total.name, _LONGEST)
             if whole
             else blocks.short_name(kinds.trim_signature(total.name), _KERNEL),
             "class": total.work_class,
@@ -282,8 +282,9 @@ def _side_by_side(report: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     yield _table(title, rows, len(order), top, "", ("device",))
     most, least = order[0], order[-1]
     yield blocks.Sentence(
-        f"idle: {percent(float(idle[least]))} ({labels[least]}) to {percent(float(idle[most]))} "
-        f"({labels[most]}), median {percent(float(np.median(idle)))} of {len(order)} devices"
+        f"idle: {format_percent(float(idle[least]))} ({labels[least]}) to "
+        f"{format_percent(float(idle[most]))} ({labels[most]}), median "
+        f"{format_percent(float(np.median(idle)))} of {len(order)} devices"
     )
 
 
@@ -320,7 +321,7 @@ def wait_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Tabl
         {
             "device": blocks.short_name(rank.label, _DEVICE),
             "waiting": blocks.short_name(wait.waiting, _WHO),
-            "for": blocks.shortened(kinds.trim_signature(one_line(wait.work, None)), _WORK),
+            "for": blocks.shortened(kinds.trim_signature(to_one_line(wait.work, None)), _WORK),
             "on": wait.stream,
             "waits": f"{wait.waits:,}",
             "blocked ms": blocks.milliseconds(wait.blocked_ns),
@@ -341,12 +342,12 @@ def _waits(report: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks
     yield wait_table(report, top, hint)
     parts = []
     if report.idle_ns:
-        parts.append(f"{percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
+        parts.append(f"{format_percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
     for what, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
         awaited_ns = report.summed(f"awaited_{name}")
         if awaited_ns:
             share = awaited_ns / report.summed(f"exposed_{name}")
-            parts.append(f"{percent(share)} of exposed {what} held up launched work")
+            parts.append(f"{format_percent(share)} of exposed {what} held up launched work")
     if parts:
         yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
@@ -355,12 +356,12 @@ def _example(report: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> s
     """Return where the longest gap of an activity is."""
     rank = report.ranks[total.rank]
     at = blocks.milliseconds(gap.start_ns - rank.start_ns)
-    step = "" if gap.step is None else f", in {one_line(gap.step, _NAME)}"
-    device = f" of {one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
-    where = " > ".join(one_line(name, _NAME) for name in gap.where)
+    step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
+    device = f" of {to_one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
+    where = " > ".join(to_one_line(name, _NAME) for name in gap.where)
     host = f"; the host in {blocks.shortened(where, _PATH)}" if where else ""
     return (
-        f"{one_line(total.activity, _NAME)}: {blocks.milliseconds(total.longest_ns)} ms of the "
+        f"{to_one_line(total.activity, _NAME)}: {blocks.milliseconds(total.longest_ns)} ms of the "
         f"{blocks.milliseconds(gap.end_ns - gap.start_ns)} ms from {at} ms into the span"
         f"{device}{step}; between {blocks.short_name(gap.before, _KERNEL)} and "
         f"{blocks.short_name(gap.after, _KERNEL)}{host}"
@@ -374,7 +375,7 @@ def _idlest(report: IdleMeasurement) -> str:
         return ""
     step = max(steps, key=lambda own: own.idle_ns)
     return (
-        f"the idlest of {len(steps):,} steps: {one_line(step.name or '', _NAME)}, "
+        f"the idlest of {len(steps):,} steps: {to_one_line(step.name or '', _NAME)}, "
         f"{blocks.milliseconds(step.idle_ns)} of {blocks.milliseconds(step.length_ns)} ms"
     )
 

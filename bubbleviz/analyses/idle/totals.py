@@ -17,7 +17,7 @@ from bubbleviz.explain.idle import (
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.intervals import Intervals
 from bubbleviz.report.idle_summary import GapExample
 
@@ -38,12 +38,12 @@ def by_activity(
         names: Names of the activities.
         example: Function that describes a gap of which an activity (its number) took most.
     """
-    each = groups_of(idle.activity, idle.interval)
+    each = group_rows(idle.activity, idle.interval)
     spent_ns = intervals.group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
     activity, gap = idle.activity[each.first], idle.interval[each.first]
     totals = []
     # Few: as many as there are names.
-    for number in distinct(activity).tolist():
+    for number in find_distinct(activity).tolist():
         rows = np.flatnonzero(activity == number)
         longest = rows[spent_ns[rows].argmax()]
         totals.append(
@@ -105,8 +105,8 @@ def by_step(
     )
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
     pieces = cut_idle(idle, low_ns, high_ns)
-    step = intervals.covering(steps.start_ns, steps.end_ns, pieces.start_ns)
-    each = groups_of(step, pieces.activity)
+    step = intervals.find_covering(steps.start_ns, steps.end_ns, pieces.start_ns)
+    each = group_rows(step, pieces.activity)
     spent_ns = intervals.group_sum(each.of_row, len(each), pieces.end_ns - pieces.start_ns)
     spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
     sums = step[each.first], pieces.activity[each.first], spent_ns

@@ -24,7 +24,7 @@ from bubbleviz.conventions import host_activities
 from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.model import intervals, limitations
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up
+from bubbleviz.model.grouping import find_distinct, find_first_rows, group_rows, lookup_values
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 
@@ -79,7 +79,7 @@ class Waiting:
         unrecorded: Number of these waits for which no record of the event is known.
     """
 
-    held: HeldWork = field(default_factory=HeldWork.none)
+    held: HeldWork = field(default_factory=HeldWork.make_empty)
     hosts: tuple[Ints, ...] = ()
     streams: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     asked: int = 0
@@ -110,7 +110,7 @@ def synchronisation_of(
     if profile.synchronisation is None or not profile.launches_known:
         return None, ()
     found, lost = profile.synchronisation()
-    processes = distinct(profile.activities.ranks[:, 0])
+    processes = find_distinct(profile.activities.ranks[:, 0])
     if found is None or len(processes) != 1:
         return found, lost
     records, waits = found.records, found.waits
@@ -123,7 +123,7 @@ def made_by(records: EventRecords, calls: Calls) -> Bools:
     """Return a mask of the calls that made one of the records."""
     ids = calls.correlation_id.astype(np.int64)
     keys = records.process, records.correlation_id
-    found = looked_up(keys, np.zeros(len(records), np.int64), (process_of(calls.thread), ids))
+    found = lookup_values(keys, np.zeros(len(records), np.int64), (process_of(calls.thread), ids))
     return np.asarray((found != NONE) & (ids < UNCORRELATED), bool)
 
 
@@ -131,9 +131,9 @@ def _made(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
     """Return the records whose call is known, and the start of the first such call."""
     count, ids = len(records), calls.correlation_id.astype(np.int64)
     process = np.append(records.process, process_of(calls.thread))
-    key = groups_of(process, np.append(records.correlation_id, ids)).of_row
-    least = first_of_each(key[count:], calls.start_ns)
-    first = looked_up((key[count:][least],), least, (key[:count],))
+    key = group_rows(process, np.append(records.correlation_id, ids)).of_row
+    least = find_first_rows(key[count:], calls.start_ns)
+    first = lookup_values((key[count:][least],), least, (key[:count],))
     rows = np.flatnonzero(first != NONE)
     return records.take(rows), calls.start_ns[first[rows]]
 
@@ -164,7 +164,7 @@ class StreamOrder:
 
     def before(self, stream: Ints, time_ns: Ints, *, or_at: bool = False) -> Ints:
         """Return the place of the last work that each stream got before a time, or -1."""
-        return intervals.last_before(self.stream, self.time_ns, stream, time_ns, or_at=or_at)
+        return intervals.find_last_before(self.stream, self.time_ns, stream, time_ns, or_at=or_at)
 
     def after(self, stream: Ints, time_ns: Ints) -> Ints:
         """Return the place of the first work that each stream got after a time, or -1."""
@@ -225,10 +225,10 @@ def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Int
                 ids,
                 (on_device * records.device, on_device * waits.device),
             )
-            numbers = groups_of(*map(np.concatenate, columns)).of_row
+            numbers = group_rows(*map(np.concatenate, columns)).of_row
             wanted = open_to & (waits.event != NONE) & (waits.process != NONE) & (found == NONE)
             wanted = np.flatnonzero(wanted)
-            last = intervals.last_before(
+            last = intervals.find_last_before(
                 numbers[named],
                 called_ns[named],
                 numbers[len(records) :][wanted],
@@ -248,7 +248,7 @@ def _same_launch(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
         end_ns: End of each activity.
     """
     row, launching = np.arange(len(call)), call[call != NONE]
-    if len(distinct(launching)) == len(launching):
+    if len(find_distinct(launching)) == len(launching):
         return end_ns, row
     order = np.lexsort((-row, end_ns, call))
     last = np.append(call[order][1:] != call[order][:-1], True)[: len(order)]
@@ -281,7 +281,7 @@ def _completions(
     completed_ns = np.maximum(np.append(done_ns, NEVER)[work], made.completed_ns)
     completed_ns = np.where(behind_work, completed_ns, NEVER)
     completed_by = np.where(behind_work, np.append(closing, NONE)[work], NONE)
-    last = intervals.last_before(run_stream, start_ns, stream, called_ns)
+    last = intervals.find_last_before(run_stream, start_ns, stream, called_ns)
     held = np.flatnonzero(certain & (last != NONE) & (np.append(anchor, NONE)[last] == at))
     for _ in range(_DEEPEST):
         latest = record[latest_so_far(run, completed_ns[record])[last[held]]]
@@ -319,7 +319,7 @@ def _held(
     latest, behind, anchor = latest[keep], behind[keep], anchor[keep]
     work = order.work[behind]
     called = call[work].astype(np.int64)
-    distinct_calls = distinct(called)
+    distinct_calls = find_distinct(called)
     call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, called)]
     due_ns = np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
     before = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
@@ -360,12 +360,12 @@ def waiting_of(
     places = activities.ranks[:, 0], activities.ranks[:, 1]
     rank = activities.rank.astype(np.int64)
     made_rank, wait_rank = (
-        looked_up(places, np.arange(len(activities.ranks)), (table.process, table.device))
+        lookup_values(places, np.arange(len(activities.ranks)), (table.process, table.device))
         for table in (made, waits)
     )
     ranks = np.concatenate((rank, made_rank, wait_rank))
     numbers = np.concatenate((streams, made.stream, waits.stream))
-    number = groups_of(ranks, numbers).of_row
+    number = group_rows(ranks, numbers).of_row
     number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
     stream, made_stream, wait_stream = np.split(number, np.cumsum((len(rank), len(made))))
     order = StreamOrder(stream, activities.start_ns, launched_ns, call != NONE)
@@ -382,7 +382,7 @@ def waiting_of(
     )
     keep = order.trusted(anchor) & (anchor == last)
     rows, anchor = rows[keep], anchor[keep]
-    run = groups_of(wait_stream[rows], anchor).of_row
+    run = group_rows(wait_stream[rows], anchor).of_row
     done_ns, closing = _same_launch(call.astype(np.int64), activities.end_ns)
 
     runs = record[rows], wait_stream[rows], waited_ns[rows], anchor, run

@@ -19,7 +19,7 @@ from bubbleviz.explain.stage_layers import divided_layers, links_of
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.columns import Floats
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.report import memory_limits, report
 from bubbleviz.report.memory import measured_memory
@@ -48,7 +48,7 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.Measure
     run = read_pipeline(path)
     workload = workload_of_run(run, forward_only=True)
     layers, own = evenly_divided(workload, layers_per_stage)
-    source = one_line(path, 100)
+    source = to_one_line(path, 100)
     return _model(
         source, layers, own, workload, (_EVEN,), memory_of_run(run), ran=run.schedule_name
     )
@@ -133,7 +133,7 @@ def of_profiles(
         memory = measured_memory(found, of_stages)
         allocated = allocated_by_layer(recordings, run, names, own) if names else None
     return _model(
-        f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}",
+        f"{format_count(len(files), 'profile')} of {format_count(len(run.ranks), 'rank')}",
         layers,
         own,
         workload,

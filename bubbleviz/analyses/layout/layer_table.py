@@ -135,11 +135,11 @@ def read_layers(path: str) -> MeasuredModel:
         held=held,
         kept=kept,
         resident=_amounts(path, "resident", cells["resident"], units),
-        names=tuple(texts.one_line(row.get("name") or "", 200) for row in rows),
+        names=tuple(texts.to_one_line(row.get("name") or "", 200) for row in rows),
         kinds=_kinds(path, cells["kind"], cells["name"]),
     )
     return MeasuredModel(
-        source=texts.one_line(path, 100),
+        source=texts.to_one_line(path, 100),
         layers=layers,
         split=split,
         assumptions=() if split or layers.forward_only else (HALVES,),
@@ -179,7 +179,7 @@ def _times(path: str, column: str, cells: Sequence[str]) -> Ints:
         except ValueError:
             value = math.nan
         if not 0 <= value <= _LONGEST_MS:
-            what = f"{texts.one_line(cell, 40)!r} is not a time in milliseconds"
+            what = f"{texts.to_one_line(cell, 40)!r} is not a time in milliseconds"
             raise _wrong(path, at, column, what)
         found.append(round(value * 1e6))
     return np.array(found, np.int64)
@@ -198,7 +198,9 @@ def _amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> 
             if units and size.in_bytes not in units:
                 kinds = "in bytes", "a plain number"
                 this, others = kinds if size.in_bytes else kinds[::-1]
-                what = f"{texts.one_line(cell, 40)!r} is {this}, and the rows before are {others}"
+                what = (
+                    f"{texts.to_one_line(cell, 40)!r} is {this}, and the rows before are {others}"
+                )
                 raise _wrong(path, at, column, what)
             units.add(size.in_bytes)
         found.append(size.amount)
@@ -212,7 +214,7 @@ def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[Layer
         known = None if given else parse_layer_name(name)
         kind = given.lower() or (LAYER if known is None else known.kind)
         if kind not in (known_kinds := [each.value for each in LayerKind]):
-            what = f"{texts.one_line(kind, 40)!r} is not one of {known_kinds}"
+            what = f"{texts.to_one_line(kind, 40)!r} is not one of {known_kinds}"
             raise _wrong(path, at, "kind", what)
         found.append(LayerKind(kind))
     return tuple(found)
@@ -222,7 +224,7 @@ def table_text(layers: Layers, further: Mapping[str, Sequence[object]], *, in_by
     """Return layers as such a table, with further columns behind it; memory may be in bytes."""
     unit = "B" if in_bytes else ""
     cells = zip(
-        map(texts.inert, layers.names),
+        map(texts.quote_formula, layers.names),
         (kind.value for kind in layers.kinds),
         *((ns / 1e6).tolist() for ns in layers.times[:3]),
         *(
@@ -233,4 +235,4 @@ def table_text(layers: Layers, further: Mapping[str, Sequence[object]], *, in_by
         *further.values(),
         strict=True,
     )
-    return texts.csv_text((*COLUMNS, *further), cells)
+    return texts.format_csv((*COLUMNS, *further), cells)

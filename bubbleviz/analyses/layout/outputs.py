@@ -10,7 +10,7 @@ from bubbleviz.analyses.layout.picture import draw_layouts
 from bubbleviz.analyses.layout.report import UNKNOWN_MEMORY, LayoutReport
 from bubbleviz.analyses.layout.text import layouts_to_show
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import document_text
+from bubbleviz.model.texts import format_document
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.layout import layers as model
@@ -38,7 +38,7 @@ def as_json(report: LayoutReport) -> str:
         "layers": _layer_rows(question.layers),
         "schedules": [_schedule_values(report, row) for row in report.rows],
     }
-    return document_text(SCHEMA, document)
+    return format_document(SCHEMA, document)
 
 
 def _layer_rows(layers: model.Layers) -> list[dict[str, Any]]:

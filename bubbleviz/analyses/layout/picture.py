@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bubbleviz.model.texts import one_line, percent
+from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
 from bubbleviz.render.picture.drawing import box, make_path, px
 from bubbleviz.render.picture.lettering import text_width
@@ -63,7 +63,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     assert row.before_ns is not None
     layers = question.layers
     page.y += 20
-    saving = "" if row.saving is None else f"  ({percent(row.saving)} shorter)"
+    saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
     before, after = duration(row.before_ns), duration(row.best.makespan_ns)
     text = f"{row.schedule}: {before} before, {after} after{saving}"
     stays = row.before == row.best.layout
@@ -116,7 +116,7 @@ def _draw_bar(
             fill = {"fill": _COLOURS[layers.kinds[at]], "fill_opacity": opacity}
             element = make_path(path, **fill)
             element.append_title(
-                f"{one_line(layers.names[at], 60)}: {int(work_ns[at]) / 1e6:,.3f} ms"
+                f"{to_one_line(layers.names[at], 60)}: {int(work_ns[at]) / 1e6:,.3f} ms"
             )
             page.elements.append(element)
             x = end

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bubbleviz.analyses.layout.layer_table import MeasuredModel
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
 
@@ -70,9 +70,10 @@ def layouts_of(
     stages, microbatches, chunks = sizes
     question = measured.question(stages, microbatches)
     if len(question.layers) < question.stages:
-        few, devices = len(question.layers), counted(question.stages, "device")
+        few, devices = len(question.layers), format_count(question.stages, "device")
         raise UsageError(
-            f"{counted(few, 'layer')} for {devices}: each needs one; give fewer devices with -p"
+            f"{format_count(few, 'layer')} for {devices}: each needs one; give fewer devices "
+            "with -p"
         )
     if limit is not None:
         if not measured.memory:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from bubbleviz.analyses.layout.report import LayoutReport
-from bubbleviz.model.memory_sizes import memory_text
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.memory_sizes import format_memory
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.best_layouts import ScheduleLayout, peak_memory
@@ -21,9 +21,9 @@ _MAX_SHOWN = 4
 def sections(report: LayoutReport) -> Iterator[Block]:
     """Yield what to print."""
     question, measured = report.question, report.measured
-    layers = counted(len(question.layers), "layer")
-    devices = counted(question.stages, "device")
-    microbatches = counted(question.microbatches, "microbatch", "microbatches")
+    layers = format_count(len(question.layers), "layer")
+    devices = format_count(question.stages, "device")
+    microbatches = format_count(question.microbatches, "microbatch", "microbatches")
     size = f"{layers} on {devices}, {microbatches}"
     yield Sentence(f"{size}: {measured.source}", style="bold")
     if measured.ran_ns is not None:
@@ -39,7 +39,7 @@ def sections(report: LayoutReport) -> Iterator[Block]:
         yield from _show_layout(report, row)
     if measured.assumptions:
         yield Sentence("\nNot measured", style="bold")
-        yield HangingLines([("  - ", one_line(text, 400)) for text in measured.assumptions])
+        yield HangingLines([("  - ", to_one_line(text, 400)) for text in measured.assumptions])
 
 
 def layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
@@ -66,14 +66,14 @@ def _say_that_none_fits(report: LayoutReport) -> str:
     if not excesses:
         return "No schedule has a layout"
     excess, schedule = min(excesses)
-    size = memory_text(excess, in_bytes=report.measured.in_bytes)
+    size = format_memory(excess, in_bytes=report.measured.in_bytes)
     return f"No layout found fits the memory; nearest before: {schedule}, by {size} too large"
 
 
 def _schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
     """Return the row of a schedule in the table of schedules."""
     peak = max(row.peak_memory, default=None)
-    memory = "-" if peak is None else memory_text(peak, in_bytes=report.measured.in_bytes)
+    memory = "-" if peak is None else format_memory(peak, in_bytes=report.measured.in_bytes)
     best_ns = None if row.best is None else row.best.makespan_ns
     cells = {
         "schedule": row.schedule + (" (ran)" if row.schedule == report.measured.ran else ""),
@@ -100,13 +100,13 @@ def _length_before(row: ScheduleLayout) -> str:
 def _describe_proof(row: ScheduleLayout) -> str:
     """Say whether the layout is proved to be the best, or why there is no layout."""
     if row.best is None:
-        return one_line(row.reason, 60)
+        return to_one_line(row.reason, 60)
     if row.proven:
         return "yes"
     if not row.exact:
         return "no: order and layout in turn"
     gap = 1 - row.best.least_ns / row.best.makespan_ns
-    return f"within {percent(gap)}"
+    return f"within {format_percent(gap)}"
 
 
 def _legend_lines(report: LayoutReport) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     """Yield the stages of the best layout of a schedule, and how to set it in frameworks."""
     assert row.best is not None
     layers, layout = report.question.layers, row.best.layout
-    saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
+    saved = "" if row.saving is None else f", {format_percent(row.saving)} shorter than before"
     title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
     yield Table(title, list(_stage_rows(report, row, layout)), left=("",), wrap=("",))
     for framework, setting in _settings(layers, layout):
@@ -181,7 +181,7 @@ def _describe_stage(layers: model.Layers, stage: range) -> str:
     for is_transformer, group in groupby(
         stage, key=lambda layer: layers.kinds[layer] is model.LayerKind.TRANSFORMER
     ):
-        names = [one_line(layers.names[layer], 30) for layer in group]
+        names = [to_one_line(layers.names[layer], 30) for layer in group]
         if is_transformer and len(names) > 1:
             names = [f"{names[0]} .. {names[-1]}"]
         words += names

@@ -28,8 +28,8 @@ from bubbleviz.analyses.nccl.kernel_matching import (
     match,
 )
 from bubbleviz.analyses.nccl.kernels import Kernels, Starts, family_of
-from bubbleviz.model.columns import NONE, Ints, marked
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.columns import NONE, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
 
 #: More elements than any operation has.
@@ -106,12 +106,12 @@ def _gpus_of(file: EventFile) -> Iterator[EventGpu]:
     """
     events = file.events
     known = (events.communicator != NONE) & (events.rank != NONE)
-    pairs = groups_of(events.pid[known], events.communicator[known], events.rank[known]).first
+    pairs = group_rows(events.pid[known], events.communicator[known], events.rank[known]).first
     rows = np.flatnonzero(known)[pairs]
-    ranks = groups_of(events.pid[rows], events.communicator[rows])
-    several = distinct(events.pid[rows][np.bincount(ranks.of_row)[ranks.of_row] > 1])
+    ranks = group_rows(events.pid[rows], events.communicator[rows])
+    several = find_distinct(events.pid[rows][np.bincount(ranks.of_row)[ranks.of_row] > 1])
     apart = np.isin(events.pid, several)
-    gpus = groups_of(
+    gpus = group_rows(
         events.pid, np.where(apart, events.communicator, NONE), np.where(apart, events.rank, NONE)
     )
     for group, first in enumerate(gpus.first.tolist()):
@@ -123,7 +123,7 @@ def _gpus_of(file: EventFile) -> Iterator[EventGpu]:
 
 def _gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
     events = file.events
-    of_gpu = marked(len(events), rows)
+    of_gpu = make_mask(len(events), rows)
     bridges = file.bridges.take(of_gpu[file.bridges.row])
     late_ns = bridges.host_ns - bridges.gpu_ns
     bridge_ns = int(late_ns.min()) if len(late_ns) else None

@@ -26,10 +26,10 @@ from bubbleviz.conventions.convention_file import collect_kinds, find_convention
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
 from bubbleviz.model import texts
-from bubbleviz.model.columns import NONE, Ints, constant
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.columns import NONE, Ints, make_constant
+from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.numbering import numbered_together
+from bubbleviz.model.numbering import merge_tables
 from bubbleviz.model.profile import Source
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.window import Window
@@ -87,7 +87,7 @@ class Communication:
     def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
         """The communicators of the operations, and how many ranks each has; None unknown."""
         of_all = self.operations.communicators
-        used = distinct(self.operations.communicator)
+        used = find_distinct(self.operations.communicator)
         return tuple((of_all[row], self.ranks[row]) for row in used[used != NONE].tolist())
 
 
@@ -171,11 +171,11 @@ def merge_communication(
     events, event_clocks, ambiguous = align_events(recorded, pool)
     table = operations_of(recorded, events, profiles, pool)
     dumped = np.array([*(file.rank != NONE for file in recorded), *(False for _ in profiles)])
-    of_dumps = {*distinct(table.clock[dumped[table.source]]).tolist()}
+    of_dumps = {*find_distinct(table.clock[dumped[table.source]]).tolist()}
     added, bases = _clock_bases(event_clocks, table, machines, profiles, of_dumps)
     # Which of the sends between two ranks are left in one ring buffer, and not in the other?
     rolled = any(file.rolled_over for file in recorded)
-    epoch = members.epochs_of(table) if rolled else constant(NONE, len(table))
+    epoch = members.epochs_of(table) if rolled else make_constant(NONE, len(table))
     uncounted = (epoch == NONE) & (table.peer != NONE) & rolled
     instance = np.where(uncounted, NONE, members.instances_of(table, epoch))
     table = hangs.with_run_ranks(table, dumped[table.source])
@@ -230,8 +230,8 @@ def operations_of(
         table, kernel = profile.operations, first + profile.operations.kernel
         table = replace(
             table,
-            source=constant(len(recorded) + clock, len(table)),
-            clock=constant(clock, len(table)),
+            source=make_constant(len(recorded) + clock, len(table)),
+            clock=make_constant(clock, len(table)),
             kernel=kernel,
             gpu=place + table.gpu,
             start_ns=pool.start_ns[kernel],
@@ -248,7 +248,7 @@ def operations_of(
             "rocprofv3 --runtime-trace; list the kernels of another library under communication "
             f"in a TOML file, and give it with --convention{others}"
         )
-    return numbered_together(
+    return merge_tables(
         tables,
         names=("name", "datatype", "algorithm", "protocol"),
         communicators=("communicator",),
@@ -261,7 +261,7 @@ def with_shared(table: Communications) -> Communications:
     timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
     if len(timed):
         columns = (table.clock, table.kernel, table.start_ns, table.end_ns)
-        groups = groups_of(*(column[timed] for column in columns))
+        groups = group_rows(*(column[timed] for column in columns))
         shared[timed] = np.bincount(groups.of_row)[groups.of_row]
     return replace(table, shared=shared)
 
@@ -381,7 +381,7 @@ def _limitations(
     loose = [clock.label for clock in of_files if not clock.aligned]
     rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)
-    operation = groups_of(instance[rows]).of_row
+    operation = group_rows(instance[rows]).of_row
     few = np.bincount(operation)[operation] < sizes[table.communicator[rows]]
     unsplit = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
     for what, count, reason in (
@@ -414,8 +414,8 @@ def _limitations(
         (
             "event files that may belong to another run",
             len(loose),
-            f"{texts.listed(loose, 3)}: no operation matches a kernel of the profiles, so totals "
-            "count both; measure them separately",
+            f"{texts.list_first(loose, 3)}: no operation matches a kernel of the profiles, so "
+            "totals count both; measure them separately",
         ),
         (
             "operations whose waiting is unknown",

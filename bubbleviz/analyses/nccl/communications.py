@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 import numpy as np
 
 from bubbleviz.model import collectives
-from bubbleviz.model.columns import NONE, Ints, Table, constant
+from bubbleviz.model.columns import NONE, Ints, Table, make_constant
 from bubbleviz.sources.nccl.events import STATES
 
 #: NCCL's hash of a communicator, or the PyTorch process group that owns it.
@@ -231,7 +231,7 @@ def communications(
     values: dict[str, Ints | int] = dict.fromkeys(Communications.column_names(), NONE)
     values |= {"split": 0, "shared": 1, "state_ns": np.zeros((rows, len(STATES)), np.int64)}
     every = {
-        name: constant(value, rows) if isinstance(value, int) else value
+        name: make_constant(value, rows) if isinstance(value, int) else value
         for name, value in {**values, **columns}.items()
     }
     return Communications(**every, names=names, communicators=communicators)

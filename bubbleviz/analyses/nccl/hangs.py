@@ -79,7 +79,7 @@ def with_awaited(table: Communications, instance: Ints) -> Communications:
     They wait for the last to enter; where several are, each has an equal part.
     """
     rows = np.flatnonzero((instance != NONE) & (table.waiting_ns >= 0))
-    by = grouping.groups_of(instance[rows])
+    by = grouping.group_rows(instance[rows])
     waited_ns = np.bincount(by.of_row, table.waiting_ns[rows], len(by))
     last = table.waiting_ns[rows] == 0
     lasts = np.bincount(by.of_row[last], minlength=len(by))
@@ -126,12 +126,12 @@ def faults_of(table: Communications, dumped: Collection[int]) -> tuple[Fault, ..
     sends = np.array([name == "Send" for name in own.names], bool)[own.name]
     source = np.where(passing, np.where(sends, own.rank, own.peer), NONE)
     target = np.where(passing, np.where(sends, own.peer, own.rank), NONE)
-    keys = grouping.groups_of(own.communicator, source, target).of_row
+    keys = grouping.group_rows(own.communicator, source, target).of_row
     place = np.where(passing, 0, own.sequence)
     rows = np.flatnonzero(passing & unfinished)
     place[rows] = 1 + occurrences((keys[rows], own.run_rank[rows]))
     faults, standing = [], np.flatnonzero(np.isin(keys, keys[unfinished]))
-    for _, of_key in grouping.rows_by_value(keys[standing]):
+    for _, of_key in grouping.list_rows_by_value(keys[standing]):
         rows = standing[of_key]
         first = int(place[rows[unfinished[rows]]].min())
         at = rows[place[rows] == first]
@@ -160,10 +160,10 @@ def culprits(faults: Sequence[Fault]) -> list[int]:
 def _mismatches(table: Communications) -> Iterator[Fault]:
     """Yield the first collective of each communicator that its members called in several ways."""
     nth = occurrences((table.communicator, table.sequence, table.run_rank))
-    by = grouping.groups_of(table.communicator, table.sequence, nth)
+    by = grouping.group_rows(table.communicator, table.sequence, nth)
     alike = np.array([name in _ALIKE for name in table.names], bool)[table.name]
     count = np.where(alike, table.count, NONE)
-    call = grouping.groups_of(table.name, count, table.datatype).of_row
+    call = grouping.group_rows(table.name, count, table.datatype).of_row
     low, high = intervals.group_extents(by.of_row, len(by), call, call)
     rows = np.flatnonzero((low != high)[by.of_row])
     rows = rows[np.lexsort((table.run_rank[rows], by.of_row[rows], table.sequence[rows]))]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.model.pointers import pointer_words
+from bubbleviz.model.pointers import describe_pointer
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
@@ -34,7 +34,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
             try:
                 head = head_of(path)
                 formats[path] = format_of(head)
-                if Path(path).suffix in _SUFFIXES and pointer_words(head) is not None:
+                if Path(path).suffix in _SUFFIXES and describe_pointer(head) is not None:
                     pointers.add(path)
             except ProfileError:
                 # As a profile, it is refused, or left out of a directory, for the same reason.

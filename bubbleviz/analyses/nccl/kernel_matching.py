@@ -18,7 +18,7 @@ import numpy as np
 
 from bubbleviz.analyses.nccl.kernels import Starts
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.sources.nccl.events import UNKNOWN
 
 #: A GPU's clock has the start of a channel's work: within this of the start of its kernel.
@@ -166,7 +166,7 @@ def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
     families, kernel_families = pairs.operations.family, pairs.kernels.family
     able = kernel_families < 0
     able |= np.isin(kernel_families, families) | bool((families < 0).any())
-    return bool((kernel != NONE).all()) and len(distinct(kernel)) == int(able.sum())
+    return bool((kernel != NONE).all()) and len(find_distinct(kernel)) == int(able.sum())
 
 
 def densest_offset(pairs: StartPairs, rows: Ints) -> tuple[int, int, int] | None:

@@ -17,9 +17,9 @@ from bubbleviz.analyses.nccl.communications import (
 )
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.numbering import Numbering, numbered_together
-from bubbleviz.model.profile import Activities, pid_of
-from bubbleviz.model.texts import matched_part
+from bubbleviz.model.numbering import Numbering, merge_tables
+from bubbleviz.model.profile import Activities, get_pid
+from bubbleviz.model.texts import truncate_for_matching
 from bubbleviz.sources.nccl.events import OperationKind
 
 _FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
@@ -42,7 +42,9 @@ def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
     """
     if not naming.is_nccl(kernel):
         return naming.trim_signature(kernel), "", ""
-    found = (part.search(matched_part(kernel)) for part in (_FAMILY, _ALGORITHM, _PROTOCOL))
+    found = (
+        part.search(truncate_for_matching(kernel)) for part in (_FAMILY, _ALGORITHM, _PROTOCOL)
+    )
     operation, algorithm, protocol = (match[1] if match else "" for match in found)
     return "" if operation == "Generic" else operation, algorithm, protocol
 
@@ -117,7 +119,7 @@ def kernels_of(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[
         family=family[name.reshape(-1)],
         names=names,
         families=families.values,
-        places=tuple((pid_of(process), gpu, host) for process, gpu in activities.ranks.tolist()),
+        places=tuple((get_pid(process), gpu, host) for process, gpu in activities.ranks.tolist()),
     )
     return kernels, rows
 
@@ -130,7 +132,7 @@ def pooled(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> Kernels
         clocks: Clock of each profile.
     """
     places: list[tuple[int, int, str]] = []
-    moved = [Kernels.none()]
+    moved = [Kernels.make_empty()]
     for table, clock in zip(tables, clocks, strict=True):
         moved.append(
             replace(
@@ -141,7 +143,7 @@ def pooled(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> Kernels
             )
         )
         places += table.places
-    every = numbered_together(moved, names=("name",), families=("family",))
+    every = merge_tables(moved, names=("name",), families=("family",))
     return replace(every, places=tuple(places))
 
 

@@ -78,11 +78,11 @@ def instances_of(table: Communications, epoch: Ints | int = NONE) -> Ints:
     counted = np.empty(len(rows), np.int64)
     columns = (*key, rank, sends.astype(np.int64))
     counted[in_time] = occurrences(tuple(column[in_time] for column in columns))
-    number = grouping.groups_of(*key, counted).of_row
+    number = grouping.group_rows(*key, counted).of_row
     # A rank is a member once: wrapped sequence numbers, or a rank recorded twice, are ambiguous.
-    members = grouping.groups_of(number, rank, np.where(p2p, sends, 0).astype(np.int64))
+    members = grouping.group_rows(number, rank, np.where(p2p, sends, 0).astype(np.int64))
     twice = np.bincount(members.of_row)[members.of_row] > 1
-    instance[rows] = np.where(np.isin(number, grouping.distinct(number[twice])), NONE, number)
+    instance[rows] = np.where(np.isin(number, grouping.find_distinct(number[twice])), NONE, number)
     return instance
 
 
@@ -104,7 +104,7 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     rows = np.flatnonzero(unpaired & (place != NONE) & (family != NONE))
     if len(rows) == 0:
         return number
-    kernels = grouping.groups_of(table.kernel[rows])
+    kernels = grouping.group_rows(table.kernel[rows])
     first = rows[kernels.first]
     order = np.lexsort((table.start_ns[first], place[first], family[first]))
     start_ns, end_ns = table.start_ns[first[order]], table.end_ns[first[order]]
@@ -112,10 +112,10 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     nth = occurrences((of_family, of_place))
     paired = np.full(len(first), NONE, np.int64)
     used = 0
-    for code in grouping.distinct(of_family).tolist():
+    for code in grouping.find_distinct(of_family).tolist():
         alike = np.flatnonzero(of_family == code)
         counts = np.unique(of_place[alike], return_counts=True)[1]
-        if len(counts) < 2 or len(grouping.distinct(counts)) > 1:
+        if len(counts) < 2 or len(grouping.find_distinct(counts)) > 1:
             continue
         (_, last_start_ns), (first_end_ns, _) = (
             intervals.group_extents(nth[alike], int(counts[0]), times_ns[alike], times_ns[alike])
@@ -139,7 +139,7 @@ def ended_together(table: Communications, instance: Ints, polled: Bools) -> Comm
     """
     ended = polled & (instance != NONE) & (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
     rows = np.flatnonzero(ended)
-    by = grouping.groups_of(instance[rows])
+    by = grouping.group_rows(instance[rows])
     end_ns, move_ns = table.end_ns[rows], np.zeros(len(table), np.int64)
     move_ns[rows] = (
         intervals.group_extents(by.of_row, len(by), end_ns, end_ns)[0][by.of_row] - end_ns
@@ -241,7 +241,7 @@ def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints
     rows = np.flatnonzero((number != NONE) & ran)
     if len(rows) == 0:
         return wait_ns
-    by = grouping.groups_of(number[rows], together[rows])
+    by = grouping.group_rows(number[rows], together[rows])
     start_ns = table.start_ns[rows]
     _, latest = intervals.group_extents(by.of_row, len(by), start_ns, start_ns)
     # Rows of one kernel are one member.

@@ -18,7 +18,7 @@ from bubbleviz.analyses.nccl.kernels import Kernels, family_of, list_operations
 from bubbleviz.interpret import iterations
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, groups_of, looked_up
+from bubbleviz.model.grouping import find_distinct, group_rows, lookup_values
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.profile import Ranges, process_of
@@ -67,7 +67,7 @@ def operations_of_ranges(
     if payloads is not None:
         keys = payloads.start_ns, payloads.thread
         wanted = ranges.start_ns[rows], ranges.thread[rows]
-        at = looked_up(keys, np.arange(len(payloads)), wanted)
+        at = lookup_values(keys, np.arange(len(payloads)), wanted)
         for column in ("communicator", "bytes", "peer", "root"):
             columns[column] = np.where(at == NONE, NONE, getattr(payloads, column)[at])
         device = np.array([gpu for _, gpu, _ in kernels.places], np.int64)[kernels.place[first]]
@@ -87,11 +87,11 @@ def _ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) 
     # By process and communicator, then by the device, too: where there is one rank alone.
     for columns in (2, 3):
         key = [column[begun] for column in keys[:columns]]
-        groups = groups_of(*key)
+        groups = group_rows(*key)
         values = payloads.rank[begun]
         low, high = intervals.group_extents(groups.of_row, len(groups), values, values)
         only = np.where(low == high, high, NONE)
-        rank = looked_up([column[groups.first] for column in key], only, wanted[:columns])
+        rank = lookup_values([column[groups.first] for column in key], only, wanted[:columns])
         ranks = np.where(rank != NONE, rank, ranks)
     return np.where(communicator == NONE, NONE, ranks)
 
@@ -107,7 +107,7 @@ def _groups(ranges: Ranges) -> Ints:
     step = of_name[ranges.name_id[order]]
     thread = ranges.thread[order]
     depth = np.zeros(len(order), np.int64)
-    for number in distinct(thread).tolist():
+    for number in find_distinct(thread).tolist():
         rows = np.flatnonzero(thread == number)
         total = np.cumsum(step[rows])
         # A capture may begin inside a group.
@@ -129,7 +129,7 @@ def distribute(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints,
     first, last = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
     if count == 0 or len(given[0]) == 0:
         return first, last
-    key = groups_of(*(np.concatenate(pair) for pair in zip(wanted, given, strict=True))).of_row
+    key = group_rows(*(np.concatenate(pair) for pair in zip(wanted, given, strict=True))).of_row
     wanted_key, given_key = key[:count], key[count:]
     size = int(key.max()) + 1
     wanted_count = np.bincount(wanted_key, minlength=size)

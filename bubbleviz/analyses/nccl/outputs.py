@@ -19,7 +19,7 @@ from bubbleviz.analyses.nccl.summary import (
 )
 from bubbleviz.analyses.nccl.totals import Total, find_totals, measure_sizes, sum_operations
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.texts import csv_text, inert, json_text
+from bubbleviz.model.texts import format_csv, format_json, quote_formula
 from bubbleviz.report.summary import LimitationEntry, RestrictionEntry, values_of
 from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 
@@ -56,7 +56,7 @@ COLUMNS = (
 
 def as_json(communication: Communication) -> str:
     """Return totals, clocks, files and limitations as JSON; null for what is unknown."""
-    return json_text(values_of(summary_of(communication)))
+    return format_json(values_of(summary_of(communication)))
 
 
 def summary_of(communication: Communication) -> NcclSummary:
@@ -160,20 +160,22 @@ def csv_of_operations(communication: Communication) -> str:
     for rate in (bytes_per_ns, bytes_per_ns * bus_factor, moving_bytes_per_ns * bus_factor):
         columns.append(["" if np.isnan(value) else round(value, 6) for value in rate.tolist()])
     header = (*COLUMNS, *(f"{name}_ns" for name in STATES))
-    return csv_text(header, zip(*columns, *table.state_ns.T.tolist(), strict=True))
+    return format_csv(header, zip(*columns, *table.state_ns.T.tolist(), strict=True))
 
 
 def _column_texts(communication: Communication) -> dict[str, list[str]]:
     """Return the texts of columns that refer to texts by index, keyed by the column's name."""
     table = communication.operations
-    names = [inert(name) for name in table.names]
+    names = [quote_formula(name) for name in table.names]
     kinds = [kind.name.lower().replace("_", " ") for kind in OperationKind]
     kinds[OperationKind.POINT_TO_POINT] = "point-to-point"
     return {
-        "file": [inert(path) for path, *_ in communication.files],
+        "file": [quote_formula(path) for path, *_ in communication.files],
         "kind": kinds,
-        "communicator": [inert(communicator_text(value)) for value in table.communicators],
-        "clock": ["" if clock.aligned else inert(clock.label) for clock in communication.clocks],
+        "communicator": [quote_formula(communicator_text(value)) for value in table.communicators],
+        "clock": [
+            "" if clock.aligned else quote_formula(clock.label) for clock in communication.clocks
+        ],
         "progress": list(PROGRESS),
         "timing": [timing.name.lower() for timing in Timing],
         "split": ["", *(split.name.lower() for split in Split if split)],

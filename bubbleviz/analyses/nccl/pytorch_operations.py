@@ -9,7 +9,7 @@ from bubbleviz.analyses.nccl.kernels import Kernels, list_operations, parse_kern
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import group_rows
 
 #: Operations whose count is of what a rank takes, not of what it hands in.
 _TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
@@ -28,7 +28,7 @@ def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints
     place = np.searchsorted(rows[order], collectives.kernel)
     of_nccl = np.flatnonzero(np.isin(collectives.kernel, rows))
     collectives, kernel = collectives.take(of_nccl), order[place[of_nccl]]
-    operations = groups_of(collectives.operation)
+    operations = group_rows(collectives.operation)
     first, last = np.full(len(operations), len(rows)), np.full(len(operations), NONE)
     np.minimum.at(first, operations.of_row, kernel)
     np.maximum.at(last, operations.of_row, kernel)

@@ -13,7 +13,7 @@ from bubbleviz.analyses.nccl.outputs import DEFINITIONS
 from bubbleviz.analyses.nccl.totals import Total, find_totals, sum_operations
 from bubbleviz.model import collectives
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render import document as blocks
 
 #: Files and rows of one screen.
@@ -62,8 +62,8 @@ def who_is_waited_for(communication: Communication, most: int) -> Iterator[block
 
     def named(ranks: Sequence[int]) -> str:
         of_stages = sorted({stages.get(rank, NONE) for rank in ranks})
-        text = f"rank{'s' * (len(ranks) > 1)} {collectives.stretches(ranks)}"
-        word = f" (stage{'s' * (len(of_stages) > 1)} {collectives.stretches(of_stages)})"
+        text = f"rank{'s' * (len(ranks) > 1)} {collectives.format_number_ranges(ranks)}"
+        word = f" (stage{'s' * (len(of_stages) > 1)} {collectives.format_number_ranges(of_stages)})"
         return text if NONE in of_stages else text + word
 
     if lines := [*_hang_lines(communication.faults, named)][: 2 * most]:
@@ -117,21 +117,21 @@ def summary(communication: Communication) -> str:
     files = zip(communication.files, communication.counts, strict=True)
     for (path, kind, categories), operations in files:
         events = sum(count for _, count in categories)
-        of = f" of {counted(events, 'event')}" if events else ""
-        name = one_line(path, None)
-        lines.append(f"{name}: {kind}, {counted(operations, 'operation')}{of}\n")
+        of = f" of {format_count(events, 'event')}" if events else ""
+        name = to_one_line(path, None)
+        lines.append(f"{name}: {kind}, {format_count(operations, 'operation')}{of}\n")
     sums = sum_operations(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
     named = communication.communicators
     of_communicators = (
-        counted(len(named), "communicator") if named else "communicators of unknown names"
+        format_count(len(named), "communicator") if named else "communicators of unknown names"
     )
     cells = _sum_cells(sums)
     size = "size unknown" if sums.bytes is None else f"{cells['MB']} MB"
     time = "times unknown"
     if sums.duration_ns is not None:
         time = f"{cells['ms']} ms in all, GPUs busy with them for {cells['busy']} ms"
-    of_all = counted(sums.operations, "operation")
+    of_all = format_count(sums.operations, "operation")
     marks = "".join(f", {restriction.text}" for restriction in communication.restrictions)
     return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}{marks}\n"
 
@@ -147,8 +147,9 @@ def _table(communication: Communication, most: int) -> blocks.Table:
                 "communicator": blocks.short_name(communicator_text(total.communicator)) or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
                 "operation": blocks.short_name(total.name),
-                "peers": blocks.shortened(collectives.stretches(total.peers), _NAME // 2) or "-",
-                "algorithm": blocks.shortened(one_line(algorithm, None), _NAME // 2) or "-",
+                "peers": blocks.shortened(collectives.format_number_ranges(total.peers), _NAME // 2)
+                or "-",
+                "algorithm": blocks.shortened(to_one_line(algorithm, None), _NAME // 2) or "-",
                 **_sum_cells(total),
                 "alg GB/s": _rate(total.algorithm_gbps),
                 "bus GB/s": _rate(total.bus_gbps),
@@ -157,7 +158,7 @@ def _table(communication: Communication, most: int) -> blocks.Table:
         )
     if rest := totals[most:]:
         summed = sum_operations(operations.take(np.concatenate([total.rows for total in rest])))
-        words = f"{counted(len(rest), 'more row')}, summed"
+        words = f"{format_count(len(rest), 'more row')}, summed"
         rows.append({"communicator": words, **_sum_cells(summed)})
     if len(totals) > 1:
         rows += [{}, {"communicator": "all", **_sum_cells(sum_operations(operations))}]

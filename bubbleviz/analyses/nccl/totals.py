@@ -111,7 +111,7 @@ def _measure_busy(table: Communications) -> int:
     without_start_ns = table.duration_ns[is_timed & ~has_start].sum()
     start_ns, duration_ns = table.start_ns[has_start], table.duration_ns[has_start]
     # Times of two clocks are not comparable.
-    clocks = grouping.groups_of(table.gpu[has_start], table.clock[has_start])
+    clocks = grouping.group_rows(table.gpu[has_start], table.clock[has_start])
     covered_ns = intervals.group_measure(
         clocks.of_row, len(clocks), start_ns, start_ns + duration_ns
     )
@@ -137,7 +137,7 @@ def _totals(communication: Communication) -> Iterator[Total]:
     table = communication.operations
     sizes, bus_factors = measure_sizes(communication)
     names = (*table.names, "")
-    groups = grouping.groups_of(table.communicator, table.name, table.algorithm, table.protocol)
+    groups = grouping.group_rows(table.communicator, table.name, table.algorithm, table.protocol)
     order = np.argsort(groups.of_row, kind="stable")
     bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
     for start, end in pairwise(bounds):
@@ -154,7 +154,7 @@ def _totals(communication: Communication) -> Iterator[Total]:
             communicator=None if communicator == NONE else table.communicators[communicator],
             ranks=None if communicator == NONE else communication.ranks[communicator],
             name=names[table.name[first]],
-            peers=tuple(grouping.distinct(peers[peers != NONE]).tolist()),
+            peers=tuple(grouping.find_distinct(peers[peers != NONE]).tolist()),
             algorithm=names[table.algorithm[first]],
             protocol=names[table.protocol[first]],
             algorithm_gbps=_number(bytes_per_ns),
@@ -172,7 +172,7 @@ def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
     """
     table = communication.operations
     rank_counts, names = (*communication.ranks, None), (*table.names, "")
-    kinds = grouping.groups_of(table.name, table.communicator)
+    kinds = grouping.group_rows(table.name, table.communicator)
     kind_names = [names[name] for name in table.name[kinds.first].tolist()]
     kind_ranks = [rank_counts[row] for row in table.communicator[kinds.first].tolist()]
     # None becomes NaN.

@@ -96,7 +96,7 @@ def measure_costs(
         compilation=left_out["compilation"],
         cut=left_out["cut"],
         warm_up=left_out["warm_up"],
-        devices=len(grouping.distinct(samples.device)),
+        devices=len(grouping.find_distinct(samples.device)),
         aggregate=compute,
         aggregate_collectives=collective,
         limitations=(
@@ -132,7 +132,9 @@ def _modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
     for number, label in enumerate(samples.modules):
         own = samples.take(samples.module == number)
         if len(own):
-            totals.append((label, len(grouping.distinct(own.instruction)), int(own.cost_ns.sum())))
+            totals.append(
+                (label, len(grouping.find_distinct(own.instruction)), int(own.cost_ns.sum()))
+            )
     return tuple(sorted(totals, key=lambda total: (-total[2], total[0])))
 
 
@@ -161,7 +163,7 @@ def _chosen(samples: instructions.Samples, wanted: Sequence[str]) -> Bools:
 def _shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
     """Yield that several modules have instructions of one name, if that is so."""
     known = samples.module != NONE
-    pairs = grouping.groups_of(samples.instruction[known], samples.module[known])
+    pairs = grouping.group_rows(samples.instruction[known], samples.module[known])
     instruction = samples.instruction[known][pairs.first]
     count = int((np.unique(instruction, return_counts=True)[1] > 1).sum())
     if count:

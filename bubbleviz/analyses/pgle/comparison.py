@@ -41,7 +41,7 @@ def csv_of_comparison(comparison: CostComparison) -> str:
     """Return a comparison as CSV, one row an instruction; empty cells for what is unknown."""
     rows = (
         (
-            texts.inert(cost.name),
+            texts.quote_formula(cost.name),
             estimated_us,
             cost.cost_us,
             cost.cost_us / estimated_us if estimated_us else None,
@@ -50,4 +50,4 @@ def csv_of_comparison(comparison: CostComparison) -> str:
         )
         for cost, estimated_us in comparison[0]
     )
-    return texts.csv_text(COLUMNS, rows)
+    return texts.format_csv(COLUMNS, rows)

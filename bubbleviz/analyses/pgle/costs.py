@@ -11,9 +11,9 @@ import numpy as np
 from bubbleviz.analyses.pgle import instructions
 from bubbleviz.errors import UsageError
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Floats, Ints, marked
+from bubbleviz.model.columns import NONE, Floats, Ints, make_mask
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.numbering import numbered_together
+from bubbleviz.model.numbering import merge_tables
 
 _WORDS = ("max", "min", "mean", "median")
 _PERCENTILE = re.compile(r"p([0-9]{1,2}|100)")
@@ -112,7 +112,7 @@ def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Sampl
     for table in samples:
         apart.append(replace(table, device=table.device + devices))
         devices += int(table.device.max(initial=NONE)) + 1
-    return numbered_together(apart, instructions=("instruction",), modules=("module",))
+    return merge_tables(apart, instructions=("instruction",), modules=("module",))
 
 
 def costs_of(
@@ -127,12 +127,12 @@ def costs_of(
     """
     if len(samples) == 0:
         return ()
-    groups = grouping.groups_of(samples.instruction)
+    groups = grouping.group_rows(samples.instruction)
     order = np.lexsort((samples.cost_ns, groups.of_row))
     ascending = samples.cost_ns[order]
     count = np.bincount(groups.of_row, minlength=len(groups))
     first = np.cumsum(count) - count
-    moves = marked(len(groups), groups.of_row[samples.collective])
+    moves = make_mask(len(groups), groups.of_row[samples.collective])
     of_compute, of_collectives = (
         statistic(text, ascending, first, count) for text in (compute, collective)
     )

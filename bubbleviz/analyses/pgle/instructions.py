@@ -19,7 +19,7 @@ from bubbleviz.interpret import iterations, linking, record
 from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.model import intervals, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
@@ -90,7 +90,7 @@ def measure(
             "nsys profile -t cuda,nvtx (and the whole of a step in the capture)"
         )
     thunk = linked_work.range[work].astype(np.int64)
-    groups = groups_of(thunks.execution[thunk], activities.rank[work].astype(np.int64))
+    groups = group_rows(thunks.execution[thunk], activities.rank[work].astype(np.int64))
     length_ns = activities.end_ns[work] - activities.start_ns[work]
     # Copies have no name; they take the last element.
     is_communication_name = np.append(match_any(activities.names, kinds.communication), False)
@@ -181,7 +181,7 @@ def _count_graph_launches(
         work: Activities of all executions.
     """
     _, row = np.unique(instruction, return_index=True)
-    called = distinct(linked_work.call[work[row]])
+    called = find_distinct(linked_work.call[work[row]])
     calls = profile.calls.names(called[called != NONE].astype(np.int64))
     return sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
 
@@ -220,7 +220,7 @@ def _note_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Limitat
     if n_modules:
         yield Limitation(
             "modules whose warm-up counts",
-            f"{path}: no device runs them more than {texts.counted(skip, 'time')}, so their "
+            f"{path}: no device runs them more than {texts.format_count(skip, 'time')}, so their "
             "warm-up is in their costs",
             n_modules,
             LimitationKind.COSTS,
@@ -267,10 +267,10 @@ def _kept(
     run = np.where(in_module, thunks.within, len(ranges) + thunks.execution)
     # Executions are numbered in the order of ranges; those of modules begin in another one.
     start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, thunks.within, NONE)]
-    each = groups_of(device, key, start_ns, run)
+    each = group_rows(device, key, start_ns, run)
     of_module = (device[each.first], key[each.first])
     place = iterations.occurrences(of_module)[each.of_row]
-    whole = groups_of(*of_module).of_row
+    whole = group_rows(*of_module).of_row
     runs = np.bincount(whole, minlength=1)[whole][each.of_row]
     most = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)
     np.maximum.at(most, key, runs)
@@ -278,4 +278,4 @@ def _kept(
     warm = (place < skip) & ~seldom[key]
     keep[rows[warm]] = False
     left_out = Counter(compilation=compiling, cut=int(cut.sum()), warm_up=int(warm.sum()))
-    return keep, left_out, int(seldom[distinct(key)].sum()) if skip else 0
+    return keep, left_out, int(seldom[find_distinct(key)].sum()) if skip else 0

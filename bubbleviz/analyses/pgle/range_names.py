@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from bubbleviz.model.columns import Ints, Table, scattered
+from bubbleviz.model.columns import Ints, Table, scatter
 from bubbleviz.model.numbering import Numbering
 
 #: SQLite GLOBs that let all of them through.
@@ -67,7 +67,7 @@ class XlaNames(Table):
 
 def parse_range_names(names: Sequence[str]) -> XlaNames:
     """Return the instruction, the module or the compilation that each name stands for."""
-    rows = scattered((3, len(names)), 0, RangeKind.OTHER)
+    rows = scatter((3, len(names)), 0, RangeKind.OTHER)
     instructions, modules = Numbering[str](), Numbering[str]()
     for row, name in enumerate(names):
         plain, module = name.removeprefix(_DOMAIN), None

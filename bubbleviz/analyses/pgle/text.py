@@ -8,7 +8,7 @@ from bubbleviz.analyses.pgle.comparison import CostComparison
 from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.document import Block, Sentence, Table, milliseconds, short_name
 
 #: Rows of a table, and characters of a name in it.
@@ -53,7 +53,7 @@ def flags(paths: Sequence[str], *, device: str = "GPU") -> str:
     if device != "GPU":
         used = "ran on CPUs" if device == HOST else f"used {device}s"
         return f"\nThe run {used}; XLA reads costs from a file (PGLE) for GPUs only.\n"
-    file = one_line(paths[0]) if len(paths) == 1 else "FILE"
+    file = to_one_line(paths[0]) if len(paths) == 1 else "FILE"
     if any(c.isspace() or c in "\"'\\" for c in file):
         # In XLA_FLAGS blanks part flags.
         file = '"' + file.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -71,12 +71,12 @@ def summary(costs: Costs) -> str:
     rules = f"{costs.aggregate} of executions and devices"
     if costs.aggregate_collectives != costs.aggregate:
         rules += f", {costs.aggregate_collectives} for collectives"
-    devices = counted(costs.devices, _kind(costs, "device"))
+    devices = format_count(costs.devices, _kind(costs, "device"))
     return (
-        f"{counted(len(costs.instructions), 'instruction')}, of them "
-        f"{counted(collectives, 'collective')}; {rules}: "
-        f"{counted(costs.executions, 'execution')} on {devices}\n"
-        f"left out: {counted(costs.warm_up, 'execution')} in the warm-up of their module, "
+        f"{format_count(len(costs.instructions), 'instruction')}, of them "
+        f"{format_count(collectives, 'collective')}; {rules}: "
+        f"{format_count(costs.executions, 'execution')} on {devices}\n"
+        f"left out: {format_count(costs.warm_up, 'execution')} in the warm-up of their module, "
         f"{costs.cut:,} cut by the capture, {costs.compilation:,} while XLA compiled\n"
     )
 
@@ -156,7 +156,7 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
         ]
         examples = f" ({', '.join(names)})" if names else ""
         lines.append(
-            f"{what}: {counted(len(costs_us), 'instruction')}, "
+            f"{what}: {format_count(len(costs_us), 'instruction')}, "
             f"{sum(costs_us.values()):,.3f} us{examples}\n"
         )
     yield Sentence("".join(lines))

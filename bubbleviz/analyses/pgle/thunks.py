@@ -20,7 +20,7 @@ import numpy as np
 from bubbleviz.analyses.pgle.range_names import _HALF, RangeKind, XlaNames
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, found_in, places_in
+from bubbleviz.model.grouping import find_distinct, find_positions, invert_permutation
 from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges
@@ -64,7 +64,7 @@ def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]
     )
     named = np.where(within == NONE, rows, within)
     instruction, module = names.instruction[ranges.name_id[rows]], names.module[ranges.name_id]
-    parent = found_in(rows, _innermost(ranges, rows, rows))
+    parent = find_positions(rows, _innermost(ranges, rows, rows))
     order = np.lexsort((ranges.start_ns[rows], parent, within, ranges.thread[rows]))
     follows = np.ones(len(rows), bool)
     follows[:1] = False
@@ -107,15 +107,15 @@ def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]
 def _innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
     """Return the innermost other holder around each of some ranges on its thread; -1 none."""
     around = np.full(len(rows), NONE, np.int64)
-    for thread in distinct(ranges.thread[holders]).tolist():
+    for thread in find_distinct(ranges.thread[holders]).tolist():
         outer = holders[ranges.thread[holders] == thread]
         place = np.flatnonzero(ranges.thread[rows] == thread)
         start_ns, end_ns = ranges.start_ns[rows[place]], ranges.end_ns[rows[place]]
         innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
         if holders is rows:
             holder, deepest = (np.full(len(place), NONE, np.int64) for _ in range(2))
-            depth_of = innermost.depth[places_in(innermost.row)]
-            for query, row in innermost.all_around(start_ns, end_ns):
+            depth_of = innermost.depth[invert_permutation(innermost.row)]
+            for query, row in innermost.iter_around(start_ns, end_ns):
                 depth = depth_of[row]
                 better = (depth < depth_of[query]) & (depth > deepest[query])
                 deepest[query[better]], holder[query[better]] = depth[better], row[better]

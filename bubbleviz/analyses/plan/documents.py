@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.analyses.plan.planned_run import PlannedRun
-from bubbleviz.model.texts import document_text
+from bubbleviz.model.texts import format_document
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -26,7 +26,7 @@ def as_json(planned: PlannedRun) -> str:
     """Return a planned run as JSON; times in nanoseconds, null for what is unknown."""
     run, best = planned.run, planned.best
     _, carried_ns, own_ns = planned.communication
-    return document_text(
+    return format_document(
         SCHEMA,
         {
             "restrictions": [restriction.entry for restriction in run.restrictions],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bubbleviz.analyses.plan.planned_run import PlannedRun
 from bubbleviz.model import memory_sizes
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.schedules.simulation import Outcome
 
@@ -25,12 +25,12 @@ def sections(planned: PlannedRun) -> Iterator[Block]:
     yield Sentence(f"Best order: {best.plan.name}, {length} ms{won}", style="bold")
     chunks = f", {work.chunks} model chunks per stage" if work.chunks > 1 else ""
     yield Sentence(
-        f"  {counted(work.devices, 'stage')}, "
-        f"{counted(work.microbatches, 'microbatch', 'microbatches')}{chunks}; times of "
-        f"{one_line(planned.run.source, 100)}"
+        f"  {format_count(work.devices, 'stage')}, "
+        f"{format_count(work.microbatches, 'microbatch', 'microbatches')}{chunks}; times of "
+        f"{to_one_line(planned.run.source, 100)}"
     )
     if planned.run.restrictions:
-        reasons = "; ".join(one_line(each.text, 200) for each in planned.run.restrictions)
+        reasons = "; ".join(to_one_line(each.text, 200) for each in planned.run.restrictions)
         yield Sentence(f"! measured times: {reasons}", style="bold")
     yield Table(
         "Orders, simulated at the measured times", list(_order_rows(planned)), left=("order", "")
@@ -41,7 +41,7 @@ def sections(planned: PlannedRun) -> Iterator[Block]:
 def _compare_saving(saving: float) -> str:
     if abs(saving) < _SAME:
         return "as long as"
-    return f"{percent(abs(saving))} {'shorter' if saving > 0 else 'longer'} than"
+    return f"{format_percent(abs(saving))} {'shorter' if saving > 0 else 'longer'} than"
 
 
 def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
@@ -50,7 +50,7 @@ def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
     def row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
         length_ns, own_ns = best.length_ns(outcome), 0 if own is None else best.length_ns(own)
         saved = 1 - length_ns / own_ns if own_ns else None
-        peak = memory_sizes.memory_text(max(outcome.peak_memory), in_bytes=planned.in_bytes)
+        peak = memory_sizes.format_memory(max(outcome.peak_memory), in_bytes=planned.in_bytes)
         return {
             "order": name,
             "ms": milliseconds(length_ns),
@@ -82,7 +82,7 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
     else:
         yield (
             f"no order within the memory is shorter than {milliseconds(best.bound_ns)} ms: at most "
-            f"{percent(best.left)} is left"
+            f"{format_percent(best.left)} is left"
         )
     yield _memory_note(planned)
     yield from _communication_note(planned)
@@ -134,7 +134,7 @@ def _memory_note(planned: PlannedRun) -> str:
     if limit is None:
         return "memory: no limit; give --memory-limit"
     least, most = (
-        memory_sizes.memory_text(each, in_bytes=planned.in_bytes)
+        memory_sizes.format_memory(each, in_bytes=planned.in_bytes)
         for each in (min(limit), max(limit))
     )
     unit = "" if planned.in_bytes else " M_B (a microbatch on a stage)"

@@ -20,7 +20,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.report.bubble_parts import parts_of
 from bubbleviz.report.report import Report, report_on
 from bubbleviz.report.sentences import describe_first_steps
@@ -191,7 +191,7 @@ class Watcher:
         # The others of the run follow one by one.
         if self._restarted_ns is None or self._restarted_ns <= middle_ns:
             size = header.world_size
-            ranks = f", with {counted(size, 'rank')}" if size > 0 else ""
+            ranks = f", with {format_count(size, 'rank')}" if size > 0 else ""
             self._events.append(f"the run began again{ranks}")
         self._restarted_ns = header.began_utc_ns
         self.ranks = {n: r for n, r in self.ranks.items() if r.header.began_utc_ns > middle_ns}
@@ -237,7 +237,7 @@ class Watcher:
             report = self._report(known)
             advised = report if len(known) <= _ADVISED else self._report(known[-_ADVISED:])
         except BubblevizError as error:
-            self._complain(one_line(str(error), 300))
+            self._complain(to_one_line(str(error), 300))
         else:
             rows = {iteration.name: iteration for iteration in report.iterations}
             iterations = tuple(

@@ -46,7 +46,7 @@ class RecordedRank:
     @property
     def iterations(self) -> recorded.RecordedIterations:
         """The iterations that are kept."""
-        return self.stretch.iterations if self.stretch else recorded.RecordedIterations.none()
+        return self.stretch.iterations if self.stretch else recorded.RecordedIterations.make_empty()
 
     @property
     def numbers(self) -> list[int]:

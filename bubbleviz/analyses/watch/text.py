@@ -12,7 +12,7 @@ from bubbleviz.analyses.watch.watched_iterations import RankPace, WatchedIterati
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.render.document import Line, Span
 from bubbleviz.sources.paths import find_profiles
@@ -36,11 +36,13 @@ def line_of(iteration: WatchedIteration) -> str:
     value = iteration.ratios.get(iteration.headline)
     parts = [
         f"iteration {iteration.number}",
-        f"{iteration.headline} {'unknown' if value is None else texts.percent(value)}",
+        f"{iteration.headline} {'unknown' if value is None else texts.format_percent(value)}",
         f"{iteration.length_ns / 1e6:,.3f} ms",
         _ranks(iteration),
     ]
-    causes = " ".join(f"{own.name} {texts.percent(own.share)}" for own in iteration.parts[:_CAUSES])
+    causes = " ".join(
+        f"{own.name} {texts.format_percent(own.share)}" for own in iteration.parts[:_CAUSES]
+    )
     if causes:
         parts.append(causes)
     if iteration.usual_pause_ns != NONE:
@@ -53,16 +55,17 @@ def line_of(iteration: WatchedIteration) -> str:
 def _ranks(iteration: WatchedIteration) -> str:
     if 0 < iteration.world_size != iteration.ranks:
         return f"{iteration.ranks} of {iteration.world_size} ranks"
-    return texts.counted(iteration.ranks, "rank")
+    return texts.format_count(iteration.ranks, "rank")
 
 
 def _slow(slow: RankPace) -> str:
     stage = "" if slow.stage is None else f"stage {slow.stage}"
-    place = ", ".join(filter(None, (stage, texts.one_line(slow.host, _MAX_HOST))))
+    place = ", ".join(filter(None, (stage, texts.to_one_line(slow.host, _MAX_HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
-        f"rank {slow.rank}{f' ({place})' if place else ''} computes {texts.percent(slow.excess)} "
-        f"longer, since iteration {slow.since} ({clock:%H:%M:%S} UTC)"
+        f"rank {slow.rank}{f' ({place})' if place else ''} computes "
+        f"{texts.format_percent(slow.excess)} longer, since iteration {slow.since} "
+        f"({clock:%H:%M:%S} UTC)"
     )
 
 
@@ -83,7 +86,7 @@ def waiting(folder: str) -> str:
         return f"{folder}: does not exist yet; waiting for it"
     with suppress(BubblevizError):
         if not any(file.path.endswith(SUFFIX) for file in find_profiles([folder])):
-            analyze = f"bubbleviz analyze {shell_word(folder)}"
+            analyze = f"bubbleviz analyze {quote_for_shell(folder)}"
             return f"{folder}: no recording yet; {READ}; give profiles to {analyze}"
     return f"{folder}: no whole iteration yet; it is written when the next one begins"
 
@@ -108,7 +111,7 @@ def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Ite
 def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
     newest = sight.trend[-1]
     value = newest.ratios.get(newest.headline)
-    shown = "unknown" if value is None else texts.percent(value)
+    shown = "unknown" if value is None else texts.format_percent(value)
     yield (
         Span(f"{newest.headline} {shown}", "bold"),
         Span(f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, {_ranks(newest)}, "),
@@ -125,7 +128,7 @@ def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
     largest = max((own.share for own in newest.parts), default=0.0)
     for own in newest.parts[:_CAUSES]:
         bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * own.share / largest))
-        yield (Span(f"  {own.name:<16}{texts.percent(own.share):>9}  {bar}"),)
+        yield (Span(f"  {own.name:<16}{texts.format_percent(own.share):>9}  {bar}"),)
     if not newest.parts:
         yield (Span("  nothing"),)
     paused = [own for own in sight.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
@@ -134,11 +137,11 @@ def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
     for slow in newest.slow[:_SHOWN_RANKS]:
         yield (Span(f"Slow: {_slow(slow)}", "red"),)
     if sight.silent:
-        ranks = texts.listed(map(str, sight.silent), 8)
+        ranks = texts.list_first(map(str, sight.silent), 8)
         named = "rank" if len(sight.silent) == 1 else "ranks"
         yield (Span(f"Silent: {named} {ranks}", "red"),)
     if sight.advice:
-        advice = texts.one_line(sight.advice, _MAX_ADVICE)
+        advice = texts.to_one_line(sight.advice, _MAX_ADVICE)
         yield from ((), (Span(f"What to do first: {advice}"),))
 
 
@@ -152,5 +155,6 @@ def _trend(values: list[float | None]) -> tuple[str, str]:
     bars = (
         " " if value is None else _BARS[round(steps * (value - least) / rise)] for value in values
     )
-    ends = f"{_BARS[0]} {texts.percent(least)} to {_BARS[-1]} {texts.percent(least + rise)}"
-    return "".join(bars), f"{ends}, {texts.counted(len(known), 'iteration')}"
+    low, high = texts.format_percent(least), texts.format_percent(least + rise)
+    ends = f"{_BARS[0]} {low} to {_BARS[-1]} {high}"
+    return "".join(bars), f"{ends}, {texts.format_count(len(known), 'iteration')}"

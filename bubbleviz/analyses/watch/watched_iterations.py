@@ -12,7 +12,7 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.slowness import excess_over_peers, peer_groups
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import counted, percent, suggestion
+from bubbleviz.model.texts import format_count, format_percent, suggest_word
 from bubbleviz.report import gate
 from bubbleviz.report.bubble_parts import BubblePart
 from bubbleviz.report.report import Report
@@ -113,7 +113,7 @@ def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration],
         if limit.ratio and limit.ratio not in known:
             raise UsageError(
                 f"--max-bubble {limit.ratio[:60]}: no ratio; the ratios are {', '.join(known)}"
-                f"{suggestion(limit.ratio, known)}"
+                f"{suggest_word(limit.ratio, known)}"
             )
     above = [0] * len(limits)
 
@@ -126,8 +126,8 @@ def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration],
             above[place] = above[place] + 1 if value > limit.most else 0
             if above[place] == most:
                 return (
-                    f"{name} is {percent(value)} in iteration {iteration.number}, and above "
-                    f"{percent(limit.most)} for {counted(most, 'iteration')}"
+                    f"{name} is {format_percent(value)} in iteration {iteration.number}, and above "
+                    f"{format_percent(limit.most)} for {format_count(most, 'iteration')}"
                 )
         return ""
 

@@ -10,7 +10,7 @@ from bubbleviz.cli.help import argument
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.terminal import complain, console, display, pass_on, show
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import suggestion
+from bubbleviz.model.texts import suggest_word
 from bubbleviz.render.document import Sentence
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def guide(
         show(_titles(pages))
     elif name not in pages:
         all_of_them = f"; there are {', '.join(pages)}"
-        raise UsageError(f"{name[:60]!r}: no such guide{suggestion(name, pages) or all_of_them}")
+        raise UsageError(f"{name[:60]!r}: no such guide{suggest_word(name, pages) or all_of_them}")
     elif sys.stdout.isatty():
         from rich.markdown import Markdown
 

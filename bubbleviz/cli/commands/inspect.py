@@ -11,7 +11,7 @@ from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import InputError, ProfileError, UsageError
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.render.document import Sentence
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
 
@@ -50,7 +50,7 @@ def inspect(
     from bubbleviz.cli.overview import inspection_parts, kind_of, others_like_it
 
     seen, unreadable = _looked_over(files, convention or ())
-    given = outputs.names.text(" ".join(map(shell_word, profiles)))
+    given = outputs.names.text(" ".join(map(quote_for_shell, profiles)))
     named = (evidence for own in seen if own.analysable for evidence in own.evidence)
     known = {evidence.convention: "" for evidence in named if "F" in dict(evidence.phases)}
 

@@ -7,7 +7,7 @@ from bubbleviz.cli.help import option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show
-from bubbleviz.model.choices import BACKWARDS, one_of
+from bubbleviz.model.choices import BACKWARDS, check_choice
 
 _ENDINGS = {".memory.svg": "memory-plot"}
 
@@ -41,7 +41,7 @@ def plan(
     """
     paper.check(outputs.formats.values())
     outputs.check(run)
-    one_of(backward, BACKWARDS, "--backward")
+    check_choice(backward, BACKWARDS, "--backward")
     from bubbleviz.analyses.plan.documents import RENDERINGS
     from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
     from bubbleviz.analyses.plan.text import sections

@@ -21,7 +21,7 @@ from bubbleviz.cli.options import command, limit_beginnings
 from bubbleviz.cli.private_names import Invocation, PrivateNames
 from bubbleviz.cli.terminal import complain, rich_text, show_text
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.signals import unwinding
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def watch(
     from bubbleviz.sources.paths import profiles_among
 
     if Path(folder).exists() and not Path(folder).is_dir():
-        other = f", or bubbleviz analyze {shell_word(folder)}" if profiles_among([folder]) else ""
+        other = (
+            f", or bubbleviz analyze {quote_for_shell(folder)}" if profiles_among([folder]) else ""
+        )
         raise InputError(
             f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
         )

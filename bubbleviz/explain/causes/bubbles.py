@@ -9,9 +9,9 @@ import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.idle import IdleIntervals, merge_pieces
-from bubbleviz.model.arrow import ArrowTable, Column, column_of
+from bubbleviz.model.arrow import ArrowTable, Column, convert_column
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import expanded, first_of_each, found_in, groups_of
+from bubbleviz.model.grouping import expand_ranges, find_first_rows, find_positions, group_rows
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operations import HostActivities, Operations
@@ -71,7 +71,7 @@ class Bubbles(IdleIntervals, ArrowTable):
     def empty(cls, ratio: str, operations: Operations, kinds: tuple[str, ...] = ()) -> Bubbles:
         """Return the table of a ratio without any rows."""
         nothing = np.empty(0, np.int64)
-        idle = IdleIntervals.none()
+        idle = IdleIntervals.make_empty()
         return cls.of(idle, nothing, ratio=ratio, operations=operations, kinds=kinds)
 
     @property
@@ -85,7 +85,7 @@ class Bubbles(IdleIntervals, ArrowTable):
         within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
         return np.asarray(within & (self.cause != Cause.COLLECTIVE), bool)
 
-    def shown_columns(self) -> dict[str, Ints | CodedTexts]:
+    def list_columns(self) -> dict[str, Ints | CodedTexts]:
         """Return the columns of ``--bubbles`` by name, operations by their rows; -1 for none."""
         operations = self.operations
         peer = np.append(operations.rank, NONE)[self.peer_operation]
@@ -93,7 +93,7 @@ class Bubbles(IdleIntervals, ArrowTable):
             "ratio": CodedTexts(np.zeros(len(self), np.int64), [self.ratio]),
             "iteration": self.iteration,
             "rank": self.rank,
-            "stage": operations.stage_of(self.rank),
+            "stage": operations.get_stages(self.rank),
             "interval": self.interval,
             "start_ns": self.start_ns,
             "end_ns": self.end_ns,
@@ -103,17 +103,17 @@ class Bubbles(IdleIntervals, ArrowTable):
             "after": self.after,
             "peer_operation": self.peer_operation,
             "peer_rank": peer,
-            "peer_stage": operations.stage_of(peer),
+            "peer_stage": operations.get_stages(peer),
             "collective": CodedTexts(self.collective, self.collectives),
             "host_call": CodedTexts(self.host_call, operations.names),
             "host_range": CodedTexts(self.host_range, operations.names),
-            "global_rank": operations.global_rank_of(self.rank),
-            "peer_global_rank": operations.global_rank_of(peer),
+            "global_rank": operations.get_global_ranks(self.rank),
+            "peer_global_rank": operations.get_global_ranks(peer),
         }
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the same columns for Arrow's libraries."""
-        return {name: column_of(name, column) for name, column in self.shown_columns().items()}
+        return {name: convert_column(name, column) for name, column in self.list_columns().items()}
 
 
 def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
@@ -128,14 +128,14 @@ def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     """
     hosts = hosts.take(hosts.operation != NONE)
     late = np.flatnonzero(
-        (bubbles.cause == Cause.HOST) & (found_in(hosts.operation, bubbles.after) != NONE)
+        (bubbles.cause == Cause.HOST) & (find_positions(hosts.operation, bubbles.after) != NONE)
     )
     if not len(late):
         return bubbles
     # Pairs of a bubble and an activity of the host before the operation that ends it.
     low = np.searchsorted(hosts.operation, bubbles.after[late])
     high = np.searchsorted(hosts.operation, bubbles.after[late], side="right")
-    pair, row = expanded(low, high)
+    pair, row = expand_ranges(low, high)
     bubble, name_id, is_call = late[pair], hosts.name_id[row], hosts.call[row] == 1
     start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
     shared_ns = np.minimum(hosts.end_ns[row], end_ns) - np.maximum(hosts.start_ns[row], start_ns)
@@ -143,14 +143,14 @@ def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     call_id, range_id = bubbles.host_call.copy(), bubbles.host_range.copy()
     call_id[late] = NONE
     calls = np.flatnonzero(is_call & (shared_ns > 0))
-    names = groups_of(bubble[calls], name_id[calls])
+    names = group_rows(bubble[calls], name_id[calls])
     total_ns = group_sum(names.of_row, len(names), shared_ns[calls])
     first = calls[names.first]
-    most = first_of_each(bubble[first], -total_ns, name_id[first])
+    most = find_first_rows(bubble[first], -total_ns, name_id[first])
     most = most[2 * total_ns[most] >= idle_ns[first[most]]]
     call_id[bubble[first[most]]] = name_id[first[most]]
     ranges = np.flatnonzero(~is_call & (2 * shared_ns >= idle_ns))
-    ranges = ranges[first_of_each(bubble[ranges], length_ns[ranges])]
+    ranges = ranges[find_first_rows(bubble[ranges], length_ns[ranges])]
     range_id[bubble[ranges]] = name_id[ranges]
     return replace(bubbles, host_call=call_id, host_range=range_id)
 
@@ -172,6 +172,6 @@ def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
     takes_input = (after != NONE) & (merged.collective == NONE)
     peer = np.where(takes_input, np.append(producer, NONE)[after], NONE)
     has_peer = (merged.peer_operation != NONE) & (merged.cause != Cause.PROFILER)
-    return merged.changed(
+    return merged.replace_columns(
         after=after, peer_operation=np.where(has_peer, merged.peer_operation, peer)
-    ).compacted()
+    ).compact()

@@ -26,7 +26,7 @@ from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import expanded
+from bubbleviz.model.grouping import expand_ranges
 from bubbleviz.model.intervals import group_sum
 
 #: Causes that count in every region of a window.
@@ -75,7 +75,7 @@ def causes_of(
         Idle times by cause, the bubbles of the kept ranks, all idle time, and in a run that only
         goes forward, which steps waited for the token of another one.
     """
-    idle, tokens = find_idle(stretch, inputs, arrivals), Dependencies.none()
+    idle, tokens = find_idle(stretch, inputs, arrivals), Dependencies.make_empty()
     if stretch.forward:
         idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     n_iterations, n_ranks = stretch.extents.present.shape
@@ -152,10 +152,10 @@ def _pieces(idle: IdleIntervals, regions: tuple[Ints, ...]) -> tuple[Ints, ...]:
     """
     rank, _, low, high, given = regions
     # The last that ended by then, and the last that begins before the end.
-    over = intervals.last_before(idle.rank, idle.end_ns, rank, low, or_at=True)
-    last = intervals.last_before(idle.rank, idle.start_ns, rank, high)
+    over = intervals.find_last_before(idle.rank, idle.end_ns, rank, low, or_at=True)
+    last = intervals.find_last_before(idle.rank, idle.start_ns, rank, high)
     first = np.where(over == NONE, np.searchsorted(idle.rank, rank), over + 1)
-    region, row = expanded(first, np.maximum(first, last + 1))
+    region, row = expand_ranges(first, np.maximum(first, last + 1))
     own, of_region = idle.cause[row], given[region]
     keeps_cause = _COUNTS_ALWAYS[own] | (idle.unrecorded[row] == 1)
     cause = np.where((of_region == NONE) | keeps_cause, own, of_region)

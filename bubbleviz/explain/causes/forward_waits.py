@@ -28,8 +28,8 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.idle import IdleIntervals, cut_idle
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.model.grouping import distinct, found_in, looked_up, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, join_tables
+from bubbleviz.model.grouping import find_distinct, find_positions, lookup_values, sort_rows
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 
@@ -54,7 +54,7 @@ def forward_waits(
     of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
     tokens = []
     stages, pipelines = stage_and_pipeline(ranks)
-    for rank in sorted_rows(stages).tolist():
+    for rank in sort_rows(stages).tolist():
         own = of_rank[rank]
         if stages[rank] == 0:
             # Where pipelines are unknown, chunks of any rank may be those of this one.
@@ -63,7 +63,7 @@ def forward_waits(
             own, waits = _first_stage(operations, in_pipeline, inputs, own)
             tokens.append(waits)
         of_rank[rank] = _later_stage(operations, inputs, own, of_rank)
-    return joined(of_rank), joined(tokens) if tokens else Dependencies.none()
+    return join_tables(of_rank), join_tables(tokens) if tokens else Dependencies.make_empty()
 
 
 def _first_stage(
@@ -87,20 +87,22 @@ def _first_stage(
         & in_pipeline[operations.rank]
     )
     if len(waits) == 0 or len(rows) == 0:
-        return idle, Dependencies.none()
+        return idle, Dependencies.make_empty()
     # The chunks of the pipeline by their ends on the last stage, and how long each took from the
     # first stage on; 0 unknown.
     stage = operations.virtual_stage[rows]
     first, ended = rows[stage == 0], rows[stage == stage.max()]
-    ended = ended[sorted_rows(operations.end_ns[ended])]
+    ended = ended[sort_rows(operations.end_ns[ended])]
     keys = operations.iteration, operations.microbatch, operations.sequence
-    begun = looked_up(tuple(key[first] for key in keys), first, tuple(key[ended] for key in keys))
+    begun = lookup_values(
+        tuple(key[first] for key in keys), first, tuple(key[ended] for key in keys)
+    )
     length_ns = operations.end_ns[ended] - operations.start_ns[begun]
     length_ns = np.where(begun == NONE, 0, length_ns)
     # The latest end of those that began up to each, on any stage.
-    rows = rows[sorted_rows(operations.start_ns[rows])]
+    rows = rows[sort_rows(operations.start_ns[rows])]
     latest_ns = np.maximum.accumulate(operations.end_ns[rows])
-    number = distinct(waits.interval)
+    number = find_distinct(waits.interval)
     of_row = np.searchsorted(number, waits.interval)
     low_ns, high_ns = intervals.group_extents(of_row, len(number), waits.start_ns, waits.end_ns)
     after = np.empty(len(number), np.int64)
@@ -151,7 +153,7 @@ def _later_stage(
     after, before, source = pieces.after[first], pieces.before[first], producer[waits][first]
     parts_ns = np.zeros((len(number), len(Cause)), np.int64)
     upstream = operations.rank[source]
-    for rank in distinct(upstream).tolist():
+    for rank in find_distinct(upstream).tolist():
         rows = upstream == rank
         parts_ns[rows] = _idle_before(idle_of_ranks[rank], source[rows])
     parts_ns -= _idle_before(idle.take(idle.cause != Cause.DEPENDENCY), before)
@@ -169,11 +171,11 @@ def _later_stage(
 
 def _idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
     """Return how long a rank was idle before each operation, shape (operations, causes)."""
-    held = distinct(idle.after)
+    held = find_distinct(idle.after)
     time_ns = np.zeros((len(held) + 1, len(Cause)), np.int64)
     place = np.searchsorted(held, idle.after)
     np.add.at(time_ns, (place, idle.cause), idle.end_ns - idle.start_ns)
-    return time_ns[found_in(held, operation)]
+    return time_ns[find_positions(held, operation)]
 
 
 def _cut(pieces: IdleIntervals, of_piece: Ints, until_ns: Ints) -> IdleIntervals:
@@ -201,5 +203,5 @@ def _cut(pieces: IdleIntervals, of_piece: Ints, until_ns: Ints) -> IdleIntervals
 
 def _in_order(*parts: IdleIntervals) -> IdleIntervals:
     """Return all pieces in the order of their starts."""
-    pieces = joined(parts)
-    return pieces.take(sorted_rows(pieces.start_ns))
+    pieces = join_tables(parts)
+    return pieces.take(sort_rows(pieces.start_ns))

@@ -43,10 +43,10 @@ from bubbleviz.explain.idle import (
 )
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, constant, is_constant, marked
+from bubbleviz.model.columns import NONE, Ints, is_constant, make_constant, make_mask
 from bubbleviz.model.intervals import Intervals, Packing
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -61,11 +61,11 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
         arrivals: When receives show that it was there.
     """
     operations = stretch.operations
-    busy = stretch.busy.take(among(operations.phase, COMPUTE)[stretch.busy.operation])
+    busy = stretch.busy.take(mask_phases(operations.phase, COMPUTE)[stretch.busy.operation])
     rank = operations.rank[busy.operation]
     computing = BusyTimes(rank, busy.operation, busy.start_ns, busy.end_ns)
     windows = _span_windows(stretch)
-    is_exposed = marked(len(stretch.ranks), stretch.exposed.rank)
+    is_exposed = make_mask(len(stretch.ranks), stretch.exposed.rank)
     collectives = stretch.collectives.take(is_exposed[stretch.collectives.rank])
     evidence = stretch.unattributed, stretch.exposed, stretch.overheads, stretch.unrecorded
     line = _pack(len(stretch.ranks), (computing, windows, collectives, *evidence))
@@ -78,7 +78,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     idle = lay_over(idle, _place(line, stretch.overheads), cause=Cause.PROFILER)
     shift_ns = line.shift_ns[idle.rank]
     idle = replace(idle, start_ns=idle.start_ns - shift_ns, end_ns=idle.end_ns - shift_ns)
-    return idle.compacted()
+    return idle.compact()
 
 
 def _span_windows(stretch: Stretch) -> RankIntervals:
@@ -101,7 +101,7 @@ def _pack(n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveW
     low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
     for table in tables:
         low, high = intervals.group_extents(table.rank, n_ranks, table.start_ns, table.end_ns)
-        has_rows = marked(n_ranks, table.rank)
+        has_rows = make_mask(n_ranks, table.rank)
         low_ns[has_rows] = np.minimum(low_ns[has_rows], low[has_rows])
         high_ns[has_rows] = np.maximum(high_ns[has_rows], high[has_rows])
     is_empty = low_ns > high_ns
@@ -141,7 +141,7 @@ def _find_gaps(
     busy = replace(computing, start_ns=start_ns, end_ns=end_ns).in_order()
     on_line = intervals.union(*_place(line, windows))
     gaps = busy.find_gaps(on_line, also_busy=_place(line, unattributed))
-    return busy.describe_gaps(line.groups(gaps[0]), gaps)
+    return busy.describe_gaps(line.find_groups(gaps[0]), gaps)
 
 
 def _waits_before(
@@ -178,7 +178,7 @@ def _waits_before(
     yield wait(received_ns, Cause.COMMUNICATION)
     yield wait(_time_of_next(operations.launched_ns, after, none=NONE), Cause.HOST)
     rest = np.where(ready_ns == NEVER, Cause.OTHER, Cause.COMMUNICATION)
-    yield Wait.of(constant(NEVER, len(after)), cause=rest)
+    yield Wait.of(make_constant(NEVER, len(after)), cause=rest)
 
 
 def _time_of_next(time_ns: Ints, after: Ints, none: int = NEVER) -> Ints:
@@ -190,7 +190,7 @@ def _time_of_next(time_ns: Ints, after: Ints, none: int = NEVER) -> Ints:
         none: Value in ``time_ns`` of operations without this time.
     """
     if is_constant(time_ns) and time_ns[0] == none:
-        return constant(NEVER, len(after))
+        return make_constant(NEVER, len(after))
     of_next = np.append(time_ns, none)[after]
     return of_next if none == NEVER else np.where(of_next == none, NEVER, of_next)
 
@@ -220,9 +220,9 @@ def _cut_in_collectives(
         return idle
     start_ns, moving_ns, end_ns = collectives.start_ns, collectives.moving_ns, collectives.end_ns
     pieces = cut_idle(idle, *exposed, start_ns, moving_ns, end_ns)
-    is_inside = intervals.covering(*exposed, pieces.start_ns) != NONE
-    moving = intervals.covering(moving_ns, end_ns, pieces.start_ns)
-    waiting = intervals.covering(start_ns, moving_ns, pieces.start_ns)
+    is_inside = intervals.find_covering(*exposed, pieces.start_ns) != NONE
+    moving = intervals.find_covering(moving_ns, end_ns, pieces.start_ns)
+    waiting = intervals.find_covering(start_ns, moving_ns, pieces.start_ns)
     is_waiting = is_inside & (moving == NONE) & (waiting != NONE)
     collective = np.where(moving != NONE, moving, waiting)
     kind = np.append(collectives.kind, NONE)[collective]
@@ -294,7 +294,7 @@ def queued_behind(operations: Operations, inputs: Inputs, arrivals: Arrivals) ->
     waiting = np.concatenate((receive[receive_waits], send[send_waits]))
     until_ns = np.full(len(row), NEVER)
     for transfer in (receive, send):
-        last = intervals.last_before(
+        last = intervals.find_last_before(
             rank[waiting], end_ns[waiting], rank[transfer], start_ns[transfer], or_at=True
         )
         before = np.append(waiting, NONE)[last]

@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.model.columns import Ints, joined
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import Ints, join_tables
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
@@ -42,7 +42,7 @@ def all_token_waits(operations: Operations, tokens: Dependencies, more: int = 0)
         own = tokens.take(operations.rank[tokens.after] == first)
         at = np.searchsorted(ended, own.before) - more
         waits.append(Dependencies(own.after[at >= 0], ended[at[at >= 0]]))
-    return joined(waits) if waits else tokens
+    return join_tables(waits) if waits else tokens
 
 
 def usual_depth(operations: Operations, tokens: Dependencies) -> int:
@@ -63,7 +63,7 @@ def _pairs_of_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[
     first = operations.rank[tokens.after]
     return [
         (rank, int(operations.rank[tokens.before[first == rank]].max()))
-        for rank in distinct(first).tolist()
+        for rank in find_distinct(first).tolist()
     ]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, median_rows, plays
 from bubbleviz.explain.slowness import median_of_others
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
+from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_rows
 
 #: Minimum effect that is reported, as a relative difference, and in standard errors.
 _LEAST, _SURE = 0.02, 4.0
@@ -164,7 +164,7 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     kind, stage, rank = work.kind[rows], work.stage[rows], work.rank[rows]
     iteration, microbatch = work.iteration[rows], work.microbatch[rows]
 
-    cells = groups_of(kind, work.virtual_stage[rows], rank)
+    cells = group_rows(kind, work.virtual_stage[rows], rank)
     # Hosts that launch slowly slow no hardware, and are no work of a stage.
     gaps_ns = np.zeros(len(rows)) if gap_ns is None else gap_ns[rows].astype(np.float64)
     usual_ns = group_medians(cells.of_row, len(cells), gaps_ns)[cells.of_row]
@@ -172,11 +172,11 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     time_ns = np.maximum(length_ns[rows] - gaps_ns, 1.0)
     cell_ns = group_medians(cells.of_row, len(cells), time_ns)
     left = time_ns / np.maximum(cell_ns[cells.of_row], 1)
-    iterations, paces = groups_of(iteration), groups_of(rank, iteration)
+    iterations, paces = group_rows(iteration), group_rows(rank, iteration)
     iteration_effect = _shared(iterations, paces, left)
     left = left / iteration_effect[iterations.of_row]
-    microbatches = groups_of(iteration, work.replica[rows], microbatch)
-    places = groups_of(microbatches.of_row, stage)
+    microbatches = group_rows(iteration, work.replica[rows], microbatch)
+    places = group_rows(microbatches.of_row, stage)
     several = np.bincount(microbatches.of_row[places.first], minlength=len(microbatches)) > 1
     microbatch_effect = np.where(
         (microbatch[microbatches.first] != NONE) & several, _shared(microbatches, places, left), 1.0
@@ -186,7 +186,10 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     rest = left / pace[paces.of_row]
 
     series = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
-    pace_ranks, pace_number = groups_of(rank[paces.first]), groups_of(iteration[paces.first]).of_row
+    pace_ranks, pace_number = (
+        group_rows(rank[paces.first]),
+        group_rows(iteration[paces.first]).of_row,
+    )
     own, number = pace_ranks.of_row, pace_number.astype(np.float64)
     series = without_spikes(own, number, series)
     slope, slope_explains = lines(own, number, series)
@@ -199,7 +202,7 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     later = np.zeros(int(rank.max(initial=NONE)) + 1)
     later[rank[paces.first][pace_ranks.first]] = group_medians(own, len(pace_ranks), risen)
     cell_ns = cell_ns / np.exp(later[rank[cells.first]])
-    copies = groups_of(*(c[cells.first] for c in (kind, work.virtual_stage[rows], stage)))
+    copies = group_rows(*(c[cells.first] for c in (kind, work.virtual_stage[rows], stage)))
     # Where lengths vary, replicas get more or fewer tokens by chance.
     replica = work.replica[rows]
     more = _chance(replica, cells, copies, microbatches, microbatch_effect, cell_ns)
@@ -207,12 +210,12 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     microbatch_effect = microbatch_effect * more[replica[microbatches.first]]
 
     copied = cells.first[copies.first]
-    stages = groups_of(kind[copied], stage[copied])
+    stages = group_rows(kind[copied], stage[copied])
     # Of copies the lower median counts: a slow one makes no slow stage. Chunks are added up.
     copy_ns = group_medians(copies.of_row, len(copies), cell_ns)
     stage_ns = np.bincount(stages.of_row, copy_ns, len(stages)).astype(np.float64)
     stage_kind = kind[copied[stages.first]]
-    kinds = groups_of(stage_kind).of_row
+    kinds = group_rows(stage_kind).of_row
     even_ns = np.bincount(kinds, stage_ns) / np.bincount(kinds)
     return Effects(
         rows=rows,
@@ -345,7 +348,7 @@ def without_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
         x: of the points.
         y: likewise.
     """
-    order = sorted_rows(group, x)
+    order = sort_rows(group, x)
     of, value, steady = group[order], y[order], y.copy()
     count = np.bincount(of)
     first = np.cumsum(count) - count
@@ -405,7 +408,7 @@ def jumps(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Bo
         Where the first point behind the jump is, the change of the mean, the share of the variance
         that this explains, and whether the jump is up, and more than chance.
     """
-    order = sorted_rows(group, x)
+    order = sort_rows(group, x)
     of, value = group[order], y[order]
     count = np.bincount(of)
     first = np.cumsum(count) - count
@@ -418,7 +421,7 @@ def jumps(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Bo
     change = right - left
     possible = (before >= _BESIDE) & (behind >= _BESIDE)
     between = np.where(possible, before * behind / count[of] * change**2, 0.0)
-    best = first_of_each(of, -between)
+    best = find_first_rows(of, -between)
     variance = np.bincount(of, (value - (total / count)[of]) ** 2)
     left_over = np.sqrt(np.maximum(variance - between[best], 0.0) / np.maximum(count - 2, 1))
     enough = (count >= _LEAST_AROUND) & possible[best]

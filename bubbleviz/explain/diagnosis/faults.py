@@ -17,10 +17,16 @@ from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, plays
 from bubbleviz.explain.slowness import median_of_others
 from bubbleviz.explain.stage_layers import best_layout, moves_of, stage_shares
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_distinct_rows,
+    group_rows,
+    list_rows_by_value,
+    sort_rows,
+)
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities
-from bubbleviz.model.phases import Phase, phase_of_label
+from bubbleviz.model.phases import Phase, parse_phase_label
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
@@ -134,7 +140,7 @@ class Evidence:
     host_of_rank: Ints
     late_ns: Ints
     profiler_ns: Ints
-    hosts: HostActivities = field(default_factory=HostActivities.none)
+    hosts: HostActivities = field(default_factory=HostActivities.make_empty)
     layout: LayoutQuestion | None = None
     schedule: str | None = None
 
@@ -152,10 +158,10 @@ def slow_ranks(seen: Evidence) -> Iterator[Fault]:
         cells = out & np.isin(rank, ranks)
         at = np.flatnonzero(cells[effects.cells.of_row])
         # Without the fault cells take the times of the others.
-        phases = groups_of(work.kind[cell_row[cells]])
+        phases = group_rows(work.kind[cell_row[cells]])
         own = np.bincount(phases.of_row, effects.cell_ns[cells])
         others = np.bincount(phases.of_row, (effects.cell_ns / effects.rank_effect)[cells])
-        stages = distinct(work.stage[effects.rows[at]]).tolist()
+        stages = find_distinct(work.stage[effects.rows[at]]).tolist()
         return Fault(
             kind,
             name,
@@ -167,14 +173,14 @@ def slow_ranks(seen: Evidence) -> Iterator[Fault]:
         )
 
     slow = _losing(rank, np.where(out, effects.cell_ns * (1 - 1 / effects.rank_effect) * size, 0.0))
-    present = distinct(work.rank)
-    replica = work.replica[groups_of(work.rank).first]
+    present = find_distinct(work.rank)
+    replica = work.replica[group_rows(work.rank).first]
     for kind, name, place in (
         ("host", "host", seen.host_of_rank[present]),
         ("rank", "replica", replica),
     ):
         # Places of several ranks, not of all, that are slow one and all.
-        for number in distinct(place[np.isin(present, slow)]).tolist():
+        for number in find_distinct(place[np.isin(present, slow)]).tolist():
             ranks = present[place == number].tolist()
             if number != NONE and 1 < len(ranks) < len(present) and set(ranks) <= set(slow):
                 yield fault(kind, f"{name}-{number}", ranks)
@@ -205,7 +211,7 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
         at = np.flatnonzero(changed[effects.stage_of_compute])
         times = effects.stage_share if moves else effects.stage_effect
         # Of a kind that is slow on several stages the worst one tells.
-        kinds = groups_of(effects.stage_kind[slow])
+        kinds = group_rows(effects.stage_kind[slow])
         most = np.zeros(len(kinds))
         np.maximum.at(most, kinds.of_row, effects.stage_effect[slow])
         return Fault(
@@ -213,19 +219,19 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
             name,
             effects.rows[at],
             effects.usual(at, 1 / times[effects.stage_of_compute[at]]),
-            ranks=tuple(distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
+            ranks=tuple(find_distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
             stage=stages[0] if moves and len(stages) == 1 else None,
             stages=tuple(stages) if moves else (),
             phases=_phases(seen, effects.stage_kind[slow][kinds.first], most),
         )
 
-    slow = distinct(effects.stage_number[out]).tolist()
+    slow = find_distinct(effects.stage_number[out]).tolist()
     if len(slow) > 1:
         host = seen.host_of_rank[work.rank]
-        for number in distinct(host[np.isin(work.stage, slow)]).tolist():
+        for number in find_distinct(host[np.isin(work.stage, slow)]).tolist():
             # It holds all ranks of several slow stages, and no other rank.
-            stages = distinct(work.stage[host == number]).tolist()
-            alone = len(distinct(host[np.isin(work.stage, stages)])) == 1
+            stages = find_distinct(work.stage[host == number]).tolist()
+            alone = len(find_distinct(host[np.isin(work.stage, stages)])) == 1
             if alone and len(stages) > 1 and set(stages) <= set(slow):
                 yield fault("host", f"host-{number}", stages)
                 slow = [stage for stage in slow if stage not in stages]
@@ -247,7 +253,7 @@ def _whole_layers(seen: Evidence, fault: Fault) -> Fault | None:
         return None
     shares = stage_shares(question, best)
     # What is computed again takes what the backward takes that needs it.
-    phases = [phase_of_label(kind.phase) for kind in work.kinds]
+    phases = [parse_phase_label(kind.phase) for kind in work.kinds]
     of_kind = np.ones((len(phases), len(best.placement)))
     for kind, phase in enumerate(phases):
         if work.kinds[kind].role in COMPUTING and phase is not None:
@@ -287,7 +293,7 @@ def slow_microbatches(seen: Evidence) -> Iterator[Fault]:
     same_numbers = (times[slow] >= _ALWAYS * all_times[slow]).all()
     same_numbers &= slow.sum() <= _SOME_NUMBERS * (all_times > 0).sum()
     varying = out.mean() > _MANY and not same_numbers
-    iteration = groups_of(work.iteration[first]).of_row
+    iteration = group_rows(work.iteration[first]).of_row
     counted = number >= 0
     mean = np.bincount(iteration, effect * counted) / np.maximum(np.bincount(iteration, counted), 1)
     uneven = counted & (np.bincount(iteration, out) > 0)[iteration]
@@ -354,7 +360,7 @@ def pauses(seen: Evidence) -> Iterator[Fault]:
             rows,
             scale,
             ranks=tuple(some),
-            iterations=tuple(distinct(work.iteration[rows]).tolist()),
+            iterations=tuple(find_distinct(work.iteration[rows]).tolist()),
             phases=(("", quantile_of(factor[at], 0.5)),),
             what="pace" if slow_pace[effects.paces.of_row[at]].all() else "pause",
             host=_host_in_longest(seen, rows, scale),
@@ -372,7 +378,7 @@ def drifts(seen: Evidence) -> Iterator[Fault]:
     if which.any():
         risen, most = slope[own] * number, slope * (count - 1)
         found.append(("drift", "drift", which, which[own], risen, most))
-    for begin in distinct(effects.jump_begin[slowed].astype(np.int64)).tolist():
+    for begin in find_distinct(effects.jump_begin[slowed].astype(np.int64)).tolist():
         which = slowed & (effects.jump_begin == begin)
         since = which[own] & (number >= begin)
         found.append(("slowed", f"slowed-{begin}", which, since, change[own], change))
@@ -385,7 +391,7 @@ def drifts(seen: Evidence) -> Iterator[Fault]:
             effects.rows[at],
             effects.usual(at, np.exp(-risen[effects.paces.of_row[at]])),
             ranks=tuple(work.rank[first[effects.pace_ranks.first]][which].tolist()),
-            iterations=tuple(distinct(work.iteration[first[since]]).tolist()),
+            iterations=tuple(find_distinct(work.iteration[first[since]]).tolist()),
             phases=(("", float(np.exp(most[which].max()))),),
             what="all" if which.all() else "",
         )
@@ -402,7 +408,7 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
     if not len(rows):
         return
     replica = work.replica[rows]
-    links = groups_of(sender[rows], receiver[rows], replica)
+    links = group_rows(sender[rows], receiver[rows], replica)
     length_ns = work.end_ns[rows] - work.start_ns[rows]
     shows = plays(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > seen.own_ns[rows])
     moved_ns = seen.own_ns[rows[shows]].astype(np.float64)
@@ -413,16 +419,16 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
     ratio = np.nan_to_num(link_ns / norm_ns)
     low, high = np.minimum(sender, receiver)[rows], np.maximum(sender, receiver)[rows]
     slow_rows = np.flatnonzero((ratio > _SLOW_LINK)[links.of_row])
-    for pair in distinct_rows(low[slow_rows], high[slow_rows]).T.tolist():
+    for pair in find_distinct_rows(low[slow_rows], high[slow_rows]).T.tolist():
         at = slow_rows[(low[slow_rows] == pair[0]) & (high[slow_rows] == pair[1])]
-        slow = distinct(replica[at]).tolist()
-        alone = len(slow) == 1 and len(distinct(replica)) > 1
+        slow = find_distinct(replica[at]).tolist()
+        alone = len(slow) == 1 and len(find_distinct(replica)) > 1
         yield Fault(
             "link",
             f"link-{pair[0]}-{pair[1]}",
             rows[at],
             1 / ratio[links.of_row[at]],
-            ranks=tuple(distinct(work.rank[rows[at]]).tolist()),
+            ranks=tuple(find_distinct(work.rank[rows[at]]).tolist()),
             link=(pair[0], pair[1]),
             phases=(("", float(ratio[links.of_row[at]].max())),),
             what=f"replica {slow[0]}" if alone and slow[0] != NONE else "",
@@ -434,7 +440,7 @@ def collectives(seen: Evidence) -> Iterator[Fault]:
     """Yield each kind of collective: data moves in them, once their last member has entered."""
     work = seen.work
     rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (seen.own_ns > 0))
-    for kind, at in rows_by_value(work.kind[rows]):
+    for kind, at in list_rows_by_value(work.kind[rows]):
         name, none = work.kinds[kind].name, np.zeros(len(at))
         yield Fault("collective", f"collective-{name}", rows[at], none, what=name, bound=True)
 
@@ -462,8 +468,8 @@ def late_launches(seen: Evidence) -> Iterator[Fault]:
         yield Fault(
             "launch",
             name,
-            ranks=tuple(distinct(work.rank[delayed]).tolist()),
-            iterations=tuple(distinct(work.iteration[delayed]).tolist()),
+            ranks=tuple(find_distinct(work.rank[delayed]).tolist()),
+            iterations=tuple(find_distinct(work.iteration[delayed]).tolist()),
             what=name if name == "profiler" else "",
             delayed=delayed,
             late_ns=lost_ns,
@@ -483,7 +489,7 @@ def launch_gaps(seen: Evidence) -> Iterator[Fault]:
     gap_ns, length_ns = effects.gap_ns, effects.gap_ns + effects.time_ns
     if seen.launch_share is not None:
         gap_ns = gap_ns * seen.launch_share[effects.rows]
-    ranks = groups_of(rank)
+    ranks = group_rows(rank)
     of = ranks.of_row
     share = np.bincount(of, gap_ns) / np.bincount(of, length_ns)
     norm = median_of_others(np.zeros(len(share), np.int64), share)
@@ -545,7 +551,7 @@ def token_fault(what: str, rank: int, depth: int) -> Fault:
 def _losing(rank: Ints, lost: Floats) -> list[int]:
     """Return the ranks that lose anything in some rows, those that lose most first."""
     of_rank = np.bincount(rank, lost)
-    order = sorted_rows(-of_rank)
+    order = sort_rows(-of_rank)
     return [int(one) for one in order[of_rank[order] > 0]]
 
 
@@ -572,7 +578,7 @@ def beside_operations(hosts: HostActivities, name_id: Ints, phase: Ints) -> Host
     last = (hosts.operation == NONE) | (np.append(phase, NONE)[hosts.operation] == Phase.OPTIMIZER)
     kept = hosts.take(last & other)
     columns = (kept.rank, kept.start_ns, kept.end_ns, kept.call, kept.name_id)
-    return kept.take(groups_of(*columns).first)
+    return kept.take(group_rows(*columns).first)
 
 
 def host_during(
@@ -594,7 +600,7 @@ def host_during(
     found = [NONE, NONE]
     for place, is_call in enumerate((1, 0)):
         rows = np.flatnonzero(during & (hosts.call == is_call))
-        names = groups_of(hosts.name_id[rows])
+        names = group_rows(hosts.name_id[rows])
         spent_ns = group_sum(names.of_row, len(names), overlap_ns[rows])
         whole_ns = group_sum(names.of_row, len(names), (hosts.end_ns - hosts.start_ns)[rows])
         long = np.flatnonzero(2 * spent_ns >= lost_ns)

@@ -30,10 +30,17 @@ from bubbleviz.explain.slowdown.run_work import computing_rows, outside_operatio
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, plays
 from bubbleviz.explain.slowdown.work_order import queued_collectives, queued_transfers
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scattered
-from bubbleviz.model.grouping import distinct, found_in, groups_of, heads, looked_up, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scatter
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_positions,
+    find_run_starts,
+    group_rows,
+    lookup_values,
+    sort_rows,
+)
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 from bubbleviz.schedules.timing import count_scenarios_together
@@ -139,7 +146,7 @@ def diagnosis_of(
         lengths = [np.zeros((len(replay.iterations), 0), np.int64)]
         step, count = count_scenarios_together(len(seen.work)), len(replay.rows)
         # What is not replayed has the place behind all others.
-        place = scattered(len(seen.work), replay.rows, np.arange(count))
+        place = scatter(len(seen.work), replay.rows, np.arange(count))
         placed_ns = (np.append(column[replay.rows], 0) for column in (seen.own_ns, delays_ns))
         columns = [column[:, None] for column in placed_ns]
         for low in range(0, len(scenarios), step):
@@ -230,13 +237,13 @@ def _longest_replicas_ns(work: Work, iterations: Ints) -> Ints:
         iterations: Numbers of the iterations, ascending; each has work besides transfers.
     """
     rows = np.flatnonzero(
-        ~plays(work.role, POINT_TO_POINT) & (found_in(iterations, work.iteration) != NONE)
+        ~plays(work.role, POINT_TO_POINT) & (find_positions(iterations, work.iteration) != NONE)
     )
-    parts = groups_of(work.iteration[rows], work.replica[rows])
+    parts = group_rows(work.iteration[rows], work.replica[rows])
     start_ns, end_ns = group_extents(
         parts.of_row, len(parts), work.start_ns[rows], work.end_ns[rows]
     )
-    place = found_in(iterations, work.iteration[rows][parts.first])
+    place = find_positions(iterations, work.iteration[rows][parts.first])
     return group_latest(place, len(iterations), end_ns - start_ns, 0)
 
 
@@ -292,12 +299,12 @@ def _lengths_and_spans(
     ends_ns = replay.ends_ns(own_ns, delay_ns, placed=True)
     computing = np.flatnonzero(plays(work.role[replay.rows], (*COMPUTING, Role.OPTIMIZER)))
     rows = replay.rows[computing]
-    order = sorted_rows(work.iteration[rows], work.rank[rows])
+    order = sort_rows(work.iteration[rows], work.rank[rows])
     rows, computing = rows[order], computing[order]
-    first = heads(work.iteration[rows], work.rank[rows])
+    first = find_run_starts(work.iteration[rows], work.rank[rows])
     begin_ns = np.minimum.reduceat(ends_ns[computing] - own_ns[computing], first, axis=0)
     spans_ns = np.maximum.reduceat(ends_ns[computing], first, axis=0) - begin_ns
-    first = heads(work.iteration[rows[first]])
+    first = find_run_starts(work.iteration[rows[first]])
     return replay.closed_ns(ends_ns), np.maximum.reduceat(spans_ns, first, axis=0)
 
 
@@ -335,11 +342,11 @@ def _between(run: ReplayedRun) -> Iterator[Finding]:
                                       │ between│
     """
     operations = run.operations
-    rows = np.flatnonzero(among(operations.phase, COMPUTE) & (operations.has_span == 1))
+    rows = np.flatnonzero(mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1))
     rows = rows[operations.iteration[rows] >= 0]
     if not len(rows) or run_kind(operations.phase) == INFERENCE:
         return
-    places = groups_of(operations.rank[rows], operations.iteration[rows])
+    places = group_rows(operations.rank[rows], operations.iteration[rows])
     begin_ns, end_ns = group_extents(
         places.of_row, len(places), operations.start_ns[rows], operations.end_ns[rows]
     )
@@ -352,7 +359,7 @@ def _between(run: ReplayedRun) -> Iterator[Finding]:
     later = np.flatnonzero(follows) + 1
     if not len(later):
         return
-    of_iteration = groups_of(iteration[later])
+    of_iteration = group_rows(iteration[later])
     gap_ns = np.maximum(begin_ns[later] - end_ns[later - 1], 0)
     # Ranks end apart: a pause begins where the last one has ended.
     group = of_iteration.of_row, len(of_iteration)
@@ -376,7 +383,7 @@ def _between(run: ReplayedRun) -> Iterator[Finding]:
     fault = Fault(
         "launch",
         "between-iterations",
-        ranks=tuple(distinct(rank[first]).tolist()),
+        ranks=tuple(find_distinct(rank[first]).tolist()),
         iterations=tuple(iteration[later[of_iteration.first[paused]]].tolist()),
         what="iterations",
         host=shapes.host_during(
@@ -411,7 +418,7 @@ def _evidence(
         np.array([hosts[rank.host] for rank in run.ranks], np.int64),
         late_ns,
         profiler_ns,
-        shapes.beside_operations(run.hosts, distinct(operations.name_id), operations.phase),
+        shapes.beside_operations(run.hosts, find_distinct(operations.name_id), operations.phase),
         layout,
         schedule,
     )
@@ -457,7 +464,7 @@ def _eased(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Repl
                     "queued-transfers",
                     rows=late,
                     scale=1 - late_ns / np.maximum(work.own_ns[late], 1),
-                    ranks=tuple(distinct(work.rank[row], work.rank[late]).tolist()),
+                    ranks=tuple(find_distinct(work.rank[row], work.rank[late]).tolist()),
                     phases=(("transfer", float(len(row))), ("collective", float(len(late)))),
                 ),
                 free,
@@ -465,7 +472,7 @@ def _eased(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Repl
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
         rank, depth = int(operations.rank[tokens.after[0]]), usual_depth(operations, tokens)
-        more = all_token_waits(operations, tokens, 1), Dependencies.none()
+        more = all_token_waits(operations, tokens, 1), Dependencies.make_empty()
         for what, waits in zip((shapes.ONE_MORE, shapes.ENOUGH), more, strict=True):
             yield (
                 shapes.token_fault(what, rank, depth),
@@ -524,7 +531,7 @@ def _late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
     late_ns = np.zeros(len(rows), np.int64)
     rank, iteration = operations.rank[rows], operations.iteration[rows]
     start_ns, launched_ns = operations.start_ns[rows], operations.launched_ns[rows]
-    places = groups_of(rank, iteration)
+    places = group_rows(rank, iteration)
     first = np.flatnonzero(
         start_ns == group_extents(places.of_row, len(places), start_ns, start_ns)[0][places.of_row]
     )
@@ -534,14 +541,14 @@ def _late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
     taken = dependencies.take(same)
     produced_ns = operations.end_ns[taken.before]
     ready_ns = group_latest(taken.after, len(operations), produced_ns, NEVER)
-    begun = groups_of(iteration[first])
+    begun = group_rows(iteration[first])
     begun_ns = group_extents(begun.of_row, len(begun), start_ns[first], start_ns[first])[0]
     # The last end of each rank's iteration before.
     own = operations.take(operations.iteration >= 0)
-    ended = groups_of(own.rank, own.iteration)
+    ended = group_rows(own.rank, own.iteration)
     ends_ns = group_extents(ended.of_row, len(ended), own.start_ns, own.end_ns)[1]
     keys = own.rank[ended.first], own.iteration[ended.first]
-    before_ns = looked_up(keys, ends_ns, (rank[first], iteration[first] - 1))
+    before_ns = lookup_values(keys, ends_ns, (rank[first], iteration[first] - 1))
     inputs_ns = ready_ns[rows[first]]
     needed_ns = np.where(inputs_ns == NEVER, begun_ns[begun.of_row], inputs_ns)
     needed_ns = np.maximum(needed_ns, before_ns)

@@ -81,11 +81,11 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
     code = order_by_microbatch(order)
     run_id = np.cumsum(np.diff(is_unordered, prepend=False))
     by_code = np.argsort(planned)
-    in_sorted_plan = grouping.found_in(planned[by_code], code)
+    in_sorted_plan = grouping.find_positions(planned[by_code], code)
     is_planned = in_sorted_plan != NONE
     measured_position = np.arange(len(code))
     position = np.where(is_unordered & is_planned, by_code[in_sorted_plan], measured_position)
-    sequence = grouping.sorted_rows(run_id, position)
+    sequence = grouping.sort_rows(run_id, position)
     remains = is_planned | ~is_unordered
     reordered: Ints = code[sequence[remains[sequence]]]
     return reordered

@@ -59,7 +59,7 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     first_rows = np.sort(np.unique(measured, return_index=True)[1])
     once = measured[first_rows]
     by_code = np.argsort(planned)
-    in_sorted_plan = grouping.found_in(planned[by_code], once)
+    in_sorted_plan = grouping.find_positions(planned[by_code], once)
     is_planned = in_sorted_plan != NONE
     common, planned_row = once[is_planned], by_code[in_sorted_plan[is_planned]]
     has_run = np.zeros(len(planned), bool)

@@ -31,10 +31,10 @@ from bubbleviz.explain.recognition.order_codes import (
     unite_backwards,
 )
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, is_constant, marked
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, is_constant, make_mask
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan
 
@@ -115,8 +115,8 @@ def read_orders(
         operations: Operations of the report.
         iterations: Indices of the iterations; those without operations are left out.
     """
-    is_selected = marked(int(operations.iteration.max(initial=0)) + 2, list(iterations))
-    has_order = among(operations.phase, KINDS) & is_selected[operations.iteration]
+    is_selected = make_mask(int(operations.iteration.max(initial=0)) + 2, list(iterations))
+    has_order = mask_phases(operations.phase, KINDS) & is_selected[operations.iteration]
     # A range that clears weight gradients but launches nothing found none.
     clears_weights = (operations.phase == Phase.W) & (operations.microbatch < 0)
     has_order &= ~(clears_weights & (operations.has_span == 0))
@@ -161,7 +161,7 @@ def _read_iteration(
         rows: Rows of its operations, in order of (rank, start).
         n_sequences: Number of parts of each sequence in the run.
     """
-    rows = rows[grouping.sorted_rows(operations.rank[rows], operations.host_start_ns[rows])]
+    rows = rows[grouping.sort_rows(operations.rank[rows], operations.host_start_ns[rows])]
     phase = operations.phase[rows]
     second = np.zeros(len(rows), bool)
     is_pair = phase == Phase.FB
@@ -170,7 +170,7 @@ def _read_iteration(
         rows, phase = np.repeat(rows, repeats), np.repeat(phase, repeats)
         second = np.append(False, rows[1:] == rows[:-1])
     rank = operations.rank[rows]
-    first = grouping.heads(rank)
+    first = grouping.find_run_starts(rank)
     cell = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
     number = _select_of_pair(operations.microbatch, operations.second_microbatch, rows, second)
     if n_sequences > 1:
@@ -181,7 +181,7 @@ def _read_iteration(
     kind[second] = FUSED
     unnumbered = np.flatnonzero(number < 0)
     kind[unnumbered[kind[unnumbered] == WEIGHTS]] = CLEARED
-    is_unknown = marked(len(first), cell[unnumbered[kind[unnumbered] != CLEARED]])
+    is_unknown = make_mask(len(first), cell[unnumbered[kind[unnumbered] != CLEARED]])
     chunk = _select_of_pair(operations.chunk, operations.second_chunk, rows, second)
     chunk = np.minimum(_number_chunks(cell, chunk), MAX_CHUNK)
     code = encode(kind, chunk, _number_microbatches(cell, chunk, kind, number))
@@ -213,10 +213,10 @@ def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
     """
     if not len(chunk) or (chunk == chunk[0]).all():
         return np.zeros(len(chunk), np.int64)
-    groups = grouping.groups_of(cell, chunk)
+    groups = grouping.group_rows(cell, chunk)
     by_first_row = np.argsort(groups.first)
     first_of_cell = np.flatnonzero(np.diff(cell[groups.first[by_first_row]], prepend=-1))
-    position = grouping.places_in(by_first_row)
+    position = grouping.invert_permutation(by_first_row)
     base = np.zeros(len(groups), np.int64)
     base[first_of_cell] = first_of_cell
     return (position - np.maximum.accumulate(base)[position])[groups.of_row]
@@ -243,7 +243,7 @@ def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> I
     if n_chunks > 1:
         group = cell * n_chunks + chunk
     if count > 4 * len(number):
-        groups = grouping.groups_of(cell, chunk)
+        groups = grouping.group_rows(cell, chunk)
         group, count = groups.of_row, len(groups)
     direction = _DIRECTION_OF_KIND[kind]
     if not is_known.all():
@@ -288,7 +288,7 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
         group: Number of the chunk of a rank of each operation.
         number: Microbatch of each operation, known for all.
     """
-    numbers = grouping.distinct(number)
+    numbers = grouping.find_distinct(number)
     first, last = int(numbers[0]), int(numbers[-1])
     n_missing = last - first + 1 - len(numbers)
     is_consecutive = n_missing * _GAPS <= len(numbers)
@@ -297,11 +297,11 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
     size = int(from_zero.max()) + 1
     pair = group * size
     pair += from_zero
-    distinct_pairs = grouping.distinct(pair)
+    distinct_pairs = grouping.find_distinct(pair)
     group_of_pair = distinct_pairs // size
-    first_rows = grouping.heads(group_of_pair)
+    first_rows = grouping.find_run_starts(group_of_pair)
     counts = np.diff(first_rows, append=len(group_of_pair))
     if len(numbers) == int(median(counts)):
         return from_zero
     position = np.arange(len(group_of_pair)) - np.repeat(first_rows, counts)
-    return grouping.looked_up((distinct_pairs,), position, (pair,))
+    return grouping.lookup_values((distinct_pairs,), position, (pair,))

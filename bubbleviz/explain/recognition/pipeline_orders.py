@@ -54,15 +54,15 @@ class PipelineOrders:
         counts = []
         for order in self.orders:
             forward = order[kind_of(order) == FORWARD]
-            chunks, _ = grouping.distinct_rows(chunk_of(forward), microbatch_of(forward))
+            chunks, _ = grouping.find_distinct_rows(chunk_of(forward), microbatch_of(forward))
             counts += np.bincount(chunks).tolist()
         return _most_frequent(counts)
 
     @property
     def missing_microbatches(self) -> Ints:
         """Microbatches that no rank ran, although a later one ran; ascending."""
-        ran = grouping.distinct(*map(microbatch_of, self.orders))
-        return grouping.without(np.arange(int(ran.max(initial=-1)) + 1), ran)
+        ran = grouping.find_distinct(*map(microbatch_of, self.orders))
+        return grouping.subtract_values(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _count_devices(
         pipeline_of: Pipeline of each rank.
     """
     stages: dict[int, list[int]] = {}
-    for rank in grouping.distinct(*(part.rank for part in parts)).tolist():
+    for rank in grouping.find_distinct(*(part.rank for part in parts)).tolist():
         stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
     placed = {number: max(of) + 1 for number, of in stages.items() if min(of) >= 0}
     usual = _most_frequent(list(placed.values()))

@@ -19,13 +19,13 @@ from bubbleviz.explain.recognition.orders import read_orders
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders, group_pipelines
 from bubbleviz.explain.recognition.plan_distances import cache_plans
 from bubbleviz.explain.recognition.verdicts import Verdict, judge_by_plan, judge_orders
-from bubbleviz.model.grouping import distinct_rows
+from bubbleviz.model.grouping import find_distinct_rows
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, Rank
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kinds import INFERENCE, TRAINING
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of deviations that are listed; all are counted.
@@ -154,8 +154,8 @@ def recognise_schedule(
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
     """Return whether a single rank works, or only replicas of one stage."""
-    work = among(operations.phase, COUNTED)
-    working = distinct_rows(operations.rank, chosen=work)[0].tolist()
+    work = mask_phases(operations.phase, COUNTED)
+    working = find_distinct_rows(operations.rank, chosen=work)[0].tolist()
     stages = {ranks[rank].stage for rank in working}
     return len(working) == 1 or (len(stages) == 1 and None not in stages)
 
@@ -180,9 +180,9 @@ def compare_with_plan(
     if misfits and all(i.name is None for i in result.iterations):
         ran = misfits[0]
         raise MismatchError(
-            f"--plan {plan.name}: the plan has {counted(plan.stages, 'stage')} of "
-            f"{counted(plan.chunks, 'chunk')} with "
-            f"{counted(plan.microbatches, 'microbatch', 'microbatches')}, the profiles "
+            f"--plan {plan.name}: the plan has {format_count(plan.stages, 'stage')} of "
+            f"{format_count(plan.chunks, 'chunk')} with "
+            f"{format_count(plan.microbatches, 'microbatch', 'microbatches')}, the profiles "
             f"{ran.devices} of {ran.chunks} with {ran.microbatches}; "
             "give the plan that the run followed"
         )

@@ -23,7 +23,7 @@ import numpy as np
 from bubbleviz.explain.recognition import order_codes as codes
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.schedules.known import schedules
 
 #: Preference among schedules with equal orders, as with one device or one microbatch. Other
@@ -57,7 +57,7 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
         return ()
     by_place = dict(zip(ran.places, map(codes.order_by_microbatch, ran.orders), strict=True))
     orders = [by_place[place] for place in sorted(by_place)]
-    chunk_counts = {len(distinct(codes.chunk_of(order))) for order in orders}
+    chunk_counts = {len(find_distinct(codes.chunk_of(order))) for order in orders}
     if len(chunk_counts) != 1 or not all(map(_is_split, orders)):
         return ()
     if not eager and not any(map(_delays_weights, orders)):
@@ -81,7 +81,7 @@ def _is_split(order: Ints) -> bool:
     """Return whether nearly every backward has a W, and forwards and backwards are in order."""
     kind, chunk = codes.kind_of(order), codes.chunk_of(order)
     for passes in (codes.FORWARD, codes.BACKWARD):
-        for number in distinct(chunk).tolist():
+        for number in find_distinct(chunk).tolist():
             if (np.diff(order[(kind == passes) & (chunk == number)]) <= 0).any():
                 return False
     n_backwards, n_weights = int((kind == codes.BACKWARD).sum()), int((kind == codes.WEIGHTS).sum())

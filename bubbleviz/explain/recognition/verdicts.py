@@ -25,7 +25,7 @@ from bubbleviz.explain.recognition.searched_schedules import (
     sort_by_preference,
 )
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, without
+from bubbleviz.model.grouping import find_distinct, subtract_values
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
@@ -106,7 +106,7 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
     """
     missing = []
     for order in map(codes.order_by_microbatch, ran.orders):
-        kinds = distinct(order - codes.microbatch_of(order))
+        kinds = find_distinct(order - codes.microbatch_of(order))
         missing.append((kinds[:, None] + ran.missing_microbatches).ravel())
     n_ran = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
     n_missing = sum(len(part) * n for part, n in zip(missing, ran.replicas, strict=True))
@@ -140,7 +140,7 @@ def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
     for order in orders:
         microbatch = codes.microbatch_of(order)
         n_numbers = int(microbatch.max(initial=0)) + 1 + len(missing)
-        numbers = without(np.arange(n_numbers), missing)
+        numbers = subtract_values(np.arange(n_numbers), missing)
         renumbered.append(order - microbatch + numbers[microbatch])
     return tuple(renumbered)
 

@@ -8,7 +8,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.work import COMPUTING, Work, plays
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, found_in
+from bubbleviz.model.grouping import find_distinct, find_positions
 from bubbleviz.model.intervals import group_extents, group_latest
 
 
@@ -25,7 +25,7 @@ def measured_ns(work: Work, iterations: Ints) -> Ints:
 
 def _extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
     # Any other iteration is the last place, at -1.
-    place = found_in(iterations, work.iteration)
+    place = find_positions(iterations, work.iteration)
     low, high = group_extents(place, len(iterations) + 1, work.start_ns, work.end_ns)
     return low[:-1], high[:-1]
 
@@ -37,8 +37,8 @@ def delays_of(work: Work, order: Dependencies) -> Ints:
     follows none it counts from the first start of its iteration.
     """
     ready_ns = group_latest(order.after, len(work), work.end_ns[order.before], NEVER)
-    iterations = distinct(work.iteration)
-    first_ns = _extents(work, iterations)[0][found_in(iterations, work.iteration)]
+    iterations = find_distinct(work.iteration)
+    first_ns = _extents(work, iterations)[0][find_positions(iterations, work.iteration)]
     return work.start_ns - np.where(ready_ns == NEVER, first_ns, ready_ns)
 
 

@@ -15,8 +15,14 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.explain.slowdown.work import POINT_TO_POINT, RECEIVES, Role, Work, plays
-from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.grouping import first_of_each, groups_of, looked_up, numbered, sorted_rows
+from bubbleviz.model.columns import NONE, Ints, scatter
+from bubbleviz.model.grouping import (
+    find_first_rows,
+    group_rows,
+    lookup_values,
+    number_within_groups,
+    sort_rows,
+)
 
 #: Rows, and what each follows.
 Pairs = tuple[Ints, Ints]
@@ -34,14 +40,14 @@ def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list
     """
     role, place = work.role, work.rank_iteration
     # Chunks of a V send to both neighbours at once.
-    of_link = groups_of(place, *work.link).of_row
+    of_link = group_rows(place, *work.link).of_row
     streams = (np.flatnonzero(role == own) for own in POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
     receives = plays(role[rows], RECEIVES)
     taken, taken_by = rows[receives], compute[receives]
     directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
-    after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
-    earlier = scattered(len(work) + 1, after, before)
+    after, before = chained(work, directed, group_rows(place[directed], role[directed]).of_row)
+    earlier = scatter(len(work) + 1, after, before)
     previous = earlier[taken_by]
     return [
         *(chained(work, own, of_link[own]) for own in streams),
@@ -54,7 +60,7 @@ def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list
 
 def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
     """Return each of some rows, and the one before it in its group, by start."""
-    order = sorted_rows(group, work.start_ns[rows], work.kind[rows])
+    order = sort_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]
     same = group[1:] == group[:-1]
     return rows[1:][same], rows[:-1][same]
@@ -69,18 +75,18 @@ def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
                    └─> RECV_B, SEND_B
     """
     role, place = work.role, work.rank_iteration
-    number = numbered(place[computes], work.start_ns[computes], work.kind[computes])
+    number = number_within_groups(place[computes], work.start_ns[computes], work.kind[computes])
     backward = np.flatnonzero(role[computes] == Role.BACKWARD)
-    first = backward[first_of_each(place[computes[backward]], number[backward])]
+    first = backward[find_first_rows(place[computes[backward]], number[backward])]
     of_place = place[computes[first]]
     keys = (place[computes], number)
-    last, second = (looked_up(keys, computes, (of_place, number[first] - i)) for i in (1, 2))
+    last, second = (lookup_values(keys, computes, (of_place, number[first] - i)) for i in (1, 2))
     warmed = (last != NONE) & (second != NONE)
     warmed &= (role[last] == Role.FORWARD) & (role[second] == Role.FORWARD)
     pairs = []
     for own in (Role.RECV_B, Role.SEND_B):
         rows = np.flatnonzero(role == own)
-        rows = rows[first_of_each(place[rows], work.start_ns[rows])]
-        before = looked_up((of_place[warmed],), second[warmed], (place[rows],))
+        rows = rows[find_first_rows(place[rows], work.start_ns[rows])]
+        before = lookup_values((of_place[warmed],), second[warmed], (place[rows],))
         pairs.append((rows[before != NONE], before[before != NONE]))
     return pairs

@@ -17,17 +17,17 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.work import median_rows
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_mask, scatter
 from bubbleviz.model.grouping import (
-    first_of_each,
-    groups_of,
-    heads,
-    looked_up,
-    numbered,
-    sorted_rows,
+    find_first_rows,
+    find_run_starts,
+    group_rows,
+    lookup_values,
+    number_within_groups,
+    sort_rows,
 )
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
 #: How far the clock of sends and receives is off that of computes, as in the published analyzer.
@@ -70,7 +70,7 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
     """
     operations, rows_of = run.operations, run.explained()
     receives, dependencies = rows_of.receives, rows_of.dependencies
-    chosen = marked(len(operations), rows)
+    chosen = make_mask(len(operations), rows)
     consumer, producer = dependencies.after, dependencies.before
     wanted = dependencies.remote(operations.rank) & chosen[consumer] & chosen[producer]
     wanted &= operations.iteration[consumer] == operations.iteration[producer]
@@ -81,9 +81,9 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
     forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
     forward = np.where(both, stage[producer] < stage[consumer], forward)
 
-    at = scattered(len(operations), receives.operation, np.arange(len(receives)))
+    at = scatter(len(operations), receives.operation, np.arange(len(receives)))
     # An overlapped pair takes two results; its last receive is that of the later one.
-    last = marked(len(consumer), first_of_each(consumer, -operations.end_ns[producer]))
+    last = make_mask(len(consumer), find_first_rows(consumer, -operations.end_ns[producer]))
     receive = np.where(last, at[consumer], NONE)
     unnamed = _in_order(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
     by_order = (receive == NONE) & (unnamed != NONE)
@@ -140,7 +140,7 @@ def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages
     if not len(asked):
         return messages
     start_ns, end_ns = operation_times(operations, rows)
-    place = scattered(len(operations), rows, np.arange(len(rows)))
+    place = scatter(len(operations), rows, np.arange(len(rows)))
     consumer, producer = messages.consumer, messages.producer
     at, produced_ns = place[consumer], operations.end_ns[producer]
     same = operations.rank[rows[at - 1]] == operations.rank[consumer]
@@ -149,7 +149,7 @@ def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages
     since_ns = np.where(seen, messages.send_start_ns, produced_ns)
     there_ns = np.where(seen, messages.receive_end_ns, start_ns[at])
     shows = np.where(seen, ~late, idle & (there_ns >= since_ns))
-    links = groups_of(operations.rank[producer], operations.rank[consumer])
+    links = group_rows(operations.rank[producer], operations.rank[consumer])
     gap_ns = (there_ns - since_ns).astype(np.float64)
     told = np.bincount(links.of_row[shows], minlength=len(links)) >= _IDLE_CONSUMERS
     rows_of_link = median_rows(links.of_row[shows], len(links), gap_ns[shows])
@@ -189,13 +189,15 @@ def _crossed(operations: Operations, messages: Messages) -> Bools:
     """
     rows = np.flatnonzero(messages.seen)
     seen = messages.take(rows)
-    link = groups_of(
+    link = group_rows(
         operations.iteration[seen.consumer],
         operations.rank[seen.producer],
         operations.rank[seen.consumer],
         seen.forward.astype(np.int64),
     ).of_row
-    crossed = numbered(link, seen.send_start_ns) != numbered(link, seen.receive_start_ns)
+    crossed = number_within_groups(link, seen.send_start_ns) != number_within_groups(
+        link, seen.receive_start_ns
+    )
     result = np.zeros(len(messages), bool)
     result[rows] = np.isin(link, link[crossed])
     return result
@@ -213,7 +215,7 @@ def _in_order(
         phases: of transfers of activations, and of gradients.
     """
     rows = np.flatnonzero(
-        among(operations.phase, phases)
+        mask_phases(operations.phase, phases)
         & (operations.microbatch < 0)
         & (operations.has_span == 1)
         & (operations.iteration >= 0)
@@ -222,13 +224,13 @@ def _in_order(
         return np.full(len(owner), NONE, np.int64)
     both = np.concatenate((rows, owner))
     is_forward = np.concatenate((operations.phase[rows] == phases[0], forward)).astype(np.int64)
-    group = groups_of(operations.rank[both], operations.iteration[both], is_forward).of_row
+    group = group_rows(operations.rank[both], operations.iteration[both], is_forward).of_row
     of_row, of_owner = group[: len(rows)], group[len(rows) :]
     count = int(group.max(initial=NONE)) + 1
     equal = np.bincount(of_row, minlength=count) == np.bincount(of_owner, minlength=count)
-    place = numbered(of_row, operations.start_ns[rows])
-    wanted = numbered(of_owner, operations.start_ns[owner])
-    found = looked_up((of_row, place), rows, (of_owner, wanted))
+    place = number_within_groups(of_row, operations.start_ns[rows])
+    wanted = number_within_groups(of_owner, operations.start_ns[owner])
+    found = lookup_values((of_row, place), rows, (of_owner, wanted))
     return np.where(equal[of_owner], found, NONE)
 
 
@@ -241,8 +243,8 @@ def operation_times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤
     """
     start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
-    order = sorted_rows(operations.rank[rows], start_ns, end_ns)
-    bounds = heads(operations.rank[rows][order])
+    order = sort_rows(operations.rank[rows], start_ns, end_ns)
+    bounds = find_run_starts(operations.rank[rows][order])
     for own in np.split(order, bounds[1:]):
         covered_ns = np.append(NEVER, np.maximum.accumulate(end_ns[own])[:-1])
         start_ns[own] = np.maximum(start_ns[own], covered_ns)

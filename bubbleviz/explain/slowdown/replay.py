@@ -18,7 +18,7 @@ import numpy as np
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import heads, sorted_rows
+from bubbleviz.model.grouping import find_run_starts, sort_rows
 from bubbleviz.schedules.timing import Timing, build_timing
 
 
@@ -110,7 +110,7 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
     rows = timing.rows
     closing = _closing_positions(work, rows)
     iterations = work.iteration[rows[closing]]
-    first = heads(iterations)
+    first = find_run_starts(iterations)
     return Replay(timing, iterations[first], closing, first)
 
 
@@ -127,4 +127,4 @@ def _closing_positions(work: Work, rows: Ints) -> Ints:
     rank_iteration = work.rank_iteration[rows]
     has_optimizer = np.bincount(rank_iteration, is_optimizer) > 0
     closing = np.flatnonzero(is_optimizer | ~has_optimizer[rank_iteration])
-    return closing[sorted_rows(work.iteration[rows[closing]])]
+    return closing[sort_rows(work.iteration[rows[closing]])]

@@ -14,7 +14,7 @@ from bubbleviz.explain.communication_times import Receives
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, TableT, joined, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, TableT, join_tables, scatter
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 
 #: Columns of these tables that hold rows of operations.
@@ -85,13 +85,13 @@ def renumbered(table: TableT, row: Callable[[Ints], Ints], first_rank: int = 0) 
 
 def joined_rows(parts: Sequence[ExplainedRows], operations: Operations) -> ExplainedRows:
     """Return the rows of stretches as one; these have the numbers of the run."""
-    bubbles = joined([part.bubbles for part in parts]).compacted()
+    bubbles = join_tables([part.bubbles for part in parts]).compact()
     return ExplainedRows(
-        joined([part.dependencies for part in parts]),
-        joined([part.receives for part in parts]),
-        joined([part.idle for part in parts]).compacted(),
+        join_tables([part.dependencies for part in parts]),
+        join_tables([part.receives for part in parts]),
+        join_tables([part.idle for part in parts]).compact(),
         replace(bubbles, operations=operations),
-        joined([part.tokens for part in parts]),
+        join_tables([part.tokens for part in parts]),
     )
 
 
@@ -160,7 +160,7 @@ class ReplayedRun:
         """
         kept = chosen[self.operations.rank]
         operations = self.operations.take(kept)
-        row = scattered(len(kept) + 1, np.flatnonzero(kept), np.arange(len(operations)))
+        row = scatter(len(kept) + 1, np.flatnonzero(kept), np.arange(len(operations)))
         rows = rows.of_ranks(chosen, self.operations.rank)
         rows = rows.placed(lambda own: row[own], operations)
         collectives = self.collectives.take(chosen[self.collectives.rank])
@@ -169,7 +169,7 @@ class ReplayedRun:
             self,
             operations=operations,
             explained=partial(_given, rows),
-            collectives=collectives.changed(operation=row[collectives.operation]),
+            collectives=collectives.replace_columns(operation=row[collectives.operation]),
             hosts=replace(hosts, operation=row[hosts.operation]),
         )
 

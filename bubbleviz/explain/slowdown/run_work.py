@@ -13,11 +13,11 @@ from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.work import Kind, Role, Work
 from bubbleviz.explain.slowdown.work_order import run_order
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.columns import NONE, Bools, Ints, join_tables
+from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, Phase
 
 #: Clocks of ranks are not off by more.
@@ -92,7 +92,7 @@ def run_work(
     )
     sends, receives = (np.where(seen.forward, first + n, first + n + 2) for n in (0, 1))
     none = np.full(len(rows), NONE, np.int64)
-    return joined(
+    return join_tables(
         (
             part(rows, operations.phase[rows], *operation_times(operations, rows), none),
             part(seen.producer, sends, seen.send_start_ns, seen.send_end_ns, pair),
@@ -109,7 +109,7 @@ def computing_rows(operations: Operations, included: Bools) -> Ints:
         operations: of all ranks.
         included: of each iteration, whether it is wanted.
     """
-    wanted = among(operations.phase, COMPUTE) & (operations.has_span == 1)
+    wanted = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
     wanted &= (operations.iteration >= 0) & (operations.cut == 0)
     return np.flatnonzero(wanted & np.append(included, False)[operations.iteration])
 
@@ -128,25 +128,25 @@ def outside_operations(
     """
     wanted = np.append(included, False)[collectives.iteration]
     owner = collectives.operation
-    own = (owner != NONE) & among(np.append(operations.phase, NONE)[owner], COMPUTE)
+    own = (owner != NONE) & mask_phases(np.append(operations.phase, NONE)[owner], COMPUTE)
     own &= np.append(operations.has_span, 0)[owner] == 1
     own &= collectives.start_ns >= np.append(operations.start_ns, 0)[owner]
     own &= collectives.end_ns <= np.append(operations.end_ns, 0)[owner]
     kept = collectives.take(wanted & ~own)
     alone = np.where(kept.meeting == NONE, np.arange(len(kept)), NONE)
-    pieces = groups_of(kept.rank, kept.meeting, alone)
+    pieces = group_rows(kept.rank, kept.meeting, alone)
     start_ns, end_ns = group_extents(pieces.of_row, len(pieces), kept.start_ns, kept.end_ns)
     order = np.argsort(pieces.first)
     whole = kept.take(pieces.first[order])
     start_ns, end_ns, meeting = start_ns[order], end_ns[order], whole.meeting.copy()
     # A meeting that a member left before all had entered is none, whatever a table calls it.
     rows = np.flatnonzero(meeting != NONE)
-    meetings = groups_of(meeting[rows])
+    meetings = group_rows(meeting[rows])
     entered_ns = group_extents(meetings.of_row, len(meetings), start_ns[rows], start_ns[rows])[1]
     left_ns = group_extents(meetings.of_row, len(meetings), end_ns[rows], end_ns[rows])[0]
     early = entered_ns - left_ns > _RANK_CLOCK_NS
     meeting[rows[early[meetings.of_row]]] = NONE
-    return whole.changed(start_ns=start_ns, end_ns=end_ns, meeting=meeting)
+    return whole.replace_columns(start_ns=start_ns, end_ns=end_ns, meeting=meeting)
 
 
 def _kinds(
@@ -166,12 +166,12 @@ def _kinds(
         return (), np.empty(0, np.int64)
     alone = collectives.meeting == NONE
     number = np.where(alone, -2 - np.arange(len(collectives)), collectives.meeting)
-    meetings = groups_of(number)
+    meetings = group_rows(number)
     spans = []
     for place in (stage[collectives.rank], replica[collectives.rank]):
         low, high = group_extents(meetings.of_row, len(meetings), place, place)
         spans.append((low != high).astype(np.int64)[meetings.of_row])
-    kinds = groups_of(collectives.kind, *spans, collectives.order)
+    kinds = group_rows(collectives.kind, *spans, collectives.order)
     names = ["collective", *(name or "collective" for name in collectives.kinds)]
     return (
         tuple(

@@ -15,8 +15,8 @@ import numpy as np
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.replay import Replay
 from bubbleviz.explain.slowdown.work import Work
-from bubbleviz.model.columns import Ints, scattered
-from bubbleviz.model.grouping import found_in
+from bubbleviz.model.columns import Ints, scatter
+from bubbleviz.model.grouping import find_positions
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.schedules.timing import NEVER, build_timing
 
@@ -34,11 +34,11 @@ def compute_slack(
         delay_ns: Time between the end of all that a row follows and its start.
     """
     placed_ends_ns = replay.ends_ns(own_ns[:, None], delay_ns)[:, 0]
-    ends_ns = scattered(len(work), replay.rows, placed_ends_ns)
+    ends_ns = scatter(len(work), replay.rows, placed_ends_ns)
     closing = replay.rows[replay.closing]
     iteration_end_ns = np.maximum.reduceat(ends_ns[closing], replay.first_closing)
     # Rows that end after their iteration cannot end later. Backwards, times are negative.
-    iteration = found_in(replay.iterations, work.iteration)
+    iteration = find_positions(replay.iterations, work.iteration)
     latest_ns = -np.maximum(iteration_end_ns[iteration], ends_ns)
     backwards = build_timing(order.before, order.after, work.meeting, work.iteration)
     starts_ns = backwards.ends(
@@ -46,7 +46,7 @@ def compute_slack(
         own_ns[backwards.rows],
         earliest=latest_ns[backwards.rows, None],
     )
-    needed_ns = scattered(len(work), backwards.rows, starts_ns[:, 0])[order.after]
+    needed_ns = scatter(len(work), backwards.rows, starts_ns[:, 0])[order.after]
     needed_ns = group_latest(order.before, len(work), needed_ns, NEVER)
     slack_ns = -np.maximum(latest_ns, needed_ns) - ends_ns
-    return scattered(len(work), replay.rows, slack_ns[replay.rows])
+    return scatter(len(work), replay.rows, slack_ns[replay.rows])

@@ -32,12 +32,12 @@ from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.explain.slowness import rank_slowdowns
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
-    distinct,
-    first_of_each,
-    found_in,
-    groups_of,
-    places_in,
-    sorted_rows,
+    find_distinct,
+    find_first_rows,
+    find_positions,
+    group_rows,
+    invert_permutation,
+    sort_rows,
 )
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.schedules.timing import count_scenarios_together
@@ -85,7 +85,7 @@ class Scenarios:
         work = self.work
         own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
         rows = np.flatnonzero(work.role == Role.COLLECTIVE)
-        members = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
+        members = group_rows(work.meeting[rows], work.iteration[rows], work.kind[rows])
         length_ns = (work.end_ns - work.start_ns)[rows]
         shortest_ns, _ = group_extents(members.of_row, len(members), length_ns, length_ns)
         own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[members.of_row])
@@ -125,7 +125,7 @@ class Scenarios:
         """
         group, own_ns, ideal_ns, early_ns = (
             column[self.replay.rows]
-            for column in (found_in(values, label), self.own_ns, self.ideal_ns, self.early_ns)
+            for column in (find_positions(values, label), self.own_ns, self.ideal_ns, self.early_ns)
         )
         means = [np.zeros(0)]
         for times_ns in _put_back_times(group, len(values), own_ns, ideal_ns):
@@ -165,7 +165,7 @@ class Scenarios:
         replay, work = self.replay, self.work
         if len(values) == 1 and (label == values).all():
             return np.asarray(self.lengths_ns[:, :1].mean(axis=0), np.float64)
-        group = np.where(label == NONE, len(values), found_in(values, label))
+        group = np.where(label == NONE, len(values), find_positions(values, label))
         own_ns = np.where(label == NONE, self.ideal_ns, self.own_ns)
         ends_ns = np.empty((len(work), 2), np.int64)
         times_ns = np.stack((own_ns, self.ideal_ns), axis=1)
@@ -174,12 +174,12 @@ class Scenarios:
         # Rows that end iterations; of rows that follow a single group, only the last one of each.
         closing = replay.rows[replay.closing]
         alone = closing[~mixed[closing]]
-        cell = groups_of(work.iteration[alone], group[alone]).of_row
-        last = (alone[first_of_each(cell, -column)] for column in ends_ns[alone].T)
-        closing = distinct(closing[mixed[closing]], *last)
-        closing = closing[sorted_rows(work.iteration[closing])]
+        cell = group_rows(work.iteration[alone], group[alone]).of_row
+        last = (alone[find_first_rows(cell, -column)] for column in ends_ns[alone].T)
+        closing = find_distinct(closing[mixed[closing]], *last)
+        closing = closing[sort_rows(work.iteration[closing])]
         pairs = self.order.take(mixed[self.order.after])
-        rows = distinct(np.flatnonzero(mixed), pairs.before, closing)
+        rows = find_distinct(np.flatnonzero(mixed), pairs.before, closing)
         # Rows that follow a single group take part with their known ends.
         part, given = work.take(rows), ~mixed[rows]
         part = replace(part, meeting=np.where(given, NONE, part.meeting))
@@ -187,7 +187,10 @@ class Scenarios:
             np.searchsorted(rows, column) for column in (pairs.after, pairs.before, closing)
         )
         replay = build_replay(part, Dependencies(after, before))
-        ends, begins = places_in(replay.rows)[ends], first_of_each(work.iteration[closing])
+        ends, begins = (
+            invert_permutation(replay.rows)[ends],
+            find_first_rows(work.iteration[closing]),
+        )
         own_ns = np.where(given, ends_ns[rows, 0], self.own_ns[rows])
         ideal_ns = np.where(given, ends_ns[rows, 1], self.ideal_ns[rows])
         early_ns = np.where(given, 0, self.early_ns[rows])
@@ -251,10 +254,10 @@ def ideal_times(work: Work, own_ns: Ints) -> Ints:
         work: Work of all ranks.
         own_ns: Measured time of each row.
     """
-    kinds = groups_of(work.kind)
+    kinds = group_rows(work.kind)
     size = np.bincount(kinds.of_row, minlength=len(kinds))
     mean_ns = np.bincount(kinds.of_row, own_ns, len(kinds)) / size
-    order = sorted_rows(kinds.of_row, own_ns)
+    order = sort_rows(kinds.of_row, own_ns)
     first = np.cumsum(size) - size
     low, high = own_ns[order][first + (size - 1) // 2], own_ns[order][first + size // 2]
     median_ns = low + (high - low) / 2
@@ -325,7 +328,7 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     names = [kind.phase for kind in work.kinds]
     phases = sorted(set(names))
     links = work.link
-    pairs = groups_of(*links)
+    pairs = group_rows(*links)
     ends = [column[pairs.first].tolist() for column in links]
     by = _put_back(
         scenarios,
@@ -337,7 +340,7 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
             "link": np.where(links[0] == NONE, NONE, pairs.of_row),
         },
     )
-    workers = work.take(groups_of(work.rank).first)
+    workers = work.take(group_rows(work.rank).first)
     by_rank = rank_slowdowns(
         workers.rank, workers.stage, workers.replica, by["stage"], by["replica"]
     )
@@ -395,7 +398,7 @@ def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dic
     """
     by = {}
     for name, label in labels.items():
-        values = distinct(label[label != NONE])
+        values = find_distinct(label[label != NONE])
         # Replicas wait for each other only in collectives.
         put_back = scenarios.put_back_apart if name == "replica" else scenarios.put_back
         means = put_back(label, values) / scenarios.ideal

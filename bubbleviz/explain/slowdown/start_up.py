@@ -60,4 +60,4 @@ def without_start_up(
     limit_ns = np.append(np.where(computes, first_ns - max_lead_ns, NEVER), NEVER)
     limit_of_row_ns = limit_ns[np.where(is_averaged, collectives.iteration, NONE)]
     start_ns = np.maximum(collectives.start_ns, limit_of_row_ns)
-    return collectives.changed(start_ns=start_ns).take(collectives.end_ns > limit_of_row_ns)
+    return collectives.replace_columns(start_ns=start_ns).take(collectives.end_ns > limit_of_row_ns)

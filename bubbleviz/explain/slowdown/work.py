@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
-from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.phase_masks import chosen_of
+from bubbleviz.model.phase_masks import make_code_mask
 
 #: A member that ended this long before another one started had buffered the data, so its transfer
 #: is 0 (``get_transfer_time`` of the published ``analyzer/wia.py``). Clock errors are smaller.
@@ -57,7 +57,7 @@ POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
 
 def plays(role: Ints, roles: Sequence[Role]) -> Bools:
     """Return a mask of the rows that have one of ``roles``; false for role -1 (unknown)."""
-    return chosen_of(len(Role), tuple(roles))[role]
+    return make_code_mask(len(Role), tuple(roles))[role]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Work(Table):
         ``get_transfer_time`` of the published ``analyzer/wia.py``.
         """
         met = np.flatnonzero(self.meeting != NONE)
-        meetings = groups_of(self.meeting[met])
+        meetings = group_rows(self.meeting[met])
         start_ns = self.start_ns[met]
         latest_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
         own_ns = self.end_ns - self.start_ns
@@ -138,14 +138,14 @@ class Work(Table):
     @cached_property
     def rank_iteration(self) -> Ints:
         """Number of the (rank, iteration) pair of each row."""
-        return groups_of(self.iteration, self.rank).of_row
+        return group_rows(self.iteration, self.rank).of_row
 
     @cached_property
     def link(self) -> tuple[Ints, Ints]:
         """Source and destination stage of each row, or -1 if it is not a transfer."""
         paired = np.flatnonzero(plays(self.role, POINT_TO_POINT) & (self.meeting != NONE))
         is_send = plays(self.role[paired], (Role.SEND_F, Role.SEND_B))
-        pairs = groups_of(self.meeting[paired])
+        pairs = group_rows(self.meeting[paired])
         pair_stages = np.full((2, len(pairs)), NONE, np.int64)
         for end, is_end in enumerate((is_send, ~is_send)):
             pair_stages[end, pairs.of_row[is_end]] = self.stage[paired[is_end]]
@@ -164,7 +164,7 @@ def median_rows(group: Ints, n_groups: int, values: Ints | Floats) -> Ints:
         n_groups: Number of groups.
         values: Values whose medians are located.
     """
-    order = sorted_rows(group, values)
+    order = sort_rows(group, values)
     size = np.bincount(group, minlength=n_groups)
     first = np.cumsum(size) - size
     has_rows = size > 0

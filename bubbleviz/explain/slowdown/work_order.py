@@ -26,9 +26,9 @@ from bubbleviz.explain.slowdown.work import (
     Work,
     plays,
 )
-from bubbleviz.model.columns import NONE, Ints, scattered
-from bubbleviz.model.grouping import groups_of, sorted_rows
-from bubbleviz.model.intervals import group_extents, group_sum, last_before
+from bubbleviz.model.columns import NONE, Ints, scatter
+from bubbleviz.model.grouping import group_rows, sort_rows
+from bubbleviz.model.intervals import find_last_before, group_extents, group_sum
 from bubbleviz.model.operations import Operations
 
 
@@ -44,11 +44,11 @@ def run_order(
         operations: of all ranks.
         tokens: which of these waited for the token of which.
     """
-    place = scattered(len(operations), rows, np.arange(len(rows)))
+    place = scatter(len(operations), rows, np.arange(len(rows)))
     seen, unseen = messages.take(messages.seen), messages.take(~messages.seen)
     # Sorted once, they stay so for all that asks for their order.
     columns = work.rank_iteration, work.start_ns, work.kind
-    computes = sorted_rows(*(column[: len(rows)] for column in columns))
+    computes = sort_rows(*(column[: len(rows)] for column in columns))
     transfers = len(rows) + np.arange(2 * len(seen))
     collective = np.arange(len(rows) + len(transfers), len(work))
     ends = np.concatenate((place[seen.producer], place[seen.consumer]))
@@ -113,7 +113,7 @@ def queued_transfers(work: Work, order: Dependencies) -> Pairs:
 def _waiting(work: Work) -> Ints:
     """Return the sends and receives that waited for their peer."""
     transfers = np.flatnonzero(plays(work.role, POINT_TO_POINT))
-    meetings, start_ns = groups_of(work.meeting[transfers]), work.start_ns[transfers]
+    meetings, start_ns = group_rows(work.meeting[transfers]), work.start_ns[transfers]
     met_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
     return transfers[met_ns[meetings.of_row] > start_ns + CLOCK_NS]
 
@@ -135,14 +135,14 @@ def queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[Ints, 
         rows: of the operations that are the first rows of the work.
     """
     operations = run.operations
-    place = scattered(len(operations) + 1, rows, np.arange(len(rows)))
+    place = scatter(len(operations) + 1, rows, np.arange(len(rows)))
     inside = run.collectives.take(place[run.collectives.operation] != NONE)
     owner = inside.operation
     inside = inside.take(inside.start_ns < operations.end_ns[owner])
     owner = place[inside.operation]
     held = _waiting(work)
     ended_ns = work.end_ns[held] - CLOCK_NS
-    last = last_before(work.rank[held], ended_ns, inside.rank, inside.start_ns)
+    last = find_last_before(work.rank[held], ended_ns, inside.rank, inside.start_ns)
     front = np.append(held, NONE)[last]
     queued = (front != NONE) & (inside.start_ns <= work.end_ns[front] + CLOCK_NS)
     # What an operation receives for itself it waits for, whatever it runs then.
@@ -176,7 +176,7 @@ def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -
     start_ns = work.start_ns[both]
     ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
     turn = np.where(begins, 1, np.where(ended_ns > start_ns, 0, 2))
-    order = sorted_rows(place[both], np.where(begins, start_ns, ended_ns), turn, both)
+    order = sort_rows(place[both], np.where(begins, start_ns, ended_ns), turn, both)
     begins, at = begins[order], np.arange(len(order))
     if following:
         nearest = np.minimum.accumulate(np.where(begins, at, len(order))[::-1])[::-1]

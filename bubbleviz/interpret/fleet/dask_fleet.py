@@ -30,7 +30,7 @@ from bubbleviz.interpret.fleet import run_recordings, unpickled
 from bubbleviz.interpret.fleet.silence import SILENT_S, Patience
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.files import read_bounded
-from bubbleviz.model.texts import natural_key, some_of
+from bubbleviz.model.texts import list_and_count, make_natural_key
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 
@@ -409,7 +409,7 @@ class DaskFleet(run_recordings.Fleet):
                 raise InputError(f"{why} (no worker sees it)" if why else f"{path}: not found")
             files.extend(
                 replace(seen[name][0], path=_as_given(name, path))
-                for name in sorted(seen, key=natural_key)
+                for name in sorted(seen, key=make_natural_key)
             )
         return tuple(files)
 
@@ -523,9 +523,8 @@ def _host_of(worker: str) -> str:
 def _workers_have(workers: Sequence[str]) -> str:
     """Return the workers as a subject with a verb, such as ``worker tcp://10.0.0.1:40000 has``."""
     is_one = len(workers) == 1
-    return (
-        f"{'worker' if is_one else 'workers'} {some_of(workers, 3)} {'has' if is_one else 'have'}"
-    )
+    noun, verb = ("worker", "has") if is_one else ("workers", "have")
+    return f"{noun} {list_and_count(workers, 3)} {verb}"
 
 
 def _absolute(path: str) -> str:

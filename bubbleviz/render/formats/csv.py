@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.arrow import known_in
+from bubbleviz.model.arrow import mask_known
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.numbering import CodedTexts
-from bubbleviz.model.texts import csv_text, inert
+from bubbleviz.model.texts import format_csv, quote_formula
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.operation_columns import further_columns
 from bubbleviz.report.report import Report
@@ -33,13 +33,13 @@ def render_bubbles(report: Report, _: View) -> str:
 
 def written(table: Mapping[str, Sequence[object]]) -> str:
     """Return columns as CSV."""
-    return csv_text(tuple(table), zip(*table.values(), strict=True))
+    return format_csv(tuple(table), zip(*table.values(), strict=True))
 
 
 def columns(report: Report) -> dict[str, Sequence[object]]:
     """Return all columns of operations: those that people read, and those that measure again."""
     operations, further = report.operations, further_columns(report)
-    own = operations.shown_columns()
+    own = operations.list_columns()
     cells = {name: _cells(name, column) for name, column in {**own, **further}.items()}
     cells["iteration"] = _iteration_names(report, operations.iteration)
     cells["microbatch"] = _pairs(operations.microbatch, cells.pop("second_microbatch"))
@@ -52,7 +52,7 @@ def columns(report: Report) -> dict[str, Sequence[object]]:
 def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of idle intervals."""
     bubbles, labels, names = report.bubbles, operation_labels(report), report.operations.names
-    cells = {name: _cells(name, column) for name, column in bubbles.shown_columns().items()}
+    cells = {name: _cells(name, column) for name, column in bubbles.list_columns().items()}
     cells["iteration"] = _iteration_names(report, bubbles.iteration)
     cells["before"] = labels.at(bubbles.before).listed()
     cells["after"] = labels.at(bubbles.after).listed()
@@ -74,17 +74,17 @@ def _cells(name: str, column: Ints | CodedTexts) -> Sequence[object]:
     """Return the cells of a column; empty ones for none."""
     if isinstance(column, CodedTexts):
         return column.listed()
-    values = zip(column.tolist(), known_in(name, column).tolist(), strict=True)
+    values = zip(column.tolist(), mask_known(name, column).tolist(), strict=True)
     return [value if is_known else "" for value, is_known in values]
 
 
 def _inert(code: Ints, names: Sequence[str]) -> Sequence[object]:
-    return CodedTexts(code, [inert(name) for name in names]).listed()
+    return CodedTexts(code, [quote_formula(name) for name in names]).listed()
 
 
 def _iteration_names(report: Report, iteration: Ints) -> list[object]:
     """Return iterations by name, as tables and ``--iteration`` have them; empty for none."""
-    names = {i.index: inert(i.name) for i in report.iterations}
+    names = {i.index: quote_formula(i.name) for i in report.iterations}
     return [names.get(index, "") for index in iteration.tolist()]
 
 

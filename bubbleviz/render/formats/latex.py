@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.texts import capitalised, counted, percent_bounds
+from bubbleviz.model.texts import capitalize, format_count, format_percent_bounds
 from bubbleviz.render.selection import select
 from bubbleviz.report.captions import figure_caption
 from bubbleviz.report.measure import is_idle_elsewhere
@@ -65,7 +65,7 @@ def _comments(report: Report, view: View, measure: str) -> Iterator[str]:
     for profile in report.profiles[:_NAMED]:
         yield f"% Profile: {_short(Path(profile.path).name)}"
     if len(report.profiles) > _NAMED:
-        yield f"% and {counted(len(report.profiles) - _NAMED, 'more profile')}"
+        yield f"% and {format_count(len(report.profiles) - _NAMED, 'more profile')}"
     yield "% Methods, ready to paste:"
     yield f"%   {escaped(methods(report))}"
     selection = select(report, view)
@@ -91,10 +91,11 @@ def _short(text: str) -> str:
 def _table(report: Report, measure: str) -> Iterator[str]:
     names = [s.name for s in ratio_definitions()]
     ordered = sorted(names, key=lambda name: name != report.headline)
-    over = counted(report.summary.iterations, report.iteration_noun)
+    over = format_count(report.summary.iterations, report.iteration_noun)
     yield r"\begin{table}"
     yield r"  \centering"
-    yield rf"  \caption{{{measure} in \% over {over} on {counted(len(report.ranks), 'rank')}.}}"
+    ranks = format_count(len(report.ranks), "rank")
+    yield rf"  \caption{{{measure} in \% over {over} on {ranks}.}}"
     yield r"  \label{tab:bubble-ratios}"
     yield r"  \smallskip"  # plain classes leave none below a caption
     # All columns fit into one of two: 229 pt in the article class.
@@ -154,10 +155,10 @@ def _note(report: Report, ordered: list[str]) -> str:
         r"(Student's $t$, half width). ms: mean length of the window. B/C: bubble / compute."
     )
     for restriction in report.restrictions:
-        note += f" {escaped(capitalised(restriction.text))}."
+        note += f" {escaped(capitalize(restriction.text))}."
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
-        low, high = percent_bounds(interval, 2, 4)
+        low, high = format_percent_bounds(interval, 2, 4)
         note += rf" Clock bounds of \emph{{{escaped(report.headline)}}}: {low} to {high}\,\%."
     if any(report.contradicted(name) for name in report.summary.bubble_ratio):
         note += " A ratio marked ! depends on clocks that contradict each other."

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.render.marks import Marks
@@ -107,7 +107,7 @@ def _find_tightest(
     index = np.array(list(texts), np.int64)
     kinds, widths = marks.kind[index], (marks.right - marks.left)[index]
     tightest = {}
-    for kind in distinct(kinds).tolist():
+    for kind in find_distinct(kinds).tolist():
         is_kind = kinds == kind
         longest = max((texts[box] for box in index[is_kind].tolist()), key=len)
         width, height = widths[is_kind].min(), heights[index[is_kind]].min()

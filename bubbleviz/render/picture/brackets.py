@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.drawing import px
 from bubbleviz.render.picture.layout import Layout
@@ -92,7 +92,7 @@ def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket)
 
 def _list_texts(report: Report, iteration: Iteration) -> Iterator[str]:
     """Yield texts with name, ratio and length of an iteration, from the longest to the shortest."""
-    name, value = one_line(iteration.name, 40), iteration_ratio(report, iteration)
+    name, value = to_one_line(iteration.name, 40), iteration_ratio(report, iteration)
     if value != UNKNOWN:
         ratio = iteration.ratios.get(report.headline)
         if ratio is not None and ratio.window_ns is not None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bubbleviz.model.columns import Floats, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.render.picture.layout import Layout
@@ -80,7 +80,7 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
 
 def _measure(operations: Operations) -> _PhaseTimes:
     """Return the busy times of operations of one phase; replicas of a stage are averaged."""
-    stages, first = distinct(operations.virtual_stage), int(operations.microbatch.min())
+    stages, first = find_distinct(operations.virtual_stage), int(operations.microbatch.min())
     shape = len(stages), int(operations.microbatch.max()) - first + 1
     stage_index = np.searchsorted(stages, operations.virtual_stage)
     cell = np.ravel_multi_index((stage_index, operations.microbatch - first), shape)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import text_width, truncate_text
@@ -136,10 +136,10 @@ def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str
 def _name_row(row: RankRow, clock: str) -> str:
     """Return the name of the rank of a row, followed by a note on its clock, which may be empty."""
     if row.why:
-        return one_line(row.why, 80)
+        return to_one_line(row.why, 80)
     replicas = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
     note = f", {clock}" if clock else ""
-    return one_line(f"{replicas}{one_line(row.rank.label, 60)}{note}", 80)
+    return to_one_line(f"{replicas}{to_one_line(row.rank.label, 60)}{note}", 80)
 
 
 def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:

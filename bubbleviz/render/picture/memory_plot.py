@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
 
-from bubbleviz.model.memory_sizes import memory_text
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.memory_sizes import format_memory
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.drawing import box, px
 from bubbleviz.render.picture.lettering import text_width, truncate_text
@@ -69,7 +69,7 @@ class MemoryPlot:
 
     def format_memory(self, amount: float) -> str:
         """Return an amount of memory as text."""
-        return memory_text(amount) if self.in_bytes else f"{amount:g}"
+        return format_memory(amount) if self.in_bytes else f"{amount:g}"
 
 
 class _Box(NamedTuple):
@@ -107,8 +107,8 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
     if hidden := sum(not point.fits for point in plot.points):
         limit = "the run's memory" if plot.limit is None else "the limit"
         page.paragraph(
-            f"Filled: fits. Hollow: {counted(hidden, 'order')} beyond {limit}, or with the model "
-            "held twice.",
+            f"Filled: fits. Hollow: {format_count(hidden, 'order')} beyond {limit}, or with the "
+            "model held twice.",
             9.5,
         )
     return page.svg()
@@ -160,7 +160,7 @@ def _draw_points(graph: Graph, points: Sequence[MemoryPoint]) -> None:
     for (x, y), members in dots.items():
         fits = any(point.fits for point in members)
         graph.dot(x, y, _DOT, hollow=not fits)
-        name = one_line(", ".join(point.name for point in members), 80)
+        name = to_one_line(", ".join(point.name for point in members), 80)
         occupied.append(_draw_label(graph, name, (x, y), occupied, "text" if fits else "quiet"))
 
 

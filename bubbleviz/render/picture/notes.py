@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bubbleviz.model.texts import percent_bounds
+from bubbleviz.model.texts import format_percent_bounds
 from bubbleviz.render.picture.brackets import MOST_BRACKETS
 from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
@@ -77,7 +77,7 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
         # The title of the picture has the mean of all iterations, which may be outside the bounds.
         name = shortened(iterations[0].name)
         where = f" of iteration {name}" if report.summary.iterations > 1 else ""
-        bounds = " to ".join(f"{end}\u00a0%" for end in percent_bounds((low, high), 1, 3))
+        bounds = " to ".join(f"{end}\u00a0%" for end in format_percent_bounds((low, high), 1, 3))
         yield f"Clock bounds{where}: {bounds}."
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.memory_sizes import memory_text
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.memory_sizes import format_memory
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.lettering import BOLD, truncate_text
@@ -89,12 +89,12 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
 
 def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> None:
     """Draw the heading above all panels; a style without titles leaves it out."""
-    page.title = "Nothing to draw: no run" if is_empty else one_line(heading, 200)
+    page.title = "Nothing to draw: no run" if is_empty else to_one_line(heading, 200)
     if page.style.titled or is_empty:
         page.heading(page.title)
         if note:
             page.y += 5
-            page.paragraph(one_line(note, 400), page.style.letters.legend, lines=3)
+            page.paragraph(to_one_line(note, 400), page.style.letters.legend, lines=3)
         page.y += _GAP
 
 
@@ -110,14 +110,14 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
     for (title, _, _), timeline in zip(panels, timelines, strict=True):
         for note in () if timeline is None else notes_of(timeline):
             is_advice = note.startswith(MARK)
-            mark = f"{MARK} {one_line(title, 60)}:"
+            mark = f"{MARK} {to_one_line(title, 60)}:"
             titled = note.replace(MARK, mark, 1) if is_advice else note
             if titled not in notes:
                 notes.append(titled)
     for title, report, _ in panels:
         if count := len(report.limitations):
-            limited = counted(count, "limitation")
-            notes.append(f"{one_line(title, 60)}: {limited}, listed in its own report.")
+            limited = format_count(count, "limitation")
+            notes.append(f"{to_one_line(title, 60)}: {limited}, listed in its own report.")
     return notes
 
 
@@ -134,7 +134,7 @@ def _draw_title(page: Page, title: str, description: str) -> None:
     """Write the title of a panel, and below it a description."""
     letters = page.style.letters
     max_width = page.right - page.left
-    line = truncate_text(one_line(title, 120), letters.panel * BOLD, max_width)
+    line = truncate_text(to_one_line(title, 120), letters.panel * BOLD, max_width)
     page.y += letters.panel
     page.text(line, page.left, page.y, letters.panel, font_weight="bold")
     page.y += 3
@@ -187,7 +187,7 @@ def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
         yield f"{same.plan.name} at the measured times", same
     if best is not None:
         limit_bytes = what_if.limit_bytes
-        memory = "as much memory" if limit_bytes is None else memory_text(limit_bytes)
+        memory = "as much memory" if limit_bytes is None else format_memory(limit_bytes)
         yield f"{best.plan.name} at the measured times: the best in {memory}", best
 
 

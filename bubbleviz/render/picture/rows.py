@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render import palette
 from bubbleviz.render.marks import (
     LOWER,
@@ -113,7 +113,7 @@ class RowPainter:
         operations = self._operations
         is_drawn = np.isin(operations.rank, [rank.index for rank in self._selection.ranks])
         works = is_drawn & np.isin(operations.phase, WORK)
-        chunks = distinct(operations.chunk[works], operations.second_chunk[works])
+        chunks = find_distinct(operations.chunk[works], operations.second_chunk[works])
         numbers: list[int] = chunks[chunks != NONE].tolist()
         return numbers
 
@@ -142,9 +142,9 @@ class RowPainter:
         """The number of merged operations in words, with communication; "" if there are none."""
         merged = self.merged.counts + self._merged_lane.counts
         unattributed = merged.pop(UNATTRIBUTED_KIND, 0)
-        parts = [counted(merged.total(), "operation")] if merged.total() else []
+        parts = [format_count(merged.total(), "operation")] if merged.total() else []
         if unattributed:
-            parts.append(f"{counted(unattributed, 'time')} unattributed compute")
+            parts.append(f"{format_count(unattributed, 'time')} unattributed compute")
         return " and ".join(parts)
 
     @property
@@ -168,7 +168,9 @@ class RowPainter:
         is_spanless &= self._selection.drawn(operations.iteration)
         spanless = np.flatnonzero(is_spanless)
         row = self._selection.row_of(operations.rank[spanless])
-        return {number: spanless[row == number] for number in distinct(row[row != NONE]).tolist()}
+        return {
+            number: spanless[row == number] for number in find_distinct(row[row != NONE]).tolist()
+        }
 
     def _paint(self, kind: int, operation: int) -> Paint:
         """Return the paint of a mark, or of its phase if the operation is -1."""
@@ -328,7 +330,7 @@ class RowPainter:
         operations = self._operations
         start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
         name_id = int(operations.name_id[operation])
-        name = one_line(operations.names[name_id], 80) if name_id != NONE else ""
+        name = to_one_line(operations.names[name_id], 80) if name_id != NONE else ""
         label = self._label(operation) + (f" ({name})" if name else "")
         cut = ", cut" if operations.cut[operation] else ""
         offset_ms, length_ms = (start - self._selection.start_ns) / 1e6, (end - start) / 1e6

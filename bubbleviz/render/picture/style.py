@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from bubbleviz.model.choices import style_settings
-from bubbleviz.model.paper_lengths import millimetres
+from bubbleviz.model.choices import parse_style
+from bubbleviz.model.paper_lengths import parse_millimetres
 from bubbleviz.render.picture.lettering import FONT
 from bubbleviz.report.view import View
 
@@ -135,13 +135,13 @@ SCREEN = PictureStyle()
 
 def style_of(view: View) -> PictureStyle:
     """Return the style that a view names, with the view's width and settings."""
-    name, settings = style_settings(view.style)
+    name, settings = parse_style(view.style)
     style = _named_style(name, view.width_mm)
     if "row" in settings:
         style = style.with_rows(float(settings["row"]))
     if "height" in settings:
         per_mm = style.width / style.millimetres if style.millimetres else PX_PER_MM
-        height = per_mm * millimetres(settings["height"], "--style height", 1.0)
+        height = per_mm * parse_millimetres(settings["height"], "--style height", 1.0)
         style = replace(style, height=height)
     if "font" in settings:
         style = replace(style, font=f"{settings['font']}, {FONT}")

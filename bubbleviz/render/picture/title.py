@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.count.iterations import Iteration, Ratio
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.picture.numbers import UNKNOWN, percent
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.selection import Selection
@@ -37,7 +37,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     Returns:
         The primary ratio as a heading, and a text that says what it is the ratio of.
     """
-    measure = f"{one_line(report.headline, 40)} bubble ratio"
+    measure = f"{to_one_line(report.headline, 40)} bubble ratio"
     head = f"{measure if report.no_pipeline is None else name_measure(report).name} "
     value, parts = percent(None), []
     spread = report.summary.bubble_ratio.get(report.headline)
@@ -46,10 +46,10 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
         if spread.pair is not None:
             bounds = " ({} and {})".format(*map(percent, spread.pair))
         value = percent(spread.mean) + bounds
-        parts = [f"mean over {counted(spread.n, 'iteration')}"] if spread.n > 1 else []
+        parts = [f"mean over {format_count(spread.n, 'iteration')}"] if spread.n > 1 else []
     if len(selection.iterations) == 1:
         (iteration,) = selection.iterations
-        name = f"iteration {one_line(iteration.name, 40)}"
+        name = f"iteration {to_one_line(iteration.name, 40)}"
         ratio = iteration_ratio(report, iteration)
         if not parts:
             value = ratio if ratio != UNKNOWN else value
@@ -74,5 +74,5 @@ def draw_title(page: Page, report: Report, selection: Selection) -> None:
     page.heading(head)
     page.y += 4
     page.paragraph(rest, letters.beside, lines=3)
-    page.paragraph(one_line(report.headline_reason, 300), letters.axis)
+    page.paragraph(to_one_line(report.headline_reason, 300), letters.axis)
     page.y += 4

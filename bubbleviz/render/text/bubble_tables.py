@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.render.text.first_screen import describe_utilization
 from bubbleviz.report.bubble_parts import (
@@ -77,7 +77,7 @@ def longest(report: Report) -> Iterator[doc.Block]:
         return
     which = "" if implied is None else " that the schedule does not imply"
     yield doc.heading(f"Longest idle intervals{which} (all of them: -o idle.bubbles.csv)")
-    lines = [one_line(sentence, 400) for _, sentence in intervals]
+    lines = [to_one_line(sentence, 400) for _, sentence in intervals]
     if implied is not None:
-        lines.append(f"the longest that it implies: {one_line(implied, 400)}")
+        lines.append(f"the longest that it implies: {to_one_line(implied, 400)}")
     yield doc.bullets(lines)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.phases import unnamed
+from bubbleviz.model.phases import list_missing_passes
 from bubbleviz.model.run_kinds import EVALUATION
-from bubbleviz.model.texts import capitalised, counted, one_line, percent
+from bubbleviz.model.texts import capitalize, format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text import orders, ranks
@@ -52,8 +52,8 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     marked = "".join(f" ! ({mark})" for mark in _restriction_marks(report))
     bounds = "".join(f"{joint}{text}" for joint, text in _bounds(report))
     mean = report.summary.bubble_ratio[report.headline].mean
-    why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
-    value = f"{name_measure(report).name}: {percent(mean)}"
+    why = f"primary ratio: {report.headline} ({to_one_line(report.headline_reason, 400)})"
+    value = f"{name_measure(report).name}: {format_percent(mean)}"
     spread = f"{_spread(report)}{_kernel_share(report)}"
     return value, f"{spread}{marked}{bounds}", _run(report), why
 
@@ -72,10 +72,10 @@ def _spread(report: Report) -> str:
     """Return the confidence interval of the primary ratio, its two values, or "" for one value."""
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None:
-        return " ({} and {} in two iterations)".format(*map(percent, spread.pair))
+        return " ({} and {} in two iterations)".format(*map(format_percent, spread.pair))
     if spread.ci95 is None or spread.mean is None:
         return ""
-    return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
+    return f" ± {format_percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
 
 
 def _worst(report: Report) -> str:
@@ -87,7 +87,7 @@ def _worst(report: Report) -> str:
         return ""
     averaged = (iteration for iteration in report.iterations if iteration.averaged)
     worst = next(i for i in averaged if i.ratios[report.headline].value == spread.max)
-    return f", {percent(spread.max)} in iteration {one_line(worst.name, 30)}"
+    return f", {format_percent(spread.max)} in iteration {to_one_line(worst.name, 30)}"
 
 
 def _restriction_marks(report: Report) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def _bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]
         yield ", ", f"clock bounds {doc.between(interval)} %"
     low = report.lower_bound(report.headline)
     if low is not None:
-        yield "; ", f"{percent(low)} with compute outside every operation counted as work"
+        yield "; ", f"{format_percent(low)} with compute outside every operation counted as work"
     kernels = report.kernel_time.sentence
     if report.summary.iterations and kernels is not None and not _kernel_share(report):
         yield "; ", kernels
@@ -125,9 +125,9 @@ def _run(report: Report) -> str:
     schedule = _exact_schedule(report)
     return (
         f"{f'{schedule} on ' if schedule else ''}"
-        f"{counted(ranks, 'rank')} of {counted(hosts, 'host')}, {averaged} of "
-        f"{counted(len(report.iterations), 'iteration')} averaged, "
-        f"convention: {one_line(report.convention, 60)}"
+        f"{format_count(ranks, 'rank')} of {format_count(hosts, 'host')}, {averaged} of "
+        f"{format_count(len(report.iterations), 'iteration')} averaged, "
+        f"convention: {to_one_line(report.convention, 60)}"
     )
 
 
@@ -136,7 +136,7 @@ def _exact_schedule(report: Report) -> str:
     ran = report.schedule
     if ran is None or not ran.exact or ran.name is None or ran.also:
         return ""
-    return one_line(ran.name, 30)
+    return to_one_line(ran.name, 30)
 
 
 def describe_utilization(report: Report) -> str:
@@ -144,16 +144,16 @@ def describe_utilization(report: Report) -> str:
     if (use := flops_use(report)) is None:
         return ""
     doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
-    return f"model FLOPs utilization (MFU): {percent(use)}{doubt}"
+    return f"model FLOPs utilization (MFU): {format_percent(use)}{doubt}"
 
 
 def first_sentence(report: Report, first: str | None) -> str | None:
     """Return the first advice, and what it would save; None where there is none."""
     if first is not None:
-        return one_line(first, 600)
+        return to_one_line(first, 600)
     if report.summary.iterations > 0:
         return None
-    if lacking := unnamed(distinct(report.operations.phase).tolist()):
+    if lacking := list_missing_passes(find_distinct(report.operations.phase).tolist()):
         return f"no range names {' or '.join(lacking)}; name it in ranges, or with --convention"
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
     remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
@@ -197,7 +197,7 @@ def _advice(report: Report, display: Display) -> list[doc.Line]:
     if sentence:
         lines += paragraph(sentence, display, lead="First:", most=4)
     for text in describe_further_steps(report):
-        lines += paragraph(one_line(text, 200), display, lead="Then:", most=2)
+        lines += paragraph(to_one_line(text, 200), display, lead="Then:", most=2)
     return lines
 
 
@@ -205,7 +205,7 @@ def _last_lines(report: Report, display: Display) -> list[doc.Line]:
     """Return what limits the ratio, and options that show more."""
     coverage = ""
     if report.limitations:
-        coverage = f", -v coverage ({counted(len(report.limitations), 'note')})"
+        coverage = f", -v coverage ({format_count(len(report.limitations), 'note')})"
     more = f"-v (all tables), -v ranks{coverage}, -o bubbles.svg, --help"
     return [*_limits(report, display), *paragraph(more, display, lead="More:", style="dim")]
 
@@ -224,8 +224,8 @@ def _join_blocks(blocks: Sequence[Sequence[doc.Line]], max_lines: int) -> list[d
 def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
     """Yield the primary ratio, the run, and what restricts or bounds the ratio."""
     mean = report.summary.bubble_ratio[report.headline].mean
-    value = "unknown" if mean is None else percent(mean)
-    lead = f"{capitalised(name_measure(report).name)}: {value}"
+    value = "unknown" if mean is None else format_percent(mean)
+    lead = f"{capitalize(name_measure(report).name)}: {value}"
     spread = f"{_spread(report)}{_worst(report)}{_kernel_share(report)}"
     joint = ";" if spread.startswith(";") else ""
     yield from paragraph(spread.removeprefix(joint).strip(), display, lead=f"{lead}{joint}")
@@ -236,7 +236,7 @@ def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
         if order is not None and order.reason not in NO_PIPELINE:
             yield from paragraph(orders.recognised(order), display, lead=f"{title}:", most=2)
     for mark in _restriction_marks(report):
-        yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
+        yield from paragraph(to_one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
 
 
 def _bubble(report: Report, display: Display) -> list[doc.Line]:
@@ -262,12 +262,12 @@ def _limits(report: Report, display: Display) -> list[doc.Line]:
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
     attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
     if gpu_ns and attributed_ns < _COVERED * gpu_ns:
-        limits.append(f"{percent(attributed_ns / gpu_ns)} of kernel time attributed")
+        limits.append(f"{format_percent(attributed_ns / gpu_ns)} of kernel time attributed")
     clocks = {report.clock(number) for number in range(len(report.profiles))}
     if any(uncertainty is None for _, _, uncertainty in clocks) and len(clocks) > 1:
         limits.append(f"offsets of {len(clocks)} clocks unknown")
     weighty = [each for each in report.limitations if each.kind is not LimitationKind.OTHER]
-    limits += dict.fromkeys(one_line(each.what, 60) for each in weighty)
+    limits += dict.fromkeys(to_one_line(each.what, 60) for each in weighty)
     if not limits:
         return []
     text = f"{'; '.join(limits)} (-v coverage)"

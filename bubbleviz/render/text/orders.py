@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
 from bubbleviz.explain.recognition.recognition import Recognition
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
 
@@ -53,18 +53,18 @@ def recognised(recognition: Recognition) -> str:
     also = f", here the same as {' and '.join(recognition.also)}" if recognition.also else ""
     exact = sum(iteration.exact for iteration in recognition.agreeing)
     total = len(recognition.judged)
-    matches = f"order matches in {exact} of {counted(total, 'iteration')}"
+    matches = f"order matches in {exact} of {format_count(total, 'iteration')}"
     if exact < total and recognition.distance is None:
         agreeing = len(recognition.agreeing)
-        matches = f"by structure in {agreeing} of {counted(total, 'iteration')}"
+        matches = f"by structure in {agreeing} of {format_count(total, 'iteration')}"
     elif exact < total:
-        matches = f"{percent(recognition.distance)} of operations out of order, {matches}"
+        matches = f"{format_percent(recognition.distance)} of operations out of order, {matches}"
     if recognition.inferred:
         matches += "; microbatches are numbered by order, so another schedule may look the same"
-    line = f"{one_line(recognition.name, 60)}{also} ({matches})"
+    line = f"{to_one_line(recognition.name, 60)}{also} ({matches})"
     names = {name for i in recognition.iterations for name in (i.name, *i.names)}
     others = sorted({name or "an order of its own" for name in names if name != recognition.name})
-    return f"{line}; other iterations: {one_line(', '.join(others), 120)}" if others else line
+    return f"{line}; other iterations: {to_one_line(', '.join(others), 120)}" if others else line
 
 
 def _deviation(report: Report, deviation: Deviation) -> str:
@@ -72,6 +72,6 @@ def _deviation(report: Report, deviation: Deviation) -> str:
     rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
     chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
     places = f" by {deviation.places}" if deviation.places else ""
-    where = f"{one_line(rank.label, 40)}, iteration {one_line(iteration.name, 20)}"
+    where = f"{to_one_line(rank.label, 40)}, iteration {to_one_line(iteration.name, 20)}"
     operation = f"{deviation.phase.label}{deviation.microbatch}{chunk}"
     return f"{where}: {operation} {deviation.what}{places}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bubbleviz.model.operations import ProfileSummary
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.rank_means import many_ranks
 from bubbleviz.report.report import Report
@@ -46,7 +46,7 @@ def _make_clock_row(profile: ProfileSummary) -> dict[str, str]:
 
 
 def _shorten(text: str) -> str:
-    return doc.shortened(one_line(text, 200), 28)
+    return doc.shortened(to_one_line(text, 200), 28)
 
 
 def coverage(report: Report) -> Iterator[doc.Block]:
@@ -65,10 +65,10 @@ def coverage(report: Report) -> Iterator[doc.Block]:
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     lines = []
     for kernel in largest:
-        name, rank = one_line(kernel.name, 60), one_line(report.ranks[kernel.rank].label, 40)
+        name, rank = to_one_line(kernel.name, 60), to_one_line(report.ranks[kernel.rank].label, 40)
         lines.append(
             f"unattributed: {doc.milliseconds(kernel.gpu_ns)} ms in {kernel.count:,} x {name} on "
-            f"{rank}, {one_line(kernel.where, 80)}"
+            f"{rank}, {to_one_line(kernel.where, 80)}"
         )
     if lines:
         yield doc.bullets(lines)

@@ -15,7 +15,7 @@ from bubbleviz.explain.communication_times import CommunicationTimes
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.operations import RankCoverage
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.render.rows import RankRow, rows_of
 from bubbleviz.render.text.terminal import Display, paragraph
@@ -91,7 +91,7 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bl
         times = {cause.label: doc.milliseconds(means_ns[cause]) for cause in columns}
         rows.append(_head(row) | times)
     of = f"idle time by cause{_of(by)}, ms ({name} window)"
-    yield doc.Table(f"Iteration {one_line(iteration.name, 60)}: {of}", rows, omitted=omitted)
+    yield doc.Table(f"Iteration {to_one_line(iteration.name, 60)}: {of}", rows, omitted=omitted)
 
 
 #: The columns of communication.
@@ -119,7 +119,7 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
         _head(row) | _communication_cells(times, index, list(row.replicas), is_split=is_split)
         for row in listed
     ]
-    title = f"Iteration {one_line(iteration.name, 60)}: communication{_of(by)}, ms"
+    title = f"Iteration {to_one_line(iteration.name, 60)}: communication{_of(by)}, ms"
     yield doc.Table(title, rows, omitted=omitted)
     yield doc.Sentence(_COMMUNICATION)
 
@@ -163,7 +163,7 @@ def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
             cells = dict(zip(_DISTRIBUTION, map(in_cell, summary), strict=True))
             bars = {"from least to most": histogram(values)}
             rows.append({"over ranks": name} | cells | bars)
-    title = f"How the {counted(len(report.ranks), 'rank')} are spread, means of the iterations"
+    title = f"How the {format_count(len(report.ranks), 'rank')} are spread, means of the iterations"
     yield doc.Table(
         f"{title} ({means.ratio} window)",
         rows,
@@ -225,8 +225,8 @@ def first_lines(report: Report, display: Display) -> list[doc.Line]:
     lines: list[doc.Line] = []
     if many_ranks(len(report.ranks)):
         bars = display.shown(histogram(means.bubble_ratio))
-        lead = f"The {counted(len(report.ranks), 'rank')}: "
-        low, middle, _, high = map(percent, own)
+        lead = f"The {format_count(len(report.ranks), 'rank')}: "
+        low, middle, _, high = map(format_percent, own)
         text = f"{low} {bars} {high}, median {middle}"
         if cell_width(lead + text) > display.width:
             text = f"{low} to {high}"
@@ -273,7 +273,7 @@ def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bloc
         replicas = len(row.replicas)
         rank = {"rank": label if replicas == 1 else f"{replicas} replicas"}
         table.append(_head(row) | rank | {column: values[column] for column in columns})
-    title = f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms"
+    title = f"Iteration {to_one_line(iteration.name, 60)}: busy time and bubble by {by}, ms"
     yield doc.Table(
         f"{title} ({name} window)",
         table,
@@ -388,7 +388,7 @@ def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
     for rank in (report.ranks[index] for index in ranks):
         rest = rank.label.removeprefix(rank.host)
         label = f"{short[rank.host]}{rest}" if rest != rank.label else rank.label
-        whole.append(one_line(label.strip() or rank.label, _LONGEST_LABEL))
+        whole.append(to_one_line(label.strip() or rank.label, _LONGEST_LABEL))
     for room in range(width, _LONGEST_LABEL):
         labels = [doc.shortened(label, room) for label in whole]
         if len(set(labels)) == len(set(whole)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bubbleviz.count.ratios import RatioDefinition, ratio_definitions
-from bubbleviz.model.texts import one_line, percent
+from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
 
@@ -66,11 +66,11 @@ def not_averaged(report: Report) -> Iterator[doc.Block]:
         return
     rows = [
         {
-            "iteration": one_line(iteration.name, 60),
+            "iteration": to_one_line(iteration.name, 60),
             "kind": iteration.kind,
             "complete": "yes" if iteration.complete else "no",
             "microbatches": doc.numbered(iteration.microbatches),
-            report.headline: percent(iteration.ratios[report.headline].value),
+            report.headline: format_percent(iteration.ratios[report.headline].value),
         }
         for iteration in others
     ]

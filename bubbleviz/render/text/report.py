@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bubbleviz.model.texts import capitalised, one_line
+from bubbleviz.model.texts import capitalize, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.text import orders, ranks, ratio_tables, savings, times
@@ -42,13 +42,13 @@ def details(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Bl
 def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
     """Yield sections in the order in which they are printed, with their names in ``--details``."""
     value, *lines = headline_lines(report)
-    yield "", [doc.Sentence("\n".join(lines), lead=capitalised(value))]
+    yield "", [doc.Sentence("\n".join(lines), lead=capitalize(value))]
     yield "operations", orders.orders(report)
     first = describe_first_steps(report)
     if (advice := first_sentence(report, first)) is not None:
         yield "", [doc.Sentence(f"what to do first: {advice}")]
         further = describe_further_steps(report)
-        yield "", [doc.Sentence(f"then: {one_line(more, 200)}") for more in further]
+        yield "", [doc.Sentence(f"then: {to_one_line(more, 200)}") for more in further]
     yield "ratios", [ratio_tables.ratios(report)]
     yield "time", step_time(report)
     yield "causes", [table for table in [causes(report)] if table.rows]
@@ -72,7 +72,7 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
         yield "coverage", [doc.heading("Limitations"), doc.bullets(limitation_lines(report))]
     # There is a ratio of a pipeline to quote.
     if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
-        ready = doc.Sentence(one_line(methods(report), None))
+        ready = doc.Sentence(to_one_line(methods(report), None))
         yield "ratios", [doc.heading("Methods, ready to paste"), ready]
 
 
@@ -86,7 +86,7 @@ def summary(report: Report) -> list[doc.Block]:
     value, bounds, run, why = headline_lines(report)
     first = describe_first_steps(report)
     return [
-        doc.Sentence(bounds, lead=capitalised(value)),
+        doc.Sentence(bounds, lead=capitalize(value)),
         doc.Sentence(f"{run}; {why}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
         *(doc.Sentence(f"Then: {text}") for text in describe_further_steps(report)),

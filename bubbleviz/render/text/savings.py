@@ -8,8 +8,8 @@ import numpy as np
 
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.memory_sizes import describe_fit, memory_text
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.memory_sizes import describe_fit, format_memory
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import numbered_rank
 from bubbleviz.report.report import Report
@@ -26,12 +26,13 @@ def advice_table(report: Report) -> Iterator[doc.Block]:
     diagnosis, listed = report.explanation.diagnosis, write_all_advice(report)
     if diagnosis is None or not listed:
         return
-    replayed = counted(diagnosis.iterations, "iteration")
+    replayed = format_count(diagnosis.iterations, "iteration")
     if diagnosis.misses_measurement:
         base_ns = None
         title = (
             f"What would shorten an iteration; a replay of {replayed} misses their measured length "
-            f"by {percent(diagnosis.missed_ratio)}, so the savings that rest on it are unknown"
+            f"by {format_percent(diagnosis.missed_ratio)}, so the savings that rest on it are "
+            "unknown"
         )
     else:
         base_ns = diagnosis.length_ns
@@ -44,7 +45,7 @@ def advice_table(report: Report) -> Iterator[doc.Block]:
             "saves ms": doc.milliseconds(advice.saving_ns),
             "share": _share_of_base(advice, base_ns),
             # The saving has its own columns.
-            "what to do": one_line(advice.action_and_evidence, 400),
+            "what to do": to_one_line(advice.action_and_evidence, 400),
         }
         for advice in listed
     ]
@@ -82,11 +83,11 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
     for group in _slowdown_groups(report, costs):
         if len(group) > 1:
             times += sorted(group, key=lambda pair: -pair[1])[:_MAX_SLOWDOWNS]
-    n_iterations = counted(len(costs.by_iteration), "iteration")
+    n_iterations = format_count(len(costs.by_iteration), "iteration")
     lengths = f"{doc.milliseconds(costs.original_ns)} against {doc.milliseconds(costs.ideal_ns)} ms"
     yield doc.Table(
         f"Slowdown against an ideal iteration, over {n_iterations} ({lengths})",
-        [{"what": one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
+        [{"what": to_one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
         left=("what",),
         wrap=("what",),
     )
@@ -176,7 +177,9 @@ def what_if(report: Report) -> Iterator[doc.Block]:
     if others is None:
         return
     if others.measured is None:
-        yield doc.Sentence(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
+        yield doc.Sentence(
+            f"\nOther schedules cannot be compared: {to_one_line(others.reason, 300)}"
+        )
         return
     yield _schedule_table(report, others)
     if others.reordered is not None and others.reordered[1] >= _REORDERED:
@@ -195,8 +198,8 @@ def what_if(report: Report) -> Iterator[doc.Block]:
             "period is shorter"
         )
     measured = others.measured
-    n_stages = counted(measured.stages, "stage")
-    n_microbatches = counted(measured.microbatches, "microbatch", "microbatches")
+    n_stages = format_count(measured.stages, "stage")
+    n_microbatches = format_count(measured.microbatches, "microbatch", "microbatches")
     length = "window" if is_by_stage else "iteration"
     sentence = (
         f"Times of {n_stages} and {n_microbatches} are the means of the pipeline that takes "
@@ -217,7 +220,7 @@ def _schedule_table(report: Report, others: WhatIf) -> doc.Table:
     rows = []
     for row in others.rows:
         name, cells = _ROW_NAMES.get(row.schedule, row.schedule), _schedule_cells(others, row)
-        reason = doc.shortened(one_line(row.reason, 200), 40)
+        reason = doc.shortened(to_one_line(row.reason, 200), 40)
         is_known = _compared_ms(others, row) is not None
         rows.append(
             {
@@ -253,5 +256,5 @@ def _schedule_cells(others: WhatIf, row: Choice) -> dict[str, str]:
         "activations": activations,
     }
     if any(other.peak_bytes is not None for other in others.rows):
-        cells["peak memory"] = "-" if row.peak_bytes is None else memory_text(row.peak_bytes)
+        cells["peak memory"] = "-" if row.peak_bytes is None else format_memory(row.peak_bytes)
     return cells

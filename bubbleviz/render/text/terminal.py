@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bubbleviz.model.texts import printable
+from bubbleviz.model.texts import replace_unprintable
 from bubbleviz.render import document as doc
 from bubbleviz.render.wrapping import cell_width, wrap_text
 
@@ -67,7 +67,7 @@ class Display:
 
 def printable_line(line: doc.Line) -> doc.Line:
     """Return a line with a blank for each character that does not print."""
-    return tuple(span._replace(text=printable(span.text)) for span in line)
+    return tuple(span._replace(text=replace_unprintable(span.text)) for span in line)
 
 
 def plain_lines(lines: Iterable[doc.Line]) -> str:

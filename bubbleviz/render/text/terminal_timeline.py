@@ -24,7 +24,7 @@ from bubbleviz.count.rank_iterations import indices_of
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.texts import counted, listed, one_line, percent
+from bubbleviz.model.texts import format_count, format_percent, list_first, to_one_line
 from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span
@@ -197,7 +197,7 @@ def _label_rows(
     for (row, *_), label in zip(rows, labels, strict=True):
         mark = display.shown(MARK) if row.rank.index in marked else " "
         heads.append(label + " " * (label_width - cell_width(label)) + mark)
-    ratios = [percent(ratio) for _, _, ratio in rows]
+    ratios = [format_percent(ratio) for _, _, ratio in rows]
     ratio_width = max(_RATIO, 1 + max(map(len, ratios)))
     return heads, [ratio.rjust(ratio_width) for ratio in ratios]
 
@@ -211,7 +211,7 @@ def _explain_marks(
         return []
     names = [_marked_name(report, rank, marked) for rank in ranks]
     sign = Span(display.shown(MARK), "bold")
-    return [(sign, Span(f" {listed(names, 3)}: see the advice"))]
+    return [(sign, Span(f" {list_first(names, 3)}: see the advice"))]
 
 
 def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
@@ -326,7 +326,7 @@ def _title(report: Report, selection: Selection, size: int, display: Display) ->
         display: Where the title is shown.
     """
     (iteration,) = selection.iterations
-    name, length = one_line(iteration.name, 30), _length(report, selection, iteration)
+    name, length = to_one_line(iteration.name, 30), _length(report, selection, iteration)
     title = f"Iteration {name}, {length}: {_row_words(selection, size)}"
     share = name_measure(report).idle
     room = display.width - len(share) - 1
@@ -361,7 +361,7 @@ def _row_words(selection: Selection, size: int) -> str:
     which = "median" if any(row.spread for row in rows) else "first"
     if which == "first" and any(row.rank.index != row.replicas[0] for row in rows):
         which = "one"
-    return f"one row per {kind} ({which} of {counted(replicas, 'rank')})"
+    return f"one row per {kind} ({which} of {format_count(replicas, 'rank')})"
 
 
 def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:

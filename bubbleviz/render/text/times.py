@@ -8,9 +8,9 @@ import numpy as np
 
 from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.phase_times import PhaseTime
-from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted, listed, one_line
+from bubbleviz.model.texts import format_count, list_first, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import operation_label, rank_label
 from bubbleviz.report.prompt_chunks import cost_in_words, even_chunks
@@ -49,7 +49,7 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
             f"straggler: {operation_label(report, row)} of {rank} in iteration {iteration} took "
             f"{multiple:.2f} times the median of its kind"
         )
-    yield doc.bullets([one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
+    yield doc.bullets([to_one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
     yield from _chunk_costs(report)
 
 
@@ -118,14 +118,14 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
     path = report.explanation.path
     if path is None or len(path.operations) == 0:
         return
-    name = one_line(report.iterations[path.iteration].name, 60)
+    name = to_one_line(report.iterations[path.iteration].name, 60)
     yield doc.heading(
         f"Critical path of iteration {name}: {doc.milliseconds(path.length_ns)} ms, "
-        f"{counted(len(path.operations), 'operation')}"
+        f"{format_count(len(path.operations), 'operation')}"
     )
     lines = []
     for part in path.parts[:_PARTS]:
-        rank = one_line(rank_label(report, part.rank), 60)
+        rank = to_one_line(rank_label(report, part.rank), 60)
         lines.append(f"{doc.milliseconds(part.time_ns)} ms: {part.what} on {rank} ({part.count})")
     if path.collectives:
         collectives = []
@@ -135,7 +135,7 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
                 "" if step.rank == step.last_rank else f", on to {rank_label(report, step.rank)}"
             )
             collectives.append(f"{step.what} ({last} entered last{on_to})")
-        lines.append(f"it passes {listed(collectives, _PARTS)}")
+        lines.append(f"it passes {list_first(collectives, _PARTS)}")
     yield doc.bullets(lines)
 
 
@@ -180,4 +180,4 @@ def memory(report: Report) -> Iterator[doc.Block]:
 
 
 def _in_bytes(amount: float | None) -> str:
-    return "-" if amount is None else memory_text(amount)
+    return "-" if amount is None else format_memory(amount)

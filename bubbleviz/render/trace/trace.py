@@ -19,10 +19,10 @@ import numpy as np
 from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import dependencies_of
-from bubbleviz.model.columns import NONE, Ints, marked
+from bubbleviz.model.columns import NONE, Ints, make_mask
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.trace.tracks import Column, Process, SliceTrack, Value
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
@@ -264,7 +264,7 @@ def _name_operation(phase: int, first: int | None, second: int | None) -> str:
 
 def _shorten(text: str) -> str:
     """Return a text from a profile on one line, printable and not too long."""
-    return one_line(text[: _LONGEST_NAME + 1], _LONGEST_NAME)
+    return to_one_line(text[: _LONGEST_NAME + 1], _LONGEST_NAME)
 
 
 def _flows_of(report: Report) -> tuple[Ints, Ints]:
@@ -282,7 +282,7 @@ def _flows_of(report: Report) -> tuple[Ints, Ints]:
     before, after = dependencies.before, dependencies.after
     stage = operations.virtual_stage
     is_transfer = dependencies.remote(operations.rank) | (stage[after] != stage[before])
-    has_transfer = marked(len(operations), after[is_transfer])[after]
+    has_transfer = make_mask(len(operations), after[is_transfer])[after]
     is_flow = (operations.phase[after] != Phase.W) & (is_transfer | ~has_transfer)
     is_flow &= operations.start_ns[before] < operations.start_ns[after]
     return before[is_flow], after[is_flow]

@@ -28,9 +28,9 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.texts import unmarked
+from bubbleviz.model.texts import replace_control_characters
 from bubbleviz.render import palette
 from bubbleviz.render.formats import check_installed
 from bubbleviz.render.rows import chosen_ranks
@@ -276,7 +276,7 @@ def packed(
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
-    packed_text = deflated(unmarked(text).encode("utf-8"), LEVEL)
+    packed_text = deflated(replace_control_characters(text).encode("utf-8"), LEVEL)
     return packed_text, deflated(columns, LEVEL), blocks
 
 
@@ -311,8 +311,8 @@ def _mean_columns(means: RankMeans) -> dict[str, Ints]:
 def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[palette.Paint], Ints]:
     """Return how operations are filled: few paints, and for each operation which."""
     phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
-    chunks = distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()
-    kinds = groups_of(phase, chunk, second)
+    chunks = find_distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()
+    kinds = group_rows(phase, chunk, second)
     seen = np.stack((phase, chunk, second), axis=1)[kinds.first].tolist()
     return [
         palette.chunk_paint(Phase(p), own, other, chunks) for p, own, other in seen

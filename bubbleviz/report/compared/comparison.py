@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import InputError
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.report.compared.differences import describe_differences
 from bubbleviz.report.compared.followed import AdviceResult, check_advice
 from bubbleviz.report.compared.pair import (
@@ -133,7 +133,7 @@ class Comparison:
     def __repr__(self) -> str:
         cells = self.ratios[self.headline]
         means = [None if cell.ratio is None else cell.ratio.bubble.mean for cell in cells]
-        ratios = " -> ".join("unknown" if mean is None else percent(mean) for mean in means)
+        ratios = " -> ".join("unknown" if mean is None else format_percent(mean) for mean in means)
         return f"Comparison({self.headline} bubble ratio {ratios})"
 
 
@@ -249,7 +249,7 @@ def _describe_limits(
         kernel_time = describe_kernel_time(run.saved)
         if kernel_time is not None:
             yield (
-                f"{run.title}: {one_line(kernel_time, 200)}; much time is lost inside or "
+                f"{run.title}: {to_one_line(kernel_time, 200)}; much time is lost inside or "
                 "beside operations, which its ratios do not show"
             )
     for index, pair in enumerate(pairs, 1):
@@ -302,8 +302,8 @@ def _describe_pair_limits(
     before, after = pair.before.microbatches, pair.after.microbatches
     if before and after and before != after:
         yield (
-            f"{other.title}: {counted(after, 'microbatch', 'microbatches')} hold about the work of "
-            f"{before:,} of {first.title}, so whole iterations are compared"
+            f"{other.title}: {format_count(after, 'microbatch', 'microbatches')} hold about the "
+            f"work of {before:,} of {first.title}, so whole iterations are compared"
         )
 
 
@@ -339,7 +339,7 @@ def _describe_no_gain(
 def _format_ratio(ratio: RatioSummary | None) -> str:
     if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         return "unknown"
-    return f"{percent(ratio.bubble.mean)} of {ratio.window_ns.mean / 1e6:,.3f} ms"
+    return f"{format_percent(ratio.bubble.mean)} of {ratio.window_ns.mean / 1e6:,.3f} ms"
 
 
 def _is_within_clock_bounds(first: Cell, other: Cell) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from bubbleviz.errors import BubblevizError
-from bubbleviz.model.texts import one_line, percent, rank_name
+from bubbleviz.model.texts import format_percent, format_rank_name, to_one_line
 from bubbleviz.report.compared.pair import (
     SAME_WORK,
     ReportPair,
@@ -176,7 +176,7 @@ def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
         then_ns, now_ns = before_ns.get(name, 0.0), after_ns.get(name, 0.0)
         change_ns = abs(now_ns - then_ns)
         if change_ns > max(min_change_ns, _MIN_CHANGE * then_ns):
-            kernel = one_line(name.partition("(")[0], _KERNEL_NAME_LENGTH)
+            kernel = to_one_line(name.partition("(")[0], _KERNEL_NAME_LENGTH)
             yield change_ns, f"kernel {kernel}: {_format_change(then_ns, now_ns)}"
 
 
@@ -278,7 +278,7 @@ def _describe_slowdowns(before: RunSummary, after: RunSummary) -> Iterator[_Diff
         then = then_slowdowns.get(name)
         if then is None or abs(now - then) < _MIN_COST:
             continue
-        cost = f"cost {percent(now - 1)} of an iteration, {percent(then - 1)} before"
+        cost = f"cost {format_percent(now - 1)} of an iteration, {format_percent(then - 1)} before"
         yield abs(now - then) * window_ns, f"{name}: {cost}"
 
 
@@ -291,7 +291,8 @@ def _list_slowdowns(run: RunSummary) -> dict[str, float]:
     by_name = {}
     if len(slowdown.by_replica.number) > 1:
         names = {
-            rank.index: rank_name(rank.global_rank, rank.index, rank.label) for rank in run.ranks
+            rank.index: format_rank_name(rank.global_rank, rank.index, rank.label)
+            for rank in run.ranks
         }
         by_name = {
             names[index]: times

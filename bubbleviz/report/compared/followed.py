@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.texts import percent
+from bubbleviz.model.texts import format_percent
 from bubbleviz.report.advice import StepCode
 from bubbleviz.report.compared.pair import ReportPair, RunPair
 from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
@@ -68,7 +68,7 @@ class AdviceResult:
             return "how long iterations are is unknown"
         longer = "shorter" if self.saved_ratio >= 0 else "longer"
         longer += " per microbatch" if self.per_microbatch else ""
-        return f"iterations are {percent(abs(self.saved_ratio))} {longer} ({self.window})"
+        return f"iterations are {format_percent(abs(self.saved_ratio))} {longer} ({self.window})"
 
     @property
     def line(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.texts import percent
+from bubbleviz.model.texts import format_percent
 from bubbleviz.report.compared.pair import (
     COMPUTE,
     SAME_WORK,
@@ -185,8 +185,9 @@ def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
 
 def _describe_gaps(before: float, after: float) -> str:
     """Return a clause on the share of operation time in which no kernel runs."""
-    idle = f"no kernel runs for {percent(after)} of the time of operations"
-    return f"{idle}, {'as' if percent(after) == percent(before) else percent(before)} before"
+    idle = f"no kernel runs for {format_percent(after)} of the time of operations"
+    percent_before = format_percent(before)
+    return f"{idle}, {'as' if format_percent(after) == percent_before else percent_before} before"
 
 
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
@@ -202,7 +203,7 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
         if repeated.saving_ratio is None:
             cost = "it is still advised"
         else:
-            cost = f"it still costs {percent(repeated.saving_ratio)} of an iteration"
+            cost = f"it still costs {format_percent(repeated.saving_ratio)} of an iteration"
         return False, cost
     if advice.kind == "queue":
         return True, f"{last:,.0f} {name}s are queued, {first:,.0f} were"

@@ -30,7 +30,7 @@ from pathlib import Path
 from bubbleviz.errors import InputError, MismatchError, UsageError
 from bubbleviz.model import choices, files
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.schedules.communication import lowered as model
 from bubbleviz.schedules.communication.deadlocks import check_lowered, check_order
 from bubbleviz.schedules.communication.transports import STREAMS, TRANSPORTS, Transport
@@ -176,8 +176,8 @@ def _items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
             forward, backward = sorted(both, key=lambda cell: cell.phase is not Phase.F)
             if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
                 raise InputError(
-                    f"row {number}, cell {place}: {one_line(text, 60)!r} is not a forward beside a "
-                    f"backward; {_FORM}"
+                    f"row {number}, cell {place}: {to_one_line(text, 60)!r} is not a forward "
+                    f"beside a backward; {_FORM}"
                 )
             forward.beside_next = True
             yield from (forward, backward)
@@ -187,7 +187,7 @@ def _cell(number: int, place: int, text: str) -> _Cell:
     match = _CELL.fullmatch(text)
     if match is None:
         raise InputError(
-            f"row {number}, cell {place}: {one_line(text, 40)!r} is not an operation; {_FORM}"
+            f"row {number}, cell {place}: {to_one_line(text, 40)!r} is not an operation; {_FORM}"
         )
     stage, letters, microbatch = match.groups()
     if int(stage) >= _MOST_STAGES:
@@ -212,7 +212,7 @@ def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     odd = next((n for n in range(1, len(rows) + 1) if stages[n] != stages[1]), None)
     if odd is not None:
         raise InputError(
-            f"row {odd} has {counted(stages[odd], 'stage')} and row 1 has {stages[1]}; "
+            f"row {odd} has {format_count(stages[odd], 'stage')} and row 1 has {stages[1]}; "
             "write as many on each"
         )
     return tuple(holder[stage] - 1 for stage in range(len(holder)))
@@ -285,7 +285,7 @@ def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.S
             phase, sends = Phase.F if match[3] == "F" else Phase.B, match[2] == "SEND"
             at = int(match[1]) if sends else int(match[1]) - (1 if phase is Phase.F else -1)
             transfer = model.Transfer(model.Message(at, phase, int(match[4]) - first), sends)
-            cell = f"row {device + 1}, cell {item[0]}: {one_line(item[1], 40)}"
+            cell = f"row {device + 1}, cell {item[0]}: {to_one_line(item[1], 40)}"
             ends = transfer.virtual_stage, transfer.other_stage
             outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
             if outside is not None:
@@ -310,7 +310,7 @@ def transport_named(name: str | None) -> Transport:
     Raises:
         UsageError: there is none of that name.
     """
-    choices.one_of(name, choices.CARRIERS, "--transport")
+    choices.check_choice(name, choices.CARRIERS, "--transport")
     return next((each for each in TRANSPORTS if each.name == name), STREAMS)
 
 
@@ -324,7 +324,7 @@ def read_file(path: str) -> model.LoweredPlan:
         raise InputError(f"{path}: no plan format has this suffix; give a file that ends with .csv")
     raw = files.read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")
     try:
-        return read(raw.decode("utf-8-sig"), one_line(Path(path).name, 60))
+        return read(raw.decode("utf-8-sig"), to_one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not text in UTF-8 (byte {error.start}); write the plan again"

@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Floats, Ints, Table
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.workload import Workload
 
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
@@ -141,8 +141,8 @@ def check_enough(layers: int, stages: int) -> None:
     """
     if layers < stages:
         raise UsageError(
-            f"{counted(layers, 'layer')} for {stages} virtual stages: each needs one; give fewer "
-            "stages or chunks"
+            f"{format_count(layers, 'layer')} for {stages} virtual stages: each needs one; give "
+            "fewer stages or chunks"
         )
     if layers > MOST_LAYERS:
         raise UsageError(f"more than {MOST_LAYERS:,} layers; take several as one")

@@ -22,9 +22,9 @@ import numpy as np
 
 from bubbleviz.model.collectives import Collectives, Group
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, looked_up
+from bubbleviz.model.grouping import find_distinct, lookup_values
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.texts import matched_part
+from bubbleviz.model.texts import truncate_for_matching
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, either
 
@@ -242,12 +242,14 @@ def _batched(
         return
     # Launches of described kernels, sends and receives.
     names = collector.texts.values
-    passing = np.array([_PASSES.search(matched_part(name)) is not None for name in names], bool)
+    passing = np.array(
+        [_PASSES.search(truncate_for_matching(name)) is not None for name in names], bool
+    )
     graph = np.array(["GraphLaunch" in name for name in names], bool)
     bare = np.flatnonzero((work.kind == kineto.KERNEL) & passing[work.name])
-    kernels = distinct(bare, described)
+    kernels = find_distinct(bare, described)
     rows = np.flatnonzero((calls.correlation >= 0) & ~graph[calls.name])
-    call = looked_up([calls.correlation[rows]], rows, [work.correlation[kernels]])
+    call = lookup_values([calls.correlation[rows]], rows, [work.correlation[kernels]])
     kernels, call = kernels[call != NONE], call[call != NONE]
     columns = (calls.thread[call], calls.start_ns[call], kernels)
     launches = zip(*(column.tolist() for column in columns), strict=True)

@@ -13,9 +13,9 @@ import numpy as np
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct
-from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
-from bubbleviz.model.texts import encodable
+from bubbleviz.model.grouping import find_distinct
+from bubbleviz.model.profile import IMPOSSIBLE_NS, mask_possible
+from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
@@ -87,7 +87,7 @@ def text_of(value: object) -> str:
     """Return a text, or a number as text, or "" for any other value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
-    return encodable(value) if isinstance(value, str) else ""
+    return replace_surrogates(value) if isinstance(value, str) else ""
 
 
 #: Upper bound of device numbers.
@@ -230,7 +230,7 @@ class EventCollector:
             strict=True,
         )
         complete = events.ph == self.texts.number("X")
-        for number in distinct(events.category[complete]).tolist():
+        for number in find_distinct(events.category[complete]).tolist():
             self.devices.update((devices[number],) if devices[number] else ())
         return np.where(complete, np.array(kinds)[events.category], NONE)
 
@@ -254,7 +254,7 @@ class EventCollector:
         blocks = [block for taken in kinds for block in self._blocks[taken]]
         columns = np.concatenate([np.empty((4 + len(_NUMBERS), 0), np.int64), *blocks], axis=1)
         columns[[_START, _END]] -= base_ns
-        keep, impossible = possible(columns[_START], columns[_END]), 0
+        keep, impossible = mask_possible(columns[_START], columns[_END]), 0
         if keep is not None:
             columns, kind, impossible = columns[:, keep], kind[keep], int((~keep).sum())
         named = dict(zip(EventRows.column_names(), (*columns, kind), strict=True))

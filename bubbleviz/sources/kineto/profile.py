@@ -30,12 +30,12 @@ import numpy as np
 from bubbleviz.conventions.copy_names import read_copies
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Ints, join_tables
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import begins, distinct, found_in, groups_of
+from bubbleviz.model.grouping import find_distinct, find_positions, group_rows, mask_run_starts
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
-from bubbleviz.model.texts import encodable
+from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.kineto import events as kineto
@@ -79,13 +79,13 @@ def with_operators(
 
     A kernel and the operator that launched it share an ``External id``.
     """
-    called = found_in(distinct(calls.correlation), work.correlation) != NONE
+    called = find_positions(find_distinct(calls.correlation), work.correlation) != NONE
     lost = np.flatnonzero(~called & (work.external >= 0))
     if len(lost) == 0:
         return calls, ()
     operators = np.flatnonzero(np.isin(ranges.kind, (kineto.OPERATOR, kineto.ANNOTATION)))
-    first = groups_of(ranges.external[operators]).first
-    at = found_in(ranges.external[operators[first]], work.external[lost])
+    first = group_rows(ranges.external[operators]).first
+    at = find_positions(ranges.external[operators[first]], work.external[lost])
     lost, at = lost[at != NONE], at[at != NONE]
     if len(lost) == 0:
         return calls, ()
@@ -96,7 +96,7 @@ def with_operators(
     note = Limitation(
         "CUDA API calls of some kernels and copies", reason, len(lost), LimitationKind.COSTS
     )
-    return joined([calls, rows]), (note,)
+    return join_tables([calls, rows]), (note,)
 
 
 def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, EventRows]:
@@ -113,7 +113,7 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], thread))
     rows, thread = rows[order], thread[order]
     start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
-    first = begins(thread)
+    first = mask_run_starts(thread)
     # Threads follow one another in time once each is moved behind the one before.
     span_ns = int(end_ns.max(initial=0)) + 1
     place = np.cumsum(first) * span_ns
@@ -138,33 +138,33 @@ def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
     0 if no calls were recorded.
     """
     process = process_of(threads[calls.thread])
-    groups = groups_of(process)
+    groups = group_rows(process)
     known = process[groups.first]
     most = int(known[np.bincount(groups.of_row).argmax()]) if len(known) else 0
     if len(known) < 2:
         return np.full(len(work), most, np.int64)
-    first = groups_of(calls.correlation).first
-    at = found_in(calls.correlation[first], work.correlation)
+    first = group_rows(calls.correlation).first
+    at = find_positions(calls.correlation[first], work.correlation)
     launched = (at != NONE) & (work.correlation >= 0)
     return np.where(launched, process[first[at]], most)
 
 
 def _named(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
     """Return the number of each row's name among those that occur, and these, as they come."""
-    groups = groups_of(name).as_they_come()
+    groups = group_rows(name).order_by_appearance()
     return groups.of_row, tuple(names[number] for number in name[groups.first].tolist())
 
 
 def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:
     """Return work as activities; ``process`` is that of each row."""
-    groups = groups_of(process, work.device)
+    groups = group_rows(process, work.device)
     kernels = int((work.kind == kineto.KERNEL).sum())
     name_id, used = _named(work.name[:kernels], names)
     return model.Activities(
         start_ns=work.start_ns.copy(),
         end_ns=work.end_ns.copy(),
         rank=groups.of_row.astype(np.int32),
-        correlation_id=model.correlations(work.correlation),
+        correlation_id=model.to_correlation_ids(work.correlation),
         name_id=np.concatenate((name_id, np.full(len(work) - kernels, NONE))).astype(np.int32),
         kernels=kernels,
         names=used,
@@ -244,7 +244,7 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
         collector.add(events)
     device = next((name for name in kineto.DEVICES if name in collector.devices), "GPU")
     base_ns = collector.base_ns()
-    names = tuple(map(encodable, file.texts.values))
+    names = tuple(map(replace_surrogates, file.texts.values))
     every_event = _Events(
         collector.take(base_ns, kineto.KERNEL, kineto.COPY),
         collector.take(base_ns, kineto.CALL),
@@ -253,7 +253,7 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
         collector,
     )
     # ROCm's builds of PyTorch record calls of HIP as CUDA's.
-    called = (names[number] for number in distinct(every_event.calls.name).tolist())
+    called = (names[number] for number in find_distinct(every_event.calls.name).tolist())
     api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
     threads = global_threads(file.threads)
     trace = _Trace(path, file.metadata(), base_ns, threads, names, device, api, file.cut)
@@ -315,7 +315,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     impossible = [rows.impossible for rows in (work, calls, ranges)]
     limitations = [
         *_losses_of_cut(trace, n_lost if len(work) else None),
-        *model.impossible_times(path, dict(zip(kinds, impossible, strict=True))),
+        *model.report_impossible_times(path, dict(zip(kinds, impossible, strict=True))),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, world)
     synchronisation = read_synchronisation(collector, base_ns, calls, threads)
@@ -388,7 +388,7 @@ def _count_lost(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
     if len(calls) == 0:
         return 0
     launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
-    has_work = found_in(distinct(work.correlation), calls.correlation) != NONE
+    has_work = find_positions(find_distinct(work.correlation), calls.correlation) != NONE
     return int((launches[calls.name] & ~has_work).sum())
 
 
@@ -456,7 +456,7 @@ def _untimed_work(path: str, collector: EventCollector) -> tuple[Limitation, ...
     """Return limitations for work whose times could not be collected."""
     counts = collector.untimed_work
     by_name = {model.KERNELS: counts[kineto.KERNEL], "copies": counts[kineto.COPY]}
-    return model.untimed_work(path, by_name)
+    return model.report_untimed_work(path, by_name)
 
 
 def _source(
@@ -468,7 +468,7 @@ def _source(
     known = isinstance(host, str) and bool(host)
     return model.Source(
         path=path,
-        host=encodable(str(host)) if known else Path(path).name,
+        host=replace_surrogates(str(host)) if known else Path(path).name,
         host_known=known,
         format="kineto",
         schema_version=None if schema is None else str(schema),
@@ -481,7 +481,7 @@ def _source(
 def _devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
     properties = metadata.get("deviceProperties")
     return tuple(
-        model.Device(None, number, encodable(str(gpu.get("name", ""))), None)
+        model.Device(None, number, replace_surrogates(str(gpu.get("name", ""))), None)
         for gpu in (properties if isinstance(properties, list) else [])
         if isinstance(gpu, dict) and (number := kineto.whole_number(gpu.get("id"), 1 << 31)) != NONE
     )

@@ -25,7 +25,13 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import begins, distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_positions,
+    group_rows,
+    mask_run_starts,
+    sort_rows,
+)
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.sources.kineto.events import EventRows
 from bubbleviz.sources.trace_events import ThreadName
@@ -71,7 +77,7 @@ class Recordings:
 
     def number_work(self, thread: Ints, device: Ints) -> Ints:
         """Return the recording of each kernel or copy, given its thread and device."""
-        groups = groups_of(thread, device)
+        groups = group_rows(thread, device)
         places = zip(thread[groups.first].tolist(), device[groups.first].tolist(), strict=True)
         numbers = [self.find(*place) for place in places]
         return np.array(numbers, np.int64)[groups.of_row]
@@ -141,12 +147,12 @@ class _Finder:
         self._process_of_thread = names.numbers(pid for pid, _ in threads)
         self._processes = [_parse_process(name) for name in names.values]
         self._work, self._calls = work, calls
-        is_launch = found_in(distinct(work.correlation), calls.correlation) != NONE
+        is_launch = find_positions(find_distinct(work.correlation), calls.correlation) != NONE
         self._launches = np.flatnonzero(is_launch & (calls.correlation >= 0))
         self._host_of_launch = self._process_of_thread[calls.thread[self._launches]]
-        self.hosts = distinct(self._host_of_launch).tolist()
+        self.hosts = find_distinct(self._host_of_launch).tolist()
         process = self._process_of_thread[work.thread]
-        places = groups_of(process, work.device)
+        places = group_rows(process, work.device)
         self._place_of_work = places.of_row
         #: Process number and device number of each place where work ran.
         self._places = list(
@@ -195,8 +201,8 @@ class _Finder:
     def do_hosts_collide(self) -> bool:
         """Return whether several processes launched work with the same correlation ids."""
         ids = self._calls.correlation[self._launches]
-        pairs = groups_of(self._host_of_launch, ids)
-        n_ids = len(distinct(ids))
+        pairs = group_rows(self._host_of_launch, ids)
+        n_ids = len(find_distinct(ids))
         return len(pairs) - n_ids > _MIN_COLLISIONS * n_ids
 
     def count_relaunched_ids(self) -> tuple[int, int]:
@@ -211,14 +217,14 @@ class _Finder:
         rows = self._launches
         ids, thread = self._calls.correlation[rows], self._calls.thread[rows]
         start_ns, end_ns = self._calls.start_ns[rows], self._calls.end_ns[rows]
-        order = sorted_rows(self._host_of_launch, ids, start_ns)
-        is_first = begins(self._host_of_launch[order], ids[order])
+        order = sort_rows(self._host_of_launch, ids, start_ns)
+        is_first = mask_run_starts(self._host_of_launch[order], ids[order])
         is_separate = np.zeros(len(order), bool)
         before, after = order[:-1], order[1:]
         is_separate[1:] = (thread[before] != thread[after]) | (start_ns[after] > end_ns[before])
         is_relaunch = is_separate & ~is_first
         id_number: Ints = np.cumsum(is_first)
-        return len(distinct(id_number[is_relaunch])), int(is_first.sum())
+        return len(find_distinct(id_number[is_relaunch])), int(is_first.sum())
 
     def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
         """Return the recording of each process that launched work, or None if unknown.
@@ -267,8 +273,8 @@ class _Finder:
         key_number = {key: number for number, key in enumerate(keys)}
         key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
         key_of_work = key_of_place[self._place_of_work]
-        launched_ids = distinct(self._calls.correlation[self._launches])
-        has_launch = found_in(launched_ids, self._work.correlation) != NONE
+        launched_ids = find_distinct(self._calls.correlation[self._launches])
+        has_launch = find_positions(launched_ids, self._work.correlation) != NONE
         n_kernels = np.zeros(len(keys), np.int64)
         misfits = np.zeros((len(self.hosts), len(keys)), np.int64)
         launches = [self._launches_of(host) for host in self.hosts]
@@ -278,7 +284,7 @@ class _Finder:
             n_kernels[key] = len(rows)
             start_ns = self._work.start_ns[rows]
             for host, (ids, launched_ns) in enumerate(launches):
-                launch = found_in(ids, self._work.correlation[rows])
+                launch = find_positions(ids, self._work.correlation[rows])
                 fits = (launch != NONE) & (launched_ns[launch] <= start_ns + _CLOCK_NS)
                 misfits[host, key] = len(rows) - int(fits.sum())
         return n_kernels, misfits
@@ -290,8 +296,8 @@ class _Finder:
         """
         rows = self._launches[self._host_of_launch == host]
         ids, start_ns = self._calls.correlation[rows], self._calls.start_ns[rows]
-        order = sorted_rows(ids, start_ns)
-        order = order[begins(ids[order])]
+        order = sort_rows(ids, start_ns)
+        order = order[mask_run_starts(ids[order])]
         return ids[order], start_ns[order]
 
     def _assign_by_elimination(
@@ -336,7 +342,7 @@ class _Finder:
             if process not in self.hosts and not by_device:
                 by_process[process] = key_number[key]
         by_thread = np.array([by_process[process] for process in self._process_of_thread.tolist()])
-        places = groups_of(self._work.thread, self._work.device)
+        places = group_rows(self._work.thread, self._work.device)
         devices = {}
         for row in places.first.tolist():
             place = int(self._work.thread[row]), int(self._work.device[row])

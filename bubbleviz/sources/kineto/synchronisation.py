@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import looked_up
+from bubbleviz.model.grouping import lookup_values
 from bubbleviz.model.profile import UNCORRELATED, process_of
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, whole_number
@@ -48,7 +48,7 @@ def read_synchronisation(
     process = process_of(threads[calls.thread])
 
     def processes(ids: Ints) -> Ints:
-        return looked_up((calls.correlation,), process, (ids,))
+        return lookup_values((calls.correlation,), process, (ids,))
 
     start_ns, call, device, stream, event, record_stream, record = waits
     # A wait also describes its record, which is on the same device: events belong to a context.

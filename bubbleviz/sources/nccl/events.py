@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of, rows_by_value
+from bubbleviz.model.grouping import group_rows, list_rows_by_value
 from bubbleviz.model.intervals import Packing, difference, group_extents, measure_within, union
 from bubbleviz.model.limitations import DAMAGED_SHARE
 from bubbleviz.model.numbering import Numbering
@@ -211,9 +211,9 @@ def strange_clocks(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
         bridges: instants on the clocks of GPUs and the host.
     """
     starts = np.zeros(len(events), bool)
-    gpus = groups_of(events.pid, events.communicator, events.rank).of_row[bridges.row]
+    gpus = group_rows(events.pid, events.communicator, events.rank).of_row[bridges.row]
     late_ns = bridges.host_ns - bridges.gpu_ns
-    for _, own in rows_by_value(gpus):
+    for _, own in list_rows_by_value(gpus):
         if len(own) >= _FEWEST:
             usual_ns = np.sort(late_ns[own])[(len(own) - 1) // 2]
             starts[bridges.row[own[np.abs(late_ns[own] - usual_ns) > _APART_NS]]] = True
@@ -338,7 +338,7 @@ class NcclEventBuilder:
         # At each communicator's end NCCL prints all that is left, again.
         keep = np.ones(rows, bool)
         timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
-        alike = groups_of(*(getattr(events, name)[timed] for name in _NONE))
+        alike = group_rows(*(getattr(events, name)[timed] for name in _NONE))
         keep[timed] = alike.first[alike.of_row] == np.arange(len(timed))
         new_row = np.cumsum(keep) - 1
         bridges = bridges.take(keep[bridges.row] & ~starts[bridges.row])

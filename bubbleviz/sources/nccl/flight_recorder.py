@@ -30,7 +30,7 @@ from bubbleviz.conventions.kinds import get_nccl_operation
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import encodable, one_line
+from bubbleviz.model.texts import replace_surrogates, to_one_line
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import UnpackedFile, is_json
 from bubbleviz.sources.kineto.collectives import members_of
@@ -112,7 +112,7 @@ def _content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[A
     # Damage raises whatever its bytes ask for.
     except Exception as error:
         whole = content.rstrip().endswith((b".", b"}"))
-        reason = (whole and one_line(str(error), 80)) or "cut short"
+        reason = (whole and to_one_line(str(error), 80)) or "cut short"
         raise ProfileError(
             f"{path}: a damaged dump of PyTorch's flight recorder ({reason}); copy it again, or "
             "leave it out"
@@ -136,7 +136,9 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
     builder, groups, entries = events.NcclEventBuilder(), dict[str, Group](), list[_Entry]()
     for name, config in configs.items():
         ranks = members_of(config.get("ranks"), 0)
-        groups[name] = Group(encodable(name), "", ranks, len(ranks), text_of(config.get("desc")))
+        groups[name] = Group(
+            replace_surrogates(name), "", ranks, len(ranks), text_of(config.get("desc"))
+        )
         # Groups tell stages, without operations, too.
         builder.communicator(groups[name])
     batches: defaultdict[tuple[object, ...], list[_Entry]] = defaultdict(list)
@@ -147,7 +149,7 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
         batches[(*entry.process_group, entry.is_p2p, entry.sequence)].append(entry)
         builder.seen[events.PROGRESS[entry.progress]] += 1
     for batch in batches.values():
-        name, description = map(encodable, batch[0].process_group)
+        name, description = map(replace_surrogates, batch[0].process_group)
         group = groups.get(name) or Group(name, description=description)
         ends = [entry for entry in batch if _named(entry)["name"] == _COALESCED]
         for entry in batch:
@@ -162,7 +164,7 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
 
 
 def _named(entry: _Entry) -> re.Match[str]:
-    match = _NAME.match(encodable(entry.profiling_name))
+    match = _NAME.match(replace_surrogates(entry.profiling_name))
     assert match is not None
     return match
 
@@ -194,7 +196,7 @@ def _add(
         peer=int(match["peer"]) if point else NONE,
         sequence=entry.sequence,
         count=events.number_of(elements),
-        datatype=builder.name("".join(map(encodable, entry.input_dtypes[:1]))),
+        datatype=builder.name("".join(map(replace_surrogates, entry.input_dtypes[:1]))),
         progress=end.progress,
         host_start_ns=events.clock_of(entry.time_created_ns),
         kernel_start_ns=end_ns - round(1e6 * (length_ms or 0)) if known else events.UNKNOWN,

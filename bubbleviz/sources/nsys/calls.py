@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.model import profile
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.profile import Calls, process_of
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING
@@ -84,7 +84,7 @@ class ExportedCalls:
         """Yield thread and end of calls that can have launched something, with any time."""
         for _, block in self.export.stream("calls/all"):
             start_ns, end_ns, thread, _ = block[:, block[3] != NOTHING]
-            inside = profile.possible(start_ns, end_ns)
+            inside = profile.mask_possible(start_ns, end_ns)
             yield thread, end_ns if inside is None else end_ns[inside]
 
     def latest_end_ns(self) -> int:
@@ -93,7 +93,7 @@ class ExportedCalls:
 
     def processes(self) -> Sequence[int]:
         """Return the processes that made calls, in order."""
-        return sorted({p for t, _ in self._timed() for p in distinct(process_of(t)).tolist()})
+        return sorted({p for t, _ in self._timed() for p in find_distinct(process_of(t)).tolist()})
 
     def at(self, rows: Ints) -> Calls:
         """Return the calls of some rows (distinct, ascending).
@@ -115,7 +115,7 @@ class ExportedCalls:
         The version of the API behind a name is left out.
         """
         name_id = self._columns_at(rows)[NAME_OF_CALL]
-        texts = self.export.texts(distinct(name_id))
+        texts = self.export.texts(find_distinct(name_id))
         names = {number: _VERSION.sub("", text) for number, text in texts.items()}
         return tuple(names.get(number, "") for number in name_id.tolist())
 
@@ -149,13 +149,13 @@ class ExportedCalls:
 def _calls(row: Ints, columns: Ints) -> Calls:
     start_ns, end_ns, thread, correlation_id = columns
     keep = correlation_id != NOTHING
-    inside = profile.possible(start_ns, end_ns)
+    inside = profile.mask_possible(start_ns, end_ns)
     if not start_ns.all():
         untimed = (start_ns == 0) & ((end_ns == 0) | (end_ns > _LONGEST_FROM_0_NS))
         inside = ~untimed if inside is None else inside & ~untimed
     impossible = 0 if inside is None else int((keep & ~inside).sum())
     if inside is not None:
         keep &= inside
-    ids = profile.correlations(correlation_id)
+    ids = profile.to_correlation_ids(correlation_id)
     calls = Calls(row, start_ns, end_ns, thread, ids, impossible)
     return calls if keep.all() else calls.take(keep)

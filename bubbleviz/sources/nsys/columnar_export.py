@@ -29,7 +29,7 @@ from bubbleviz.conventions.globs import convert_to_duckdb, match_any_glob
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.pointers import refuse_pointer
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.resources import count_cores
 from bubbleviz.sources.nsys import export
@@ -309,8 +309,8 @@ def _unreadable(path: str, file: str, error: Exception) -> Exception:
     # Without the kind of error in front, and without the path, which the sentence begins with.
     reason = re.sub(r"^[\w ]*Error: ", "", lines[0]).replace(f"{Path(path).resolve()}/", "")
     return ProfileError(
-        f"{path}: {file} cannot be read ({one_line(reason, _MAX_REASON)}); the file is damaged or "
-        f"was cut short: {EXPORT_AGAIN}"
+        f"{path}: {file} cannot be read ({to_one_line(reason, _MAX_REASON)}); the file is damaged "
+        f"or was cut short: {EXPORT_AGAIN}"
     )
 
 

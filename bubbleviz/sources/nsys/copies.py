@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.copies import Copies, Direction, Memory
-from bubbleviz.model.grouping import in_groups, places_in
+from bubbleviz.model.grouping import invert_permutation, sort_columns_by_group
 from bubbleviz.model.profile import Activities
 from bubbleviz.sources.activities import has_times
 from bubbleviz.sources.nsys.export import Export
@@ -56,7 +56,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
         start_ns, end_ns, source, target = export.columns("gpu_work/copy_memory")
         timed = has_times(start_ns, end_ns)
         source, target = (_codes(ids[timed], _MEMORY) for ids in (source, target))
-        copies = copies.changed(source=source, target=target)
+        copies = copies.replace_columns(source=source, target=target)
     if export.has("gpu_work/copy_sizes"):
         start_ns, end_ns, size, kind = export.columns("gpu_work/copy_sizes")
         timed = has_times(start_ns, end_ns)
@@ -67,7 +67,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
             np.where(is_managed & (memory == Memory.UNKNOWN), Memory.MANAGED, memory)
             for memory in (copies.source, copies.target)
         )
-        copies = copies.changed(
+        copies = copies.replace_columns(
             size=np.maximum(size, NONE),
             direction=_codes(kind, _DIRECTIONS),
             source=source,
@@ -75,8 +75,8 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
         )
     if group is None:
         return copies
-    (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
-    return copies.reorder(places_in(order))
+    (order,) = sort_columns_by_group(group, (np.arange(len(activities), dtype=np.int32),))
+    return copies.reorder(invert_permutation(order))
 
 
 def _codes(ids: Ints, codes: Mapping[int, int]) -> Ints:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
-from bubbleviz.model.texts import not_option, one_line, shell_word
+from bubbleviz.model.texts import escape_leading_dash, quote_for_shell, to_one_line
 from bubbleviz.signals import unwinding
 from bubbleviz.sources.sqlite.queries import SQLITE
 
@@ -166,7 +166,7 @@ def _export(path: str, kind: str, target: Path) -> subprocess.CompletedProcess[b
     nsys = shutil.which("nsys")
     if nsys is None:
         return ""
-    command = [nsys, "export", "--type", kind, "--output", str(target), not_option(path)]
+    command = [nsys, "export", "--type", kind, "--output", str(target), escape_leading_dash(path)]
     try:
         return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     except OSError as error:
@@ -175,7 +175,7 @@ def _export(path: str, kind: str, target: Path) -> subprocess.CompletedProcess[b
 
 def _failure(path: str, name: str, process: subprocess.CompletedProcess[bytes] | str) -> str:
     """Return why there is no export, and the command by which the user makes it."""
-    by_hand = f"nsys export --type sqlite --output {shell_word(name)} {shell_word(path)}"
+    by_hand = f"nsys export --type sqlite --output {quote_for_shell(name)} {quote_for_shell(path)}"
     if process == "":
         return (
             "a report of nsys, and no nsys is on the PATH to export it; export it where "
@@ -190,5 +190,5 @@ def _failure(path: str, name: str, process: subprocess.CompletedProcess[bytes] |
 
 def _last_line(output: bytes) -> str:
     """Return the last line that says something, where nsys gives its reason."""
-    lines = [one_line(line, _LONGEST) for line in output.decode("utf-8", "replace").splitlines()]
+    lines = [to_one_line(line, _LONGEST) for line in output.decode("utf-8", "replace").splitlines()]
     return next((line for line in reversed(lines) if any(map(str.isalpha, line))), "").rstrip(".")

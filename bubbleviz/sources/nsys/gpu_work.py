@@ -11,8 +11,8 @@ import numpy as np
 from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, MEMSETS
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model import profile
-from bubbleviz.model.columns import NONE, Codes, Ints, marked
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Codes, Ints, make_mask
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, process_of
 from bubbleviz.sources.activities import ActivitiesBuilder
@@ -140,8 +140,8 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
             *_lost_process(export, orphans, processes),
             *_unrecorded_graphs(export, activities, call_names),
             *_lost_work(export, call_names, recorded, ("copies", "memsets")),
-            *profile.untimed_work(export.path, builder.untimed),
-            *profile.impossible_times(export.path, builder.impossible),
+            *profile.report_untimed_work(export.path, builder.untimed),
+            *profile.report_impossible_times(export.path, builder.impossible),
         ),
     )
 
@@ -165,7 +165,9 @@ def _add_streams(export: Export, query: str, work: Ints) -> Ints:
 def processes_of(export: Export) -> tuple[int, ...]:
     """Return the processes that ran kernels or graphs."""
     kernels = (block for _, block in export.stream("gpu_work/kernels"))
-    found = (distinct(process_of(block[3])) for block in chain(kernels, [_graph_columns(export)]))
+    found = (
+        find_distinct(process_of(block[3])) for block in chain(kernels, [_graph_columns(export)])
+    )
     return tuple(sorted({p for processes in found for p in processes.tolist()} - {NONE}))
 
 
@@ -235,7 +237,7 @@ def _unrecorded_graphs(
     process = process_of(thread[(thread != NONE) & (ids != NOTHING)])
     if len(process) == 0:
         return ()
-    has_kernels = marked(len(activities.ranks), activities.rank[: activities.kernels])
+    has_kernels = make_mask(len(activities.ranks), activities.rank[: activities.kernels])
     lost = int((~np.isin(process, activities.ranks[has_kernels, 0])).sum())
     reason = f"{export.path}: record graphs' work with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Ints, scattered
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.columns import NONE, Bools, Ints, scatter
+from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.sources.nsys.export import Export
@@ -126,18 +126,18 @@ def _decoded(rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence
     Shape (4 + fields, rows): whether the payload holds a communicator, its range's start and
     thread, the communicator's hash, and the fields in the order of ``_COLUMNS``, -1 unknown.
     """
-    table = scattered((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
+    table = scatter((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
     known = _are(start_ns, int) & _are(thread, int) & _are(texts, str)
     table[_START, known], table[_THREAD, known] = start_ns[known], thread[known]
     length = np.fromiter(map(len, np.where(known, texts, "")), np.int64, len(rows))
     whole = (length >= 2 * _HEAD) & (length % 2 == 0)
-    for digits in distinct(length[whole]).tolist():
+    for digits in find_distinct(length[whole]).tolist():
         at, raw = _bytes_of(texts, np.flatnonzero(length == digits), digits // 2)
         head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
         # The upper half of the first two is reserved.
         head[:, :2] &= 0xFFFFFFFF
-        groups = groups_of(*head.T)
+        groups = group_rows(*head.T)
         for number, first in enumerate(groups.first.tolist()):
             domain, schema, size, begin = head[first].tolist()
             members = groups.of_row == number
@@ -183,7 +183,7 @@ def _fill(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None
 
 def _payloads(table: Ints) -> Payloads:
     """Return the payloads that were read, in the export's order."""
-    groups = groups_of(table[_HASH]).as_they_come()
+    groups = group_rows(table[_HASH]).order_by_appearance()
     return Payloads(
         start_ns=table[_START],
         thread=table[_THREAD],

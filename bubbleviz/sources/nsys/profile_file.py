@@ -13,7 +13,7 @@ from bubbleviz.conventions.globs import match_any_glob
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model import profile
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import format_count
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges, without_valid_times
 from bubbleviz.sources.nsys import gpu_work, target
@@ -76,7 +76,7 @@ def _traced_without_kernels(export: Export) -> str:
     warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_of_cuda(str(text))))[:3]
     if not calls and not warnings:
         return ""
-    called = f", but {counted(calls, 'CUDA API call')}" if calls else ""
+    called = f", but {format_count(calls, 'CUDA API call')}" if calls else ""
     reported = f" (nsys reported: {' '.join(warnings)})" if warnings else ""
     version = ", of a version that supports the driver" if "driver" in reported else ""
     return (
@@ -251,7 +251,7 @@ class NsysFile:
             limitations=(
                 *notes,
                 *left_out,
-                *profile.impossible_times(export.path, {"ranges": impossible}),
+                *profile.report_impossible_times(export.path, {"ranges": impossible}),
             ),
             system_calls=nvtx.LongRanges(export, of_system=True)
             if export.has("calls/system")

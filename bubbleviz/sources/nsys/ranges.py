@@ -11,9 +11,9 @@ from bubbleviz.conventions.globs import match_any_glob
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, found_in
+from bubbleviz.model.grouping import find_distinct, find_positions
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.profile import Ranges, possible
+from bubbleviz.model.profile import Ranges, mask_possible
 from bubbleviz.sources.in_memory import plain_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT
@@ -86,10 +86,10 @@ def _names(
     name_id = np.concatenate(parts)
     rest = np.flatnonzero(name_id == NONE)
     text_id = np.concatenate(text_ids)[rest]
-    ids = distinct(text_id)
+    ids = find_distinct(text_id)
     known = strings(ids[ids != ABSENT])
     of_ids = [numbering.number(known[i]) if i in known else NONE for i in ids.tolist()]
-    name_id[rest] = np.array(of_ids, np.int64)[found_in(ids, text_id)]
+    name_id[rest] = np.array(of_ids, np.int64)[find_positions(ids, text_id)]
     return name_id, numbering.values
 
 
@@ -140,7 +140,7 @@ def read_ranges(
     columns = [np.empty((6, 0), np.int64), *(block[0] for block in blocks)]
     start_ns, end_ns, kind, thread, end_thread, _ = np.concatenate(columns, axis=1)
     cut = end_ns == ABSENT
-    keep = possible(start_ns, np.where(cut, start_ns, end_ns))
+    keep = mask_possible(start_ns, np.where(cut, start_ns, end_ns))
     if cut.any():
         sane = slice(None) if keep is None else keep
         times = np.concatenate((start_ns[sane], end_ns[sane]))
@@ -181,8 +181,8 @@ class LongRanges:
         blocks: Iterable[Named] = ()
         name = "calls/system" if self.of_system else "ranges/lasting"
         if len(times[0]) and self.export.has(name):
-            threads = distinct(threads)
-            whose = np.zeros_like(since_ns) if of is None else found_in(threads, of)
+            threads = find_distinct(threads)
+            whose = np.zeros_like(since_ns) if of is None else find_positions(threads, of)
             groups = 1 if of is None else len(threads)
             owner, *sought = intervals.group_union(whose, groups, since_ns, until_ns)
             ends = np.searchsorted(owner, np.arange(groups + 1))

@@ -35,7 +35,7 @@ def source_of(export: Export) -> profile.Source:
         format="nsys",
         nsys_version=None if nsys is None else str(nsys),
         schema_version=None if schema is None else str(schema),
-        session_utc_ns=profile.possible_utc(_whole(export.value("target/session"))),
+        session_utc_ns=profile.validate_utc(_whole(export.value("target/session"))),
         session_clock_ns=_whole(export.value("target/session_clock")),
     )
 
@@ -98,10 +98,10 @@ def overheads_of(export: Export) -> tuple[profile.Overheads, tuple[Limitation, .
     overheads = profile.Overheads(profile.process_of(thread), start_ns, end_ns)
     # CUPTI writes 0 for a time that it lacks. Times below 0 are those before the session's start.
     is_timed = start_ns != 0
-    is_possible = profile.possible(start_ns, end_ns)
+    is_possible = profile.mask_possible(start_ns, end_ns)
     keep = is_timed if is_possible is None else is_timed & is_possible
     left_out = {"overheads of the profiler": int((~keep).sum())}
-    return overheads.take(keep), profile.impossible_times(export.path, left_out)
+    return overheads.take(keep), profile.report_impossible_times(export.path, left_out)
 
 
 def target_limitations(export: Export) -> tuple[Limitation, ...]:

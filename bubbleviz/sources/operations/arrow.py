@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.numbering import CodedTexts
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations import cells as model
 from bubbleviz.sources.operations.csv import parse_numbers
@@ -139,7 +139,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
             else:
                 texts[name] = _texts(path, name, column)
     except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
-        reason = one_line(str(error).split("\n", 1)[0], _MAX_REASON_LENGTH)
+        reason = to_one_line(str(error).split("\n", 1)[0], _MAX_REASON_LENGTH)
         raise ProfileError(
             f"{path}: {what} that cannot be read ({reason}); write it again"
         ) from error

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import expanded
+from bubbleviz.model.grouping import expand_ranges
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.operations import BusyIntervals
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.sources.operations.schema import (
     COLUMNS,
@@ -56,7 +56,7 @@ def refused(path: str, row: int, reason: str, noun: str = "row") -> ProfileError
 
 def shown(cell: object) -> str:
     """Return a cell for a message, quoted and shortened."""
-    return repr(one_line(str(cell), _MAX_CELL_LENGTH))
+    return repr(to_one_line(str(cell), _MAX_CELL_LENGTH))
 
 
 def stripped(code: Ints, texts: Sequence[str]) -> CodedTexts:
@@ -272,7 +272,7 @@ class Cells:
         """
         if name in self.interval_columns:
             return self.interval_columns[name]
-        column = self.text(name).occurring()
+        column = self.text(name).drop_unused()
         ends: list[list[str]] = []
         first = [0]
         for place, text in enumerate(column.texts):
@@ -283,7 +283,7 @@ class Cells:
             first.append(len(ends))
         rows = np.flatnonzero(column.known)
         code, bounds = column.code[rows], np.array(first, np.int64)
-        row, at = expanded(bounds[code], bounds[code + 1])
+        row, at = expand_ranges(bounds[code], bounds[code + 1])
         start_ns, end_ns = np.array(ends, np.int64).reshape(-1, 2)[at].T.copy()
         return BusyIntervals(rows[row], start_ns, end_ns)
 
@@ -295,7 +295,7 @@ class Cells:
         """
         column = self.texts.get("collectives")
         if column is None:
-            return ToldCollectives.none()
+            return ToldCollectives.make_empty()
         names: tuple[Numbering[str], ...] = (Numbering(), Numbering(), Numbering())
         rows = []
         for row in np.flatnonzero(column.known).tolist():

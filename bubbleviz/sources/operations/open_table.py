@@ -76,7 +76,7 @@ class OpenTable:
         table = self.operations()
         raise NothingToAnalyseError(
             f"{self.path}: a {table.noun}, without kernels, calls or ranges; bubbleviz analyze "
-            f"{texts.shell_word(self.path)} gives its bubbles"
+            f"{texts.quote_for_shell(self.path)} gives its bubbles"
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:

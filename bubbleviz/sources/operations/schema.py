@@ -12,7 +12,7 @@ from enum import Enum
 
 from bubbleviz.errors import SchemaError
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import listed, one_line
+from bubbleviz.model.texts import list_first, to_one_line
 
 
 class CellKind(Enum):
@@ -168,8 +168,8 @@ def select_columns(path: str, names: Iterable[str]) -> list[str]:
     """
     names = list(names)
     if missing := list_missing(names):
-        quoted = (repr(one_line(name, _MAX_NAME_LENGTH)) for name in names)
-        present = listed(quoted, _MAX_NAMES) or "none"
+        quoted = (repr(to_one_line(name, _MAX_NAME_LENGTH)) for name in names)
+        present = list_first(quoted, _MAX_NAMES) or "none"
         raise SchemaError(
             f"{path}: no table of operations, since it lacks {', '.join(missing)}; its columns are "
             f"{present}; rename those that hold them (bubbleviz guide tables)"

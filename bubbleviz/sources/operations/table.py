@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import grouping, texts
-from bubbleviz.model.columns import NONE, Bools, Ints, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.operations import Operations
@@ -72,7 +72,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     _refuse_repetition(cells, operations, spans)
     length_ns = spans.end_ns - spans.start_ns
     active_ns, is_active_known = cells.whole("active_ns")
-    operations = operations.changed(
+    operations = operations.replace_columns(
         start_ns=spans.start_ns,
         end_ns=spans.end_ns,
         has_span=spans.has_span.astype(np.int64),
@@ -193,7 +193,7 @@ def _value_of_ranks(
     if len(rows) == 0:
         return [NONE] * count
     _refuse_two(cells, name, rank_index[rows], rows, values[rows], format_value)
-    of_rank: list[int] = scattered(count, rank_index[rows], values[rows]).tolist()
+    of_rank: list[int] = scatter(count, rank_index[rows], values[rows]).tolist()
     return of_rank
 
 
@@ -218,7 +218,7 @@ def _refuse_two(
     Raises:
         ProfileError: There are two such rows.
     """
-    groups = grouping.groups_of(group)
+    groups = grouping.group_rows(group)
     first = groups.first[groups.of_row]
     is_different: Bools = values != values[first]
     if not is_different.any():
@@ -243,7 +243,7 @@ def _refuse_two_stages(cells: Cells, operations: Operations, virtual_stage: Ints
         ProfileError: There is such a chunk.
     """
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED) & (virtual_stage != NONE))
-    chunk = grouping.groups_of(operations.rank[rows], operations.chunk[rows]).of_row
+    chunk = grouping.group_rows(operations.rank[rows], operations.chunk[rows]).of_row
     _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
 
 
@@ -253,7 +253,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
     Raises:
         ProfileError: A name is not a whole number.
     """
-    column = cells.text("iteration").occurring()
+    column = cells.text("iteration").drop_unused()
     names = []
     for code, text in enumerate(column.texts):
         step = _STEP.fullmatch(text)
@@ -317,7 +317,7 @@ def _read_phases(cells: Cells) -> Ints:
     cells.refuse(~column.known, "phase is empty; fill it")
 
     def explain(text: str) -> str:
-        hint = texts.suggestion(text, labels)
+        hint = texts.suggest_word(text, labels)
         return f"the phase {shown(text)} is unknown{hint}; the phases are {', '.join(labels)}"
 
     (phase,) = _parse_texts(cells, column, lambda text: _PHASES.get(text.lower()), explain, 1)
@@ -408,7 +408,7 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
     ]
     if _has_distinct_hashes(columns):
         return
-    groups = grouping.groups_of(*columns)
+    groups = grouping.group_rows(*columns)
     first = groups.first[groups.of_row]
     is_repeated = first != np.arange(len(rows))
     if not is_repeated.any():

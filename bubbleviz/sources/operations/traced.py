@@ -21,7 +21,7 @@ import numpy as np
 from bubbleviz.conventions.name_words import guess_phase
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
@@ -158,7 +158,7 @@ def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
     table = np.concatenate(blocks, axis=1)
     letter, thread, name, start_ns, end_ns = table[:5]
     is_no_end = (letter != file.texts.number("E")).astype(np.int64)
-    order = sorted_rows(thread, start_ns, is_no_end, -end_ns, name)
+    order = sort_rows(thread, start_ns, is_no_end, -end_ns, name)
     events: list[_Traced] = table.T[order].tolist()
     return events
 
@@ -184,8 +184,8 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
     """
     if len(thread) == 0:
         return
-    operations = groups_of(*key)
-    pairs = groups_of(operations.of_row, thread)
+    operations = group_rows(*key)
+    pairs = group_rows(operations.of_row, thread)
     n_threads = np.bincount(operations.of_row[pairs.first], minlength=len(operations))
     n_shared = int((n_threads > 1).sum())
     if n_shared > _MAX_SHARED * len(operations):

@@ -14,9 +14,9 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import distinct, in_groups, places_in
+from bubbleviz.model.grouping import find_distinct, invert_permutation, sort_columns_by_group
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.texts import counted, encodable
+from bubbleviz.model.texts import format_count, replace_surrogates
 from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.activities import ActivitiesBuilder, has_times
@@ -49,7 +49,7 @@ def _since_start(block: Ints, zero_ns: int) -> Ints:
 def _sound(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
     """Return the columns of calls or ranges whose times can be, since the file's first event."""
     columns = [np.concatenate(each) for each in zip(*blocks, strict=True)]
-    keep = profile.possible(columns[0], columns[1])
+    keep = profile.mask_possible(columns[0], columns[1])
     timed = columns[0] > 0
     if keep is not None or not timed.all():
         columns = [column[timed if keep is None else timed & keep] for column in columns]
@@ -86,15 +86,15 @@ def _activities(
         raise ProfileError(
             f"{path}: is damaged or was edited ({error}); {_AGAIN[recording.format]}"
         ) from error
-    names = [encodable(name) for name in recording.kernel_names.values]
+    names = [replace_surrogates(name) for name in recording.kernel_names.values]
     orphans = builder.without_process()
-    processes = distinct(thread >> 24).tolist() if orphans else ()
+    processes = find_distinct(thread >> 24).tolist() if orphans else ()
     activities = builder.activities(
         lambda numbers: tuple(names[number] for number in numbers.tolist()), processes
     )
     notes = [
-        *profile.untimed_work(path, builder.untimed),
-        *profile.impossible_times(path, builder.impossible),
+        *profile.report_untimed_work(path, builder.untimed),
+        *profile.report_impossible_times(path, builder.impossible),
     ]
     if orphans:
         reason = f"{path} does not record it"
@@ -121,11 +121,11 @@ def _join_copies(
         columns.append(moved.compress(has_times(*times), axis=1))
     size, direction = np.concatenate(columns, axis=1)
     copies = Copies.unknown(activities.kernels + np.arange(len(size)))
-    copies = copies.changed(size=size, direction=direction).take(direction != NONE)
+    copies = copies.replace_columns(size=size, direction=direction).take(direction != NONE)
     if group is None:
         return copies
-    (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
-    return copies.reorder(places_in(order))
+    (order,) = sort_columns_by_group(group, (np.arange(len(activities), dtype=np.int32),))
+    return copies.reorder(invert_permutation(order))
 
 
 def decoded(recording: RocmRecording) -> in_memory.Decoded:
@@ -141,7 +141,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     # A nanosecond before the first event of the file began, on the node's clock.
     zero_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
     start_ns, end_ns, thread, ids, name = _sound(recording.calls, zero_ns)
-    call_names = tuple(map(encodable, recording.call_names.values))
+    call_names = tuple(map(replace_surrogates, recording.call_names.values))
     calls = in_memory.calls_of(start_ns, end_ns, thread, ids, name, call_names)
     count = len(calls.calls)
     start_ns, end_ns, thread, kind, name = _sound(recording.ranges, zero_ns)
@@ -150,7 +150,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     work, notes, streams, copies = _activities(recording, zero_ns, calls.calls.thread)
     lacking = unlinked = ""
     if not work.kernels:
-        but = f", but {counted(count, 'HIP API call')}" if count else ""
+        but = f", but {format_count(count, 'HIP API call')}" if count else ""
         left_out = in_memory.without_valid_times(notes)
         lacking = f"{left_out or f'no kernels were recorded{but}'}; {again}"
     if not count:
@@ -166,12 +166,14 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
             "framework"
         )
     impossible = {"HIP API calls": calls_held - count, "ranges": ranges_held - len(ranges)}
-    devices = {replace(device, name=encodable(device.name)) for device in recording.devices}
+    devices = {
+        replace(device, name=replace_surrogates(device.name)) for device in recording.devices
+    }
     return in_memory.Decoded(
         profile.Profile(
             source=profile.Source(
                 path=path,
-                host=encodable(recording.host or Path(path).name),
+                host=replace_surrogates(recording.host or Path(path).name),
                 host_known=recording.host is not None,
                 format=recording.format,
                 schema_version=recording.schema_version,
@@ -183,13 +185,13 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
             calls=calls,
             ranges=ranges,
             every_range=in_memory.InMemoryRanges(ranges, recording.range_texts),
-            overheads=profile.Overheads.none(),
+            overheads=profile.Overheads.make_empty(),
             threads=tuple(recording.threads),
             devices=tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name))),
             limitations=(
                 *notes,
                 *_losses(recording, work.kernels, calls.texts),
-                *profile.impossible_times(path, impossible),
+                *profile.report_impossible_times(path, impossible),
             ),
             streams=lambda: streams,
             copies=lambda: copies,

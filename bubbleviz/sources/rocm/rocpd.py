@@ -26,11 +26,11 @@ from bubbleviz.conventions.globs import PackedNames
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.copies import Direction
-from bubbleviz.model.grouping import Groups, distinct, found_in, groups_of
+from bubbleviz.model.grouping import Groups, find_distinct, find_positions, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PID_MASK, Device, Thread
-from bubbleviz.model.texts import counted, encodable, listed
+from bubbleviz.model.texts import format_count, list_first, replace_surrogates
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
 from bubbleviz.sources.rocm.host_events import HostEventKind, classify_host_event
@@ -151,7 +151,7 @@ def mapped(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
     """Return what a table gives for each value, itself where nothing, and where that is so."""
     keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
     # Behind the last key, where -1 leads, is none.
-    at = found_in(keys[:-1], values)
+    at = find_positions(keys[:-1], values)
     unknown = at == NONE
     return np.where(unknown, values, results[at]), unknown & (values != NONE)
 
@@ -165,7 +165,7 @@ def narrowed(column: Ints) -> Ints:
     """Return ids (0 for none) that fit into 32 bits, with -1 for none; equal ones stay equal."""
     ids = np.where(column > 0, column, NONE)
     if ids.max(initial=0) >= _MOST_IDS:
-        groups = groups_of(ids)
+        groups = group_rows(ids)
         # The lowest is that of none, where there is one.
         ids = groups.of_row + (0 if (ids == NONE).any() else 1)
         ids[column <= 0] = NONE
@@ -237,7 +237,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
                 watch((number + place / len(guids)) / len(every))
     if len(hosts) > 1:
         # Of several hosts, whose clocks differ.
-        told = listed(sorted(host or "without a name" for host, _ in hosts), _NAMED)
+        told = list_first(sorted(host or "without a name" for host, _ in hosts), _NAMED)
         raise ProfileError(
             f"{path}: merges processes of {len(hosts)} hosts ({told}), but a profile has one "
             "clock; give the files that were merged, or merge those of each host",
@@ -262,8 +262,8 @@ def _guids(part: Part, again: str) -> Sequence[str]:
     lacking = [base for base in lacking if base != "rocpd_metadata"]
     if lacking:
         raise ProfileError(
-            f"{part.path}: holds {counted(len(guids), 'process', 'processes')} in one table, and "
-            f"{lacking[0]} lacks the column guid, so rows cannot be told apart; {again}"
+            f"{part.path}: holds {format_count(len(guids), 'process', 'processes')} in one table, "
+            f"and {lacking[0]} lacks the column guid, so rows cannot be told apart; {again}"
         )
     return guids
 
@@ -302,12 +302,14 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     work, copies, moved, stream, copy_stream = _work(part, agents, tables[0])
     none = np.empty((6, 0), np.int64)
     calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
-    at = found_in(events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)]))
+    at = find_positions(
+        events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)])
+    )
     kernels, launched = work.shape[1], work.shape[1] + copies.shape[1]
     correlation, launching = _correlations(events[2:4], at, launched)
     # Calls differ in little beside their times.
     at, own = at[launched:], correlation[launched:]
-    alike = groups_of(calls[4], _of_events(events[1], at, NONE), *calls[2:4])
+    alike = group_rows(calls[4], _of_events(events[1], at, NONE), *calls[2:4])
     process = [processes(own) for own in (work[2], copies[2], calls[2, alike.first])]
     above = [np.where(own == NONE, NONE, own << _TID_BITS) for own in process]
     # The number of each agent among the GPUs, its own where that is not known.
@@ -335,8 +337,8 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
         recording.check(tid, maker.again)
         numbered = zip(threads_of(processes(owner), tid).tolist(), rows, strict=True)
         recording.threads.extend(Thread(number, str(row[3])) for number, row in numbered)
-    users = {*pids.values(), *(distinct(process[0]) & PID_MASK).tolist()}
-    recording.devices.extend(_devices(agents, sorted(users), set(distinct(work[3]).tolist())))
+    users = {*pids.values(), *(find_distinct(process[0]) & PID_MASK).tolist()}
+    recording.devices.extend(_devices(agents, sorted(users), set(find_distinct(work[3]).tolist())))
     for pid in set(pids.values()) or {0}:
         parts_of_pid[pid] = parts_of_pid.get(pid, 0) + 1
 
@@ -352,15 +354,15 @@ def _processes(
     if pids and unknown.any():
         recording.lose("process ids", "has none for some rows in rocpd_info_process")
     recording.check(pid, _FORMATS[recording.format][0].again)
-    before, _ = mapped(pid, {p: parts_of_pid.get(p, 0) for p in distinct(pid).tolist()})
+    before, _ = mapped(pid, {p: parts_of_pid.get(p, 0) for p in find_distinct(pid).tolist()})
     return np.where(pid == NONE, NONE, (before << _PID_BITS) + pid)
 
 
 def _kernel_names(recording: RocmRecording, part: Part, kernel: Ints) -> tuple[list[str], Ints]:
     """Return names of kernels, and the row of each kernel's name among them."""
-    texts, used = part.texts("gpu_work/kernel_names"), distinct(kernel)
+    texts, used = part.texts("gpu_work/kernel_names"), find_distinct(kernel)
     names = [texts.get(number, f"<kernel {number}>") for number in used.tolist()]
-    row = found_in(used, kernel)
+    row = find_positions(used, kernel)
     lost = int((~np.isin(used, np.array([*texts], np.int64)))[row].sum())
     if lost and part.has("gpu_work/kernel_names"):
         recording.lose("names of kernels", "has none for some", lost)
@@ -406,7 +408,7 @@ def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints
         )
         return work, no_copies, no_sizes, stream, no_streams
     copied = part.columns("gpu_work/copies")
-    gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else distinct(work[3])
+    gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else find_distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
     copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
     moved = _moved(part, copied, into, out_of).compress(into | out_of, axis=1)
@@ -476,7 +478,7 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
     """
     if recorded.shape[1] == 0:
         return np.empty(0, np.int64)
-    return np.where((recorded == NONE).all(axis=0), NONE, groups_of(*recorded).of_row)
+    return np.where((recorded == NONE).all(axis=0), NONE, group_rows(*recorded).of_row)
 
 
 def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
@@ -491,7 +493,7 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     """
     if kernels.shape[1] == 0 or copies.shape[1] == 0:
         return np.full(copies.shape[1], NONE, np.int64)
-    pairs = kernels[:, groups_of(*kernels).first]
+    pairs = kernels[:, group_rows(*kernels).first]
     by_queue = _find_unique_keys(pairs, copies)
     by_stream = _find_unique_keys(pairs[:1], copies[:1])
     has_stream, has_queue = copies > 0
@@ -506,7 +508,7 @@ def _find_unique_keys(keys: Ints, wanted: Ints) -> Ints:
         wanted: Keys to look up, one per column.
     """
     n_keys = keys.shape[1]
-    group = groups_of(*np.hstack((keys, wanted))).of_row
+    group = group_rows(*np.hstack((keys, wanted))).of_row
     count = np.bincount(group[:n_keys], minlength=int(group.max()) + 1)
     index = np.full(len(count), NONE, np.int64)
     index[group[:n_keys]] = np.arange(n_keys)
@@ -529,7 +531,7 @@ def _correlations(events: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
         return by_stack, launching
     by_tool, of_tool = _launching(events[1], at, launched)
     of_calls = by_tool[launched:][by_tool[launched:] != NONE]
-    alone = len(distinct(of_calls)) == len(of_calls)
+    alone = len(find_distinct(of_calls)) == len(of_calls)
     return (by_tool, of_tool) if alone and of_tool.any() else (by_stack, launching)
 
 
@@ -565,9 +567,9 @@ def _host_events(
         launching: whether each launched something.
     """
     category, number = _of_events(events[0][1], event[alike.first], NONE), calls[4, alike.first]
-    texts = part.texts("calls/names", distinct(number))
+    texts = part.texts("calls/names", find_distinct(number))
     functions = [texts.get(name, "") for name in number.tolist()]
-    texts = part.texts("calls/categories", distinct(category))
+    texts = part.texts("calls/categories", find_distinct(category))
     categories = [texts.get(name, "") for name in category.tolist()]
     group = alike.of_row
     recording.unnamed_calls += int(flags(functions, lambda text: not text)[group].sum())
@@ -575,7 +577,7 @@ def _host_events(
     rows = np.flatnonzero(
         (kind == HostEventKind.CALL) | ((kind == HostEventKind.COLLECTIVE) & launching)
     )
-    used = distinct(group[rows])
+    used = find_distinct(group[rows])
     number[used] = recording.call_names.numbers(functions[place] for place in used.tolist())
     of_row = group[rows]
     times = calls[:2].take(rows, axis=1)
@@ -586,7 +588,7 @@ def _host_events(
     # A function of ROCTx without a text is a range without a name; others name their ranges.
     nameless = lacking & flags(functions, lambda name: name.startswith("roctx"))[of_row]
     recording.nameless += int(nameless.sum())
-    every, names = np.arange(len(functions)), [*map(encodable, functions)]
+    every, names = np.arange(len(functions)), [*map(replace_surrogates, functions)]
     by_function = recording.range_texts.add(np.zeros_like(every), b"", every, names, of_row)
     number = np.where(lacking, by_function, number)
     if nameless.any():
@@ -603,7 +605,7 @@ def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) 
     wanted[row] = True
     odd = event[wanted[:-1] & (length == NONE)]
     ids, others = part.texts_of_rows("ranges/texts", odd, every=not packed)
-    event_row = found_in(event, ids)
+    event_row = find_positions(event, ids)
     if (event_row == NONE).any():
         # Some texts belong to events that are missing.
         kept = np.flatnonzero(event_row != NONE)

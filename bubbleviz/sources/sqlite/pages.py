@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.native import functions as native
 from bubbleviz.native.library import Argument, absence, ended
 from bubbleviz.sources.sqlite.database import HEADER_BYTES, StoredColumns, files_beside, page_counts
@@ -147,7 +147,7 @@ class PageTable:
 
     def chosen(self, rows: Ints) -> Ints | None:
         """Return the columns of some rows by their numbers (distinct, ascending)."""
-        at = distinct(np.searchsorted(self.last_row, rows))
+        at = find_distinct(np.searchsorted(self.last_row, rows))
         at = at[at < len(self.leaf)]
         leaves = self.leaf[at], self.last_row[at], 0, len(at), *EVERY_ROW
         return self._decoded(leaves, rows, len(rows))

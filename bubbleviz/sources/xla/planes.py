@@ -23,11 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.model.capture import beyond, capture_bounds
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
-from bubbleviz.model.grouping import begins, distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.capture import find_capture_bounds, mask_outside
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, join_tables, make_constant
+from bubbleviz.model.grouping import (
+    find_distinct,
+    find_positions,
+    group_rows,
+    mask_run_starts,
+    sort_rows,
+)
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.profile import possible
+from bubbleviz.model.profile import mask_possible
 
 #: What the events of a line are: kernels and copies of a GPU; instructions, nested ones inside
 #: their loops; transfers that run beside instructions; executions of modules; steps of the
@@ -217,7 +223,7 @@ class Planes:
         others = (stats[column] for column in ("run", "correlation", "step", "copy"))
         columns = (name, label, np.full(count, line, np.int64), device, *others)
         events = PlaneEvents(*times_ns, *columns)
-        keep = possible(*times_ns)
+        keep = mask_possible(*times_ns)
         if keep is not None:
             self.impossible += int((~keep).sum())
             if role in (STREAM, OPS, ASYNC):
@@ -238,9 +244,9 @@ class Planes:
     def _add_host(self, events: PlaneEvents, instructions: Bools) -> None:
         # Launches are calls, and no ranges.
         spans = events.take((events.end_ns > events.start_ns) & (events.correlation == NONE))
-        none = constant(NONE, len(spans))
+        none = make_constant(NONE, len(spans))
         others = ("label", "device", "run", "correlation", "step", "copy")
-        self._append(SPANS, spans.changed(**dict.fromkeys(others, none)))
+        self._append(SPANS, spans.replace_columns(**dict.fromkeys(others, none)))
         known = (events.device >= 0) & (events.device < _MOST_DEVICES)
         self.strange_devices += int((~known & (events.device != NONE)).sum())
         self._append(LAUNCHES, events.take(events.correlation != NONE))
@@ -251,13 +257,13 @@ class Planes:
         if len(events):
             columns = [getattr(events, name) for name in PlaneEvents.column_names()]
             narrow = [column.copy() for column in columns[:2]] + [_narrow(c) for c in columns[2:]]
-            self._events[role].append(PlaneEvents(*narrow).compacted())
+            self._events[role].append(PlaneEvents(*narrow).compact())
 
     def _labels(self, *columns: Ints) -> Ints:
         """Return the label of each event, by instruction, path, module and program."""
         label = np.full(len(columns[0]), NONE, np.int64)
         rows = np.flatnonzero((columns[0] != NONE) | (columns[2] != NONE))
-        groups = groups_of(*(column[rows] for column in columns))
+        groups = group_rows(*(column[rows] for column in columns))
         first = rows[groups.first]
         distinct = zip(*(column[first].tolist() for column in columns), strict=True)
         label[rows] = self.labels.numbers(distinct)[groups.of_row]
@@ -272,10 +278,10 @@ class Planes:
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
-        events = joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 8)])
+        events = join_tables([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 8)])
         keys = (events.line.astype(np.int64), events.device.astype(np.int64), events.start_ns)
-        order = sorted_rows(*keys)
-        is_first = begins(*(column[order] for column in keys))
+        order = sort_rows(*keys)
+        is_first = mask_run_starts(*(column[order] for column in keys))
         if not is_first.all():
             order = self._order_ties(events, order, is_first)
         return events if np.array_equal(order, np.arange(len(order))) else events.take(order)
@@ -329,25 +335,25 @@ class Planes:
             return
         start_ns = np.concatenate([piece.start_ns for piece in tables])
         end_ns = np.concatenate([piece.end_ns for piece in tables])
-        bounds_ns = capture_bounds(start_ns, end_ns)
+        bounds_ns = find_capture_bounds(start_ns, end_ns)
         if bounds_ns is None:
             return
         for role in self._events.keys() - {SPANS}:
             self._events[role] = [
-                piece.take(~beyond(piece.start_ns, piece.end_ns, bounds_ns))
+                piece.take(~mask_outside(piece.start_ns, piece.end_ns, bounds_ns))
                 for piece in self._events[role]
             ]
-        self.outside = int(beyond(start_ns, end_ns, bounds_ns).sum())
+        self.outside = int(mask_outside(start_ns, end_ns, bounds_ns).sum())
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
     """Return the rank of each code's value among the values that occur, or -1 for code -1."""
     code = code.astype(np.int64)
-    used = distinct(code)
+    used = find_distinct(code)
     by_value = sorted(used[used != NONE].tolist(), key=values.__getitem__)
     rank_of = {number: rank for rank, number in enumerate(by_value)}
     ranks = np.array([rank_of.get(number, NONE) for number in used.tolist()], np.int64)
-    return ranks[found_in(used, code)]
+    return ranks[find_positions(used, code)]
 
 
 def _narrow(codes: Codes) -> Codes:

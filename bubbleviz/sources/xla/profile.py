@@ -25,9 +25,9 @@ import numpy.typing as npt
 from bubbleviz.conventions.copy_names import read_copies, read_copy_details
 from bubbleviz.conventions.kinds import default_kinds, match_any
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, join_tables
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import begins, distinct, found_in, groups_of
+from bubbleviz.model.grouping import find_distinct, find_positions, group_rows, mask_run_starts
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.nesting import Innermost
@@ -111,7 +111,7 @@ class DeviceWork:
         streams, transfers = planes.events(xla.STREAM), planes.events(xla.ASYNC)
         ops = planes.events(xla.HOST_OPS if planes.on_host else xla.OPS)
         tables = (streams, ops, transfers, self._modules, self.steps)
-        devices = distinct(*(table.device for table in tables)).astype(np.int64)
+        devices = find_distinct(*(table.device for table in tables)).astype(np.int64)
         self.devices = devices[devices != NONE]
         self.thread_of_line, self.thread_of_device = self._threads(planes.lines)
         work, beside, kernels = self._ordered(streams, ops, transfers)
@@ -123,7 +123,7 @@ class DeviceWork:
             # A transfer is launched by the instruction that it begins in.
             returned_ns = np.where(beside, work.start_ns, work.end_ns)
             call_thread, call_id = self._of_devices(work.device), correlation
-            instructions = joined([streams, ops])
+            instructions = join_tables([streams, ops])
             thread = self._of_devices(instructions.device)
             name_id = self._thunks()[instructions.label]
         else:
@@ -140,7 +140,7 @@ class DeviceWork:
                 start_ns=called.start_ns,
                 end_ns=returned_ns,
                 thread=call_thread,
-                correlation_id=model.correlations(call_id),
+                correlation_id=model.to_correlation_ids(call_id),
             ),
             call_name,
             call_names,
@@ -154,7 +154,7 @@ class DeviceWork:
         spans, self.host_events = self._spans, len(self._spans)
         line_thread, span_name = self.thread_of_line[spans.line], spans.name.astype(np.int64)
         of_host = ranges_of(spans.start_ns, spans.end_ns, line_thread, span_name)
-        ranges = joined([thunks, modules, self._step_ranges(), of_host])
+        ranges = join_tables([thunks, modules, self._step_ranges(), of_host])
         self.ranges = replace(ranges, names=self._names.values)
         # Of copies those have a name that ran beside instructions.
         named = (np.arange(len(work)) < kernels) | beside
@@ -167,7 +167,7 @@ class DeviceWork:
             start_ns=work.start_ns,
             end_ns=work.end_ns,
             rank=rank.astype(np.int16),
-            correlation_id=model.correlations(correlation.astype(np.int64)),
+            correlation_id=model.to_correlation_ids(correlation.astype(np.int64)),
             name_id=work_name,
             kernels=kernels,
             names=tuple(self._texts[number] for number in used.tolist()),
@@ -184,7 +184,7 @@ class DeviceWork:
         size, source, target = values[used_index.reshape(-1)].T
         copies = read_copies(first_row + np.arange(len(name)), name, self._texts, size)
         position = copies.activity - first_row
-        return copies.changed(source=source[position], target=target[position])
+        return copies.replace_columns(source=source[position], target=target[position])
 
     def _threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
         """Return the threads of the host's lines and of devices, as nsys numbers them.
@@ -194,7 +194,7 @@ class DeviceWork:
         """
         lines = np.array([number for number, _ in named_lines], np.int64)
         python = [at for at, (_, name) in enumerate(named_lines) if name == _PYTHON]
-        pid = model.pid_of(self._process)
+        pid = model.get_pid(self._process)
         if python and pid not in lines:
             lines[python[0]] = pid
         tids = np.concatenate((lines, _DEVICE_THREAD + self.devices))
@@ -210,7 +210,7 @@ class DeviceWork:
     ) -> tuple[PlaneEvents, Bools, int]:
         """Return kernels, then copies; which run beside instructions; and the number of kernels."""
         tables = (streams, ops.take(leaves(ops)), transfers)
-        work = joined([table for table in tables if len(table)] or [streams])
+        work = join_tables([table for table in tables if len(table)] or [streams])
         # Work beside instructions that moves nothing between devices is a copy.
         beside, copied = np.zeros(len(work), bool), np.zeros(len(work), bool)
         beside[len(work) - len(transfers) :] = True
@@ -230,7 +230,7 @@ class DeviceWork:
         The work that a call launched names its instruction better than the call does.
         """
         ids, first = np.unique(work.correlation, return_index=True)
-        at = found_in(ids, launches.correlation)
+        at = find_positions(ids, launches.correlation)
         hit = at != NONE
         label = np.where(hit, work.label[first[at]], launches.label)
         device = np.where(hit, work.device[first[at]], NONE)
@@ -248,7 +248,7 @@ class DeviceWork:
         execution = np.full(len(launches), NONE, np.int64)
         of_host = np.array([text.endswith(_OF_HOST) for text in texts], bool)
         rows = np.flatnonzero(of_host[spans.name])
-        for number in distinct(spans.name[rows]).tolist():
+        for number in find_distinct(spans.name[rows]).tolist():
             names = sorted(self._names_of_module.get(texts[number].removesuffix(_OF_HOST), ()))
             inside = np.flatnonzero(np.isin(module, names))
             around = rows[spans.name[rows] == number]
@@ -258,7 +258,7 @@ class DeviceWork:
             else:
                 groups = [
                     (around[spans.line[around] == line], inside[launches.line[inside] == line])
-                    for line in distinct(spans.line[around]).tolist()
+                    for line in find_distinct(spans.line[around]).tolist()
                 ]
             for outer, inner in groups:
                 innermost = Innermost.of(spans.start_ns[outer], spans.end_ns[outer])
@@ -297,7 +297,7 @@ class DeviceWork:
         thread = np.empty(len(steps), np.int64)
         thread[on_device] = self._of_devices(steps.device[on_device])
         thread[~on_device] = self.thread_of_line[steps.line[~on_device]]
-        groups = groups_of(
+        groups = group_rows(
             steps.name.astype(np.int64), steps.step.astype(np.int64), on_device.astype(np.int64)
         )
         columns = (column[groups.first].tolist() for column in (steps.name, steps.step, on_device))
@@ -330,7 +330,7 @@ class DeviceWork:
         # A few at the edges may lie outside of the recorded executions.
         if 2 * len(numbered) > len(rows):
             rows = numbered
-            run = groups_of(
+            run = group_rows(
                 thread[rows],
                 events.device[rows].astype(np.int64),
                 events.run[rows].astype(np.int64),
@@ -338,7 +338,7 @@ class DeviceWork:
             ).of_row
         else:
             run = _runs(thread[rows], events.device[rows], module[rows], events.label[rows])
-        first = rows[groups_of(run).first]
+        first = rows[group_rows(run).first]
         times_ns = group_extents(run, len(first), events.start_ns[rows], events.end_ns[rows])
         return ranges_of(*times_ns, thread[first], module[first])
 
@@ -364,17 +364,17 @@ def _runs(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
         instructions  x  y  z  x  y  z  p  q  x  y
         executions    0  0  0  1  1  1  2  2  3  3
     """
-    fresh = begins(thread, device, module)
+    fresh = mask_run_starts(thread, device, module)
     begun = np.maximum.accumulate(np.where(fresh, np.arange(len(label)), 0))
     # An instruction may be several kernels one after the other.
     again = label == label[begun]
-    return np.cumsum(fresh | (again & begins(label))) - 1
+    return np.cumsum(fresh | (again & mask_run_starts(label))) - 1
 
 
 def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
     """Return the codes that occur (none is -1), ascending, and the number of each row's."""
     codes = codes.astype(np.int64)
-    groups = groups_of(codes)
+    groups = group_rows(codes)
     return codes[groups.first], groups.of_row.astype(np.int32)
 
 
@@ -412,7 +412,7 @@ def profile_of(
         calls=work.calls,
         ranges=work.ranges,
         every_range=in_memory.InMemoryRanges(work.ranges),
-        overheads=model.Overheads.none(),
+        overheads=model.Overheads.make_empty(),
         threads=tuple(dict.fromkeys(threads)),
         devices=tuple(model.Device(None, number, name, None) for number, name in devices),
         limitations=(*limitations, *_limitations(source.path, planes, work)),
@@ -452,7 +452,7 @@ def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.
     """
     if len(parts) == 1:
         return parts[0][1]
-    pids = {model.pid_of(process) for process, _ in parts}
+    pids = {model.get_pid(process) for process, _ in parts}
     has_own_pids = len(pids) == len(parts) and 0 not in pids
     labels = ["" if has_own_pids else f"recording {number}" for number in range(1, len(parts) + 1)]
     return join_recordings([decoded for _, decoded in parts], labels)
@@ -461,9 +461,9 @@ def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.
 def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
     n_others = planes.impossible - planes.impossible_work
     counts = {model.KERNELS_AND_COPIES: planes.impossible_work, "events": n_others}
-    yield from model.impossible_times(path, counts)
+    yield from model.report_impossible_times(path, counts)
     if planes.outside:
-        yield model.outside_limitation("events", path, planes.outside)
+        yield model.report_outside_capture("events", path, planes.outside)
     if planes.strange_devices:
         reason = f"{path}: no device has their device_ordinal; they are left out"
         yield Limitation(

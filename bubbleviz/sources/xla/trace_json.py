@@ -16,10 +16,10 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of, rows_by_value
+from bubbleviz.model.grouping import group_rows, list_rows_by_value
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
-from bubbleviz.model.texts import encodable
+from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.progress import Watch
 from bubbleviz.sources.in_memory import Decoded
 from bubbleviz.sources.trace_events import MISSING, ThreadName, TraceEvents, TraceFile
@@ -77,7 +77,7 @@ class TraceJsonPlanes:
         texts, threads = self._file.texts, self._file.threads.values
         named, words = events.arguments["name"], texts.values
         for row in np.flatnonzero((events.ph == texts.number("M")) & (named != NONE)).tolist():
-            thread, name = threads[events.thread[row]], encodable(words[named[row]])
+            thread, name = threads[events.thread[row]], replace_surrogates(words[named[row]])
             what = words[events.name[row]]
             if what == "process_name":
                 self.processes[thread[0]] = name
@@ -100,7 +100,7 @@ class TraceJsonPlanes:
         columns = self._join_blocks()
         threads = self._file.threads.values
         rows_of_thread = {
-            threads[number]: rows for number, rows in rows_by_value(columns["thread"])
+            threads[number]: rows for number, rows in list_rows_by_value(columns["thread"])
         }
         roles = self._find_roles(list(rows_of_thread))
         recordings = [Planes() for _ in range(max(recording_of.values(), default=0) + 1)]
@@ -200,9 +200,9 @@ class TraceJsonPlanes:
             part: Returns the part of a text that is used.
         """
         words = self._file.texts.values
-        groups = groups_of(numbers).as_they_come()
+        groups = group_rows(numbers).order_by_appearance()
         used = numbers[groups.first].tolist()
-        texts = (encodable(part(words[number])) if number > 0 else "" for number in used)
+        texts = (replace_surrogates(part(words[number])) if number > 0 else "" for number in used)
         text_number = [planes.texts.number(text) if text else NONE for text in texts]
         return np.array(text_number, np.int64)[groups.of_row]
 

@@ -29,9 +29,9 @@ from google.protobuf.message import DecodeError
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import found_in
+from bubbleviz.model.grouping import find_positions
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import PID_MASK, Source, possible_utc
+from bubbleviz.model.profile import PID_MASK, Source, validate_utc
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import GZIP
 from bubbleviz.sources.in_memory import Decoded
@@ -318,7 +318,7 @@ class PlaneReader:
         event, messages = decoded(data, end - length, end, fields, inner)
         names, columns = self._metadata_columns(of_instructions=role in (xla.OPS, xla.ASYNC))
         # Metadata that is not there is the last row (-1).
-        at = found_in(self._numbers, event[_EVENT_METADATA])
+        at = find_positions(self._numbers, event[_EVENT_METADATA])
         columns = {column: values[at] for column, values in columns.items()}
         if wanted:
             self._fill(columns, data, messages[_EVENT_STATS], wanted)
@@ -363,7 +363,7 @@ class PlaneReader:
             if _STATS[name] not in _TEXTS:
                 column[event[rows]] = number[rows]
                 continue
-            codes = (self._paths if is_path else self._texts)[found_in(self._refs, ref[rows])]
+            codes = (self._paths if is_path else self._texts)[find_positions(self._refs, ref[rows])]
             for at in np.flatnonzero(ref[rows] == NONE).tolist() if own else ():
                 text = own.get(int(rows[at]), "")
                 text = xla.path_of(text) if is_path else text
@@ -519,7 +519,7 @@ def _decode_spaces(
             host=host or Path(path).name,
             host_known=bool(host),
             format="xplane",
-            session_utc_ns=possible_utc(utc_ns),
+            session_utc_ns=validate_utc(utc_ns),
         )
         limitations = []
         if space.start_ns is None:

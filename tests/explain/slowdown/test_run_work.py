@@ -16,7 +16,7 @@ from bubbleviz.explain.slowdown.delays import delays_of, measured_ns
 from bubbleviz.explain.slowdown.replay import build_replay
 from bubbleviz.explain.slowdown.run_work import outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import find_distinct
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.planted_runs import RUNS, analysed
@@ -59,7 +59,7 @@ def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(replicas: int
     assert scenarios is not None
     work = scenarios.work
     for label in (work.replica, work.stage, np.arange(len(work)) % 4 - 1):
-        values = distinct(label[label >= 0])
+        values = find_distinct(label[label >= 0])
         expected = scenarios.put_back(label, values)
         assert scenarios.put_back_apart(label, values).tolist() == expected.tolist()
 

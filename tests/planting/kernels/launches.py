@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import places_in
+from bubbleviz.model.grouping import invert_permutation
 from bubbleviz.model.phases import Phase
 from tests.planting.host import COMPUTE, STREAM_OF
 from tests.planting.kernels.timetable import DEVICES, Timetable
@@ -132,7 +132,9 @@ def block_of(timetable: Timetable, device: int, iteration: int) -> Block:
     _number(calls, iteration)
     kernels = _kernels(kernel_starts, kernel_ends, phases, transfers)
     launching = calls["name"] <= _LAUNCH_EX
-    kernels["correlation"] = calls["correlation"][launching][places_in(calls["kernel"][launching])]
+    kernels["correlation"] = calls["correlation"][launching][
+        invert_permutation(calls["kernel"][launching])
+    ]
     return Block(device, kernels, calls, tuple(ranges), slots.ravel())
 
 

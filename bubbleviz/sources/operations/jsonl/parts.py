@@ -21,10 +21,10 @@ import numpy as np
 
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined, scattered
-from bubbleviz.model.grouping import places_in
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, join_tables, scatter
+from bubbleviz.model.grouping import invert_permutation
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.texts import natural_key
+from bubbleviz.model.texts import make_natural_key
 from bubbleviz.sources.operations.jsonl.lines import (
     Header,
     Iteration,
@@ -134,8 +134,8 @@ def joined_stretches(stretches: list[Stretch]) -> Stretch:
     """Concatenate stretches, of which there is at least one."""
     n_iterations = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
     n_operations = [len(stretch.operations) for stretch in stretches]
-    iterations = joined([stretch.iterations for stretch in stretches])
-    operations = joined([stretch.operations for stretch in stretches])
+    iterations = join_tables([stretch.iterations for stretch in stretches])
+    operations = join_tables([stretch.operations for stretch in stretches])
     first_iteration = np.repeat(np.cumsum(n_iterations) - n_iterations, n_operations)
     iteration = operations.iteration + first_iteration
     return Stretch(iterations, replace(operations, iteration=iteration))
@@ -151,7 +151,7 @@ def sorted_stretch(stretch: Stretch) -> Stretch:
     if (start_ns[1:] >= start_ns[:-1]).all():
         return stretch
     order = np.argsort(start_ns, kind="stable")
-    iteration = places_in(order)[stretch.operations.iteration]
+    iteration = invert_permutation(order)[stretch.operations.iteration]
     operations = replace(stretch.operations, iteration=iteration)
     rows = np.argsort(iteration, kind="stable")
     return Stretch(stretch.iterations.take(order), operations.take(rows))
@@ -196,7 +196,7 @@ def _operations_of(
     row = np.repeat(np.arange(len(tables)), counts)
     origin_ns = iteration_start_ns[row]
     # The last element stands for names that the file does not define.
-    name_of_id = scattered(max([*names, NONE]) + 2, list(names), list(names.values()))
+    name_of_id = scatter(max([*names, NONE]) + 2, list(names), list(names.values()))
     name_id = _column(chain.from_iterable(table.name for table in tables))
     name_id = np.minimum(name_id, len(name_of_id) - 1)
     launches = _optional_column(tables, lambda table: table.launches).astype(bool)
@@ -396,7 +396,7 @@ def in_order(files: Iterable[str]) -> list[str]:
 
     def key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
         stem, number = rank_and_number(file) or (file, 0)
-        return natural_key(stem), number
+        return make_natural_key(stem), number
 
     return sorted(files, key=key)
 

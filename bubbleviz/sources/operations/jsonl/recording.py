@@ -18,8 +18,8 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import RECEIVING, WORK, Phase
-from bubbleviz.model.profile import Source, possible_utc
-from bubbleviz.model.texts import counted
+from bubbleviz.model.profile import Source, validate_utc
+from bubbleviz.model.texts import format_count
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.cells import Cells, NumberColumn
 from bubbleviz.sources.operations.jsonl.parts import RecordedOperations
@@ -79,7 +79,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         host_known=bool(header.host),
         format="recording",
         # Times are those of the host's monotonic clock.
-        session_utc_ns=possible_utc(header.clock.utc_ns - header.clock.monotonic_ns),
+        session_utc_ns=validate_utc(header.clock.utc_ns - header.clock.monotonic_ns),
         session_clock_ns=0,
         device="rank",
     )
@@ -194,7 +194,7 @@ def with_parts_joined(operations: RecordedOperations, phase_of_name: Ints) -> Re
         operations: One row per range.
         phase_of_name: Phase of each name.
     """
-    operations = operations.take(grouping.sorted_rows(operations.host_start_ns))
+    operations = operations.take(grouping.sort_rows(operations.host_start_ns))
     name, iteration = operations.name_id, operations.iteration
     work = np.flatnonzero(np.isin(phase_of_name[name], WORK))
     is_repeated = (name[work[1:]] == name[work[:-1]]) & (
@@ -272,8 +272,8 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
             "lost iterations of a recording (damaged lines)",
             session.n_damaged,
             kind.RECORDING_DAMAGED,
-            f"{counted(session.n_damaged, 'damaged line')} ({session.damage}); their iterations "
-            "are left out",
+            f"{format_count(session.n_damaged, 'damaged line')} ({session.damage}); their "
+            "iterations are left out",
         ),
         (
             "recordings without an end",
@@ -361,6 +361,6 @@ def _facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
     if session.parts > 1:
         yield "files", f"{session.parts}"
     if session.n_damaged:
-        yield "damaged", f"{counted(session.n_damaged, 'line')} ({session.damage})"
+        yield "damaged", f"{format_count(session.n_damaged, 'line')} ({session.damage})"
     if header.every:
         yield "sampled", f"{header.iterations} of every {header.every} iterations"
