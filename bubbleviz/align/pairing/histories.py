@@ -1,12 +1,11 @@
-"""Histories: ranks through their iterations, as far as it shows which of these are the same.
+"""Iteration times of all ranks as arrays, for comparing pairs of ranks under many shifts at once.
 
-Every table is as wide as the rank with most iterations has of them, and NaN stands for those that a
-rank lacks, so that what is asked of pairs of ranks is asked of many together. An iteration of one
-rank stands beside each of another's, one *move* after the other::
+Every array is as wide as the largest number of iterations of any rank, padded with NaN. Under
+*shift* s, iteration i of the first rank is paired with iteration i - s of the second::
 
     first rank     0    1    2    3
-    move 0         0    1    2    3      second rank
-    move 1              0    1    2
+    shift 0        0    1    2    3      iterations of the second rank
+    shift 1             0    1    2
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import PASSED_ON, Phase
 
-#: So many events of an iteration are compared, spread evenly over all.
-_EVENTS = 64
-#: Numbers that are worked on at once.
-AT_ONCE = 1 << 19
+#: Maximum number of events of an iteration that are compared, spread evenly over all of them.
+_MAX_EVENTS = 64
+#: Maximum number of array elements computed at once.
+_MAX_CELLS = 1 << 19
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PassedOn(Table):
-    """What passes a microbatch on in each iteration of a rank, ranks in order."""
+    """Forwards and backwards that pass a microbatch on in each iteration, sorted by rank."""
 
     rank: Ints
     chunk: Ints
@@ -43,19 +42,19 @@ class PassedOn(Table):
 
 @dataclass(frozen=True)
 class Histories:
-    """Ranks through their iterations.
+    """Iteration times of all ranks.
 
     Attributes:
-        start_ns: when iterations start, shape (ranks, iterations).
-        optimizer_ns: when the Optimizer of each starts.
-        shapes: a number for how many F and B each has; NaN for none, and where a capture may have
-            cut some.
-        length_ns: of a typical iteration of each rank.
-        recorded_ns: when the first and last kernel or call of each rank's profile were.
-        passed_on: F and B.
-        ready_ns: when the input of each of these was there, shape (F and B, iterations). One row
-            more is of none.
-        end_ns: when each ended.
+        start_ns: Start of each iteration, shape (ranks, iterations).
+        optimizer_ns: Start of the Optimizer in each iteration, same shape.
+        shapes: Number that encodes how many F and B each iteration has, same shape. NaN at either
+            end of a capture, which may have cut the iteration.
+        length_ns: Mean length of an iteration of each rank.
+        recorded_ns: Times of the first and of the last kernel or call in each rank's profile.
+        passed_on: The F and B that are compared.
+        ready_ns: Time at which the input of each of them was available, shape
+            (len(passed_on) + 1, iterations). The last row is NaN, so that index -1 means no event.
+        end_ns: End of each of them, same shape.
     """
 
     start_ns: Floats
@@ -69,14 +68,14 @@ class Histories:
 
     @property
     def counts(self) -> Ints:
-        """How many iterations each rank has."""
+        """Number of iterations of each rank."""
         return np.asarray(np.count_nonzero(~np.isnan(self.start_ns), axis=1), np.int64)
 
 
-def histories_of(
+def build_histories(
     operations: Operations, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
 ) -> Histories:
-    """Return the histories of ranks.
+    """Build the iteration times of all ranks.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -84,66 +83,123 @@ def histories_of(
         recorded_ns: Times of the first and of the last kernel or call in the profile of each rank.
     """
     spanned = np.flatnonzero((operations.has_span == 1) & (operations.iteration >= 0))
-    phase = operations.phase[spanned]
     shape = len(recorded_ns[0]), int(operations.iteration[spanned].max(initial=NONE)) + 1
-    cell_of = operations.rank * shape[1] + operations.iteration
-
-    def earliest(rows: Ints) -> Floats:
-        """Return the earliest start of some operations in each iteration of each rank."""
-        cell, starts_ns = cell_of[rows], operations.start_ns[rows]
-        low, high = group_extents(cell, shape[0] * shape[1], starts_ns, starts_ns)
-        return np.where(low > high, np.inf, low).reshape(shape)
-
-    # An iteration without any span starts with the next one that has.
-    start_ns = np.minimum.accumulate(earliest(spanned)[:, ::-1], axis=1)[:, ::-1]
-    optimizer_ns = earliest(spanned[phase == Phase.OPTIMIZER])
-    low, high = group_extents(
+    # An iteration without any span starts with the next one that has a span.
+    start_ns = _find_first_starts(operations, spanned, shape)
+    start_ns = np.minimum.accumulate(start_ns[:, ::-1], axis=1)[:, ::-1]
+    is_optimizer = operations.phase[spanned] == Phase.OPTIMIZER
+    optimizer_ns = _find_first_starts(operations, spanned[is_optimizer], shape)
+    first_ns, last_ns = group_extents(
         operations.rank[spanned], shape[0], operations.start_ns[spanned], operations.end_ns[spanned]
     )
     counts = np.count_nonzero(np.isfinite(start_ns), axis=1)
-    kept = mask_phases(phase, PASSED_ON) & (operations.occurrence[spanned] == 0)
-    rows = spanned[kept & (operations.cut[spanned] == 0) & (operations.virtual_stage[spanned] >= 0)]
-    rank, iteration = operations.rank[rows], operations.iteration[rows]
-    backward = (operations.phase[rows] != Phase.F).astype(np.int64)
-    numbers = group_sum(cell_of[rows], shape[0] * shape[1], 1 + (backward << 20)).reshape(shape)
-    place = np.arange(shape[1])
-    edge = (place == 0) | (place >= counts[:, None] - 1)
-    events = grouping.group_rows(
-        rank, operations.chunk[rows], operations.microbatch[rows], backward
+
+    passes_on = mask_phases(operations.phase[spanned], PASSED_ON) & (
+        operations.occurrence[spanned] == 0
     )
-    ready, end = np.full((2, len(events) + 1, shape[1]), np.nan)
-    known = ready_ns[rows] != NEVER
-    ready[events.of_row[known], iteration[known]] = ready_ns[rows[known]]
-    end[events.of_row, iteration] = operations.end_ns[rows]
-    first = rows[events.first]
+    is_complete = (operations.cut[spanned] == 0) & (operations.virtual_stage[spanned] >= 0)
+    rows = spanned[passes_on & is_complete]
+    passed_on, ready, end = _collect_events(operations, rows, ready_ns, shape[1])
     return Histories(
         start_ns=np.where(np.isinf(start_ns), np.nan, start_ns),
         optimizer_ns=np.where(np.isinf(optimizer_ns), np.nan, optimizer_ns),
-        shapes=np.where(edge, np.nan, numbers),
-        length_ns=(high - low) / np.maximum(counts, 1),
+        shapes=_encode_shapes(operations, rows, counts, shape),
+        length_ns=(last_ns - first_ns) / np.maximum(counts, 1),
         recorded_ns=recorded_ns,
-        passed_on=PassedOn(
-            rank=operations.rank[first],
-            chunk=operations.chunk[first],
-            microbatch=operations.microbatch[first],
-            is_backward=backward[events.first],
-            virtual_stage=operations.virtual_stage[first],
-        ),
+        passed_on=passed_on,
         ready_ns=ready,
         end_ns=end,
     )
 
 
+def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int]) -> Floats:
+    """Return the earliest start of the given rows in each iteration of each rank.
+
+    The result has shape (ranks, iterations) and is infinite for an iteration without a row.
+    """
+    cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
+    starts_ns = operations.start_ns[rows]
+    first_ns, last_ns = group_extents(cell, shape[0] * shape[1], starts_ns, starts_ns)
+    return np.where(first_ns > last_ns, np.inf, first_ns).reshape(shape)
+
+
+def _encode_shapes(
+    operations: Operations, rows: Ints, counts: Ints, shape: tuple[int, int]
+) -> Floats:
+    """Encode the numbers of forwards and backwards of each iteration in one number.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the F and B.
+        counts: Number of iterations of each rank.
+        shape: Numbers of ranks and iterations.
+
+    Returns:
+        Equal numbers for iterations with equal counts, shape (ranks, iterations). NaN for the first
+        and the last iteration of a rank, which the capture may have cut, and after the last.
+    """
+    cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
+    is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)
+    codes = group_sum(cell, shape[0] * shape[1], 1 + (is_backward << 20)).reshape(shape)
+    iteration = np.arange(shape[1])
+    is_edge = (iteration == 0) | (iteration >= counts[:, None] - 1)
+    return np.where(is_edge, np.nan, codes)
+
+
+def _collect_events(
+    operations: Operations, rows: Ints, ready_ns: Ints, n_iterations: int
+) -> tuple[PassedOn, Floats, Floats]:
+    """Arrange the times of forwards and backwards by event and iteration.
+
+    An event is a (rank, chunk, microbatch, direction) that repeats in every iteration.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the F and B.
+        ready_ns: Time at which the input of each operation was available, or ``NEVER``.
+        n_iterations: Number of iterations.
+
+    Returns:
+        passed_on: The events, sorted by rank.
+        ready: Time at which the input of each event was available, shape
+            (events + 1, iterations). NaN if unknown, and in the last row.
+        end: End of each event, same shape.
+    """
+    iteration = operations.iteration[rows]
+    is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)
+    events = grouping.group_rows(
+        operations.rank[rows], operations.chunk[rows], operations.microbatch[rows], is_backward
+    )
+    ready, end = np.full((2, len(events) + 1, n_iterations), np.nan)
+    has_ready = ready_ns[rows] != NEVER
+    ready[events.of_row[has_ready], iteration[has_ready]] = ready_ns[rows[has_ready]]
+    end[events.of_row, iteration] = operations.end_ns[rows]
+    first = rows[events.first]
+    passed_on = PassedOn(
+        rank=operations.rank[first],
+        chunk=operations.chunk[first],
+        microbatch=operations.microbatch[first],
+        is_backward=is_backward[events.first],
+        virtual_stage=operations.virtual_stage[first],
+    )
+    return passed_on, ready, end
+
+
 @dataclass(frozen=True)
 class CommonEvents:
-    """Events of pairs of ranks of which one waits for the other, shape (pairs, iterations, events).
+    """Events of pairs of ranks that wait for each other, shape (pairs, iterations, events).
+
+    In each event, one rank passes a microbatch to the other. The leading rank ends its operation
+    before the input of the other rank is available, which bounds the difference of their clocks.
 
     Attributes:
-        a_ns: times on the first rank's clock; NaN unknown.
-        b_ns: times on the second's.
-        a_end_ns: ends of the same operations.
-        b_end_ns: likewise.
-        a_leads: by pair and event, whether the second rank waits for the first.
+        a_ns: Time at which the first rank passed the microbatch on, or its input was available, on
+            its own clock. NaN if unknown.
+        b_ns: The same time of the second rank, on its own clock.
+        a_end_ns: End of the operation on the first rank.
+        b_end_ns: End of the operation on the second rank.
+        a_leads: Mask of the events in which the second rank waits for the first, shape
+            (pairs, events).
     """
 
     a_ns: Floats
@@ -153,102 +209,134 @@ class CommonEvents:
     a_leads: Bools
 
     def take(self, pairs: Ints) -> CommonEvents:
-        """Return those of some of the pairs."""
+        """Return the events of the given pairs."""
         return CommonEvents(*(column[pairs] for column in vars(self).values()))
 
-    def bounds(self, moves: Ints) -> tuple[Floats, Floats]:
-        """Return for each pair of iterations the least and the most to add to b's clock.
+    def bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
+        """Return the lower and the upper bound of the correction of b's clock in each iteration.
 
-        Infinite where nothing bounds it; the shape is (pairs, moves, iterations).
+        Bounds have shape (pairs, shifts, iterations) and are infinite if nothing bounds the
+        correction.
         """
-        return self._extremes(self.a_ns, self.b_ns, moves)
+        return self._compute_bounds(self.a_ns, self.b_ns, shifts)
 
-    def loose_bounds(self, moves: Ints) -> tuple[Floats, Floats]:
-        """Return the same over all iterations, by ends alone, shape (pairs, moves).
+    def loose_bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
+        """Return the bounds over all iterations from ends alone, shape (pairs, shifts).
 
-        A span may begin with kernels that need no input.
+        They hold even if a span begins with kernels that need no input.
         """
-        least, most = self._extremes(self.a_end_ns, self.b_end_ns, moves)
-        return least.max(axis=2, initial=-np.inf), most.min(axis=2, initial=np.inf)
+        lower, upper = self._compute_bounds(self.a_end_ns, self.b_end_ns, shifts)
+        return lower.max(axis=2, initial=-np.inf), upper.min(axis=2, initial=np.inf)
 
-    def _extremes(self, a_ns: Floats, b_ns: Floats, moves: Ints) -> tuple[Floats, Floats]:
-        shape = len(a_ns), len(moves), a_ns.shape[1]
-        least, most = np.full(shape, -np.inf), np.full(shape, np.inf)
-        leads = self.a_leads[:, None, None]
-        size = max(1, AT_ONCE // max(a_ns.size, 1))
-        for low in range(0, len(moves), size):
-            at = slice(low, low + size)
-            apart = a_ns[:, None] - moved(b_ns, moves[at])
-            seen = ~np.isnan(apart)
-            lower_ns = np.where(seen & leads, apart, -np.inf)
-            upper_ns = np.where(seen & ~leads, apart, np.inf)
-            least[:, at] = lower_ns.max(axis=3, initial=-np.inf)
-            most[:, at] = upper_ns.min(axis=3, initial=np.inf)
-        return least, most
-
-
-def moved(values: Floats, moves: Ints) -> Floats:
-    """Return values of iterations, shape (pairs, iterations, ...), beside which others stand.
-
-    The shape is (pairs, moves, iterations, ...); NaN where none stands there.
-    """
-    count = values.shape[1]
-    place = np.arange(count) - moves[:, None]
-    inside = (place >= 0) & (place < count)
-    inside = inside.reshape(*inside.shape, *[1] * (values.ndim - 2))
-    return np.where(inside, values[:, np.clip(place, 0, count - 1)], np.nan)
+    def _compute_bounds(self, a_ns: Floats, b_ns: Floats, shifts: Ints) -> tuple[Floats, Floats]:
+        """Return the tightest bounds from all events of each iteration, in batches of shifts."""
+        shape = len(a_ns), len(shifts), a_ns.shape[1]
+        lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
+        a_leads = self.a_leads[:, None, None]
+        batch_size = max(1, _MAX_CELLS // max(a_ns.size, 1))
+        for first in range(0, len(shifts), batch_size):
+            batch = slice(first, first + batch_size)
+            difference_ns = a_ns[:, None] - shift_values(b_ns, shifts[batch])
+            is_known = ~np.isnan(difference_ns)
+            lower_ns = np.where(is_known & a_leads, difference_ns, -np.inf)
+            upper_ns = np.where(is_known & ~a_leads, difference_ns, np.inf)
+            lower[:, batch] = lower_ns.max(axis=3, initial=-np.inf)
+            upper[:, batch] = upper_ns.min(axis=3, initial=np.inf)
+        return lower, upper
 
 
-def batches(
-    histories: Histories, first: Ints, second: Ints, by_ns: Ints, beside: Bools
-) -> Iterator[tuple[Ints, CommonEvents | None]]:
-    """Yield (numbers of pairs, their events), some at a time; replicas have no events.
+def shift_values(values: Floats, shifts: Ints) -> Floats:
+    """Shift values along the iterations by each shift.
 
     Args:
-        histories: of all ranks.
-        first: a rank of each pair.
-        second: another one.
-        by_ns: what is added to the clock of that.
-        beside: whether the two are replicas.
+        values: Values of iterations, shape (pairs, iterations, ...).
+        shifts: Numbers of iterations to shift by; positive shifts move values to later iterations.
+
+    Returns:
+        Shifted values, shape (pairs, shifts, iterations, ...). NaN where no value was shifted to.
     """
-    iterations = histories.start_ns.shape[1]
-    begin = np.searchsorted(histories.passed_on.rank, np.arange(len(histories.start_ns) + 1))
-    events = int(np.diff(begin).max(initial=0))
+    n_iterations = values.shape[1]
+    source = np.arange(n_iterations) - shifts[:, None]
+    exists = (source >= 0) & (source < n_iterations)
+    exists = exists.reshape(*exists.shape, *[1] * (values.ndim - 2))
+    return np.where(exists, values[:, np.clip(source, 0, n_iterations - 1)], np.nan)
+
+
+def list_batches(
+    histories: Histories, first: Ints, second: Ints, by_ns: Ints, is_replica: Bools
+) -> Iterator[tuple[Ints, CommonEvents | None]]:
+    """Yield the pairs of ranks in batches that fit in memory, with their common events.
+
+    Args:
+        histories: Iteration times of all ranks.
+        first: First rank of each pair.
+        second: Second rank of each pair.
+        by_ns: Correction to add to the second rank's clock.
+        is_replica: Mask of the pairs of replicas.
+
+    Yields:
+        pairs: Indices of the pairs of the batch.
+        events: Their common events, or None if the pairs are replicas.
+    """
+    n_iterations = histories.start_ns.shape[1]
+    ranks = np.arange(len(histories.start_ns) + 1)
+    event_start = np.searchsorted(histories.passed_on.rank, ranks)
+    max_events = int(np.diff(event_start).max(initial=0))
     for replicas in (False, True):
-        pairs = np.flatnonzero(beside == replicas)
-        cells = iterations * (4 * iterations if replicas else 4 * iterations + events)
-        size = max(1, AT_ONCE // max(cells, 1))
-        for low in range(0, len(pairs), size):
-            at = pairs[low : low + size]
+        pairs = np.flatnonzero(is_replica == replicas)
+        n_columns = 4 * n_iterations if replicas else 4 * n_iterations + max_events
+        batch_size = max(1, _MAX_CELLS // max(n_iterations * n_columns, 1))
+        for low in range(0, len(pairs), batch_size):
+            batch = pairs[low : low + batch_size]
             if replicas:
-                yield at, None
+                yield batch, None
             else:
-                yield at, _events(histories, begin, first[at], second[at], by_ns[at])
+                a, b = first[batch], second[batch]
+                yield batch, _find_common_events(histories, event_start, a, b, by_ns[batch])
 
 
-def _events(
-    histories: Histories, begin: Ints, first: Ints, second: Ints, by_ns: Ints
+def _find_common_events(
+    histories: Histories, event_start: Ints, first: Ints, second: Ints, by_ns: Ints
 ) -> CommonEvents:
-    """Return the events that pairs of ranks have in common: of chunks of one number."""
+    """Find the events that both ranks of each pair have: same chunk, microbatch and direction.
+
+    Args:
+        histories: Iteration times of all ranks.
+        event_start: First event of each rank in ``histories.passed_on``, and the number of events.
+        first: First rank of each pair.
+        second: Second rank of each pair.
+        by_ns: Correction to add to the second rank's clock.
+    """
     table = histories.passed_on
-    pair, ours = grouping.expand_ranges(begin[first], begin[first + 1])
+    rows = _sample_events(table, event_start, first, second)
+    virtual_stage = np.append(table.virtual_stage, NONE)[rows]
+    is_forward = np.append(table.is_backward, 0)[rows[0]] == 0
+    a_leads = is_forward == (virtual_stage[0] < virtual_stage[1])
+    a_ready, b_ready = histories.ready_ns[rows].swapaxes(2, 3)
+    a_end, b_end = histories.end_ns[rows].swapaxes(2, 3)
+    b_ready, b_end = b_ready + by_ns[:, None, None], b_end + by_ns[:, None, None]
+    a_ns = np.where(a_leads[:, None], a_end, a_ready)
+    b_ns = np.where(a_leads[:, None], b_ready, b_end)
+    return CommonEvents(a_ns, b_ns, a_end, b_end, a_leads)
+
+
+def _sample_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints) -> Ints:
+    """Choose up to ``_MAX_EVENTS`` common events of each pair, spread evenly over all of them.
+
+    Returns:
+        Event of the first and of the second rank, shape (2, pairs, events). Pairs with fewer events
+        are padded with ``len(table)``.
+    """
+    pair, a_row = grouping.expand_ranges(event_start[first], event_start[first + 1])
     keys = table.rank, table.chunk, table.microbatch, table.is_backward
-    wanted_keys = second[pair], *(column[ours] for column in keys[1:])
-    theirs = grouping.lookup_values(keys, np.arange(len(table)), wanted_keys)
-    common = np.flatnonzero(theirs >= 0)
-    number = np.bincount(pair[common], minlength=len(first))
-    kept = np.minimum(number, _EVENTS)
-    owner, nth = grouping.expand_ranges(np.zeros_like(kept), kept)
-    first_event = (np.cumsum(number) - number)[owner]
-    spread = first_event + nth * number[owner] // np.maximum(kept, 1)[owner]
-    # The last row is of no event.
-    rows = np.full((2, len(first), int(kept.max(initial=0))), len(table), np.int64)
-    rows[:, owner, nth] = ours[common][spread], theirs[common][spread]
-    upstream = np.append(table.virtual_stage, NONE)[rows]
-    leads = (np.append(table.is_backward, 0)[rows[0]] == 0) == (upstream[0] < upstream[1])
-    (a_ready, b_ready), (a_end, b_end) = (
-        times_ns[rows].swapaxes(2, 3) for times_ns in (histories.ready_ns, histories.end_ns)
-    )
-    b_ready, b_end = (times_ns + by_ns[:, None, None] for times_ns in (b_ready, b_end))
-    a_ns = np.where(leads[:, None], a_end, a_ready)
-    return CommonEvents(a_ns, np.where(leads[:, None], b_ready, b_end), a_end, b_end, leads)
+    keys_of_b = second[pair], *(column[a_row] for column in keys[1:])
+    b_row = grouping.lookup_values(keys, np.arange(len(table)), keys_of_b)
+    common = np.flatnonzero(b_row >= 0)
+    n_common = np.bincount(pair[common], minlength=len(first))
+    n_sampled = np.minimum(n_common, _MAX_EVENTS)
+    owner, column = grouping.expand_ranges(np.zeros_like(n_sampled), n_sampled)
+    first_common = (np.cumsum(n_common) - n_common)[owner]
+    sampled = first_common + column * n_common[owner] // np.maximum(n_sampled, 1)[owner]
+    rows = np.full((2, len(first), int(n_sampled.max(initial=0))), len(table), np.int64)
+    rows[:, owner, column] = a_row[common][sampled], b_row[common][sampled]
+    return rows

@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import inputs_ready
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.pairing.histories import Histories, histories_of
+from bubbleviz.align.pairing.histories import Histories, build_histories
 from bubbleviz.align.pairing.machine_links import (
     Link,
     _Neighbours,
@@ -24,7 +24,7 @@ from bubbleviz.align.pairing.machine_links import (
     name_hosts,
 )
 from bubbleviz.align.pairing.pairs_by_time import pair_by_time
-from bubbleviz.align.pairing.possible_shifts import shifts
+from bubbleviz.align.pairing.possible_shifts import find_shifts
 from bubbleviz.model.columns import NONE, Bools, Ints, make_mask, scatter
 from bubbleviz.model.grouping import (
     find_distinct,
@@ -82,7 +82,7 @@ def _pair_by_order(joined: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Li
     working = find_distinct(operations.rank[works & (operations.has_span == 1)])
     recorded_ns = joined.recorded_start_ns, joined.recorded_end_ns
     ready_ns = inputs_ready(operations, joined.arrivals)
-    histories = histories_of(operations, ready_ns, recorded_ns)
+    histories = build_histories(operations, ready_ns, recorded_ns)
     moves, offset_ns, known, links = _find_shifts(joined, histories, working)
     iteration = operations.iteration + moves[operations.rank]
     is_one_clock = len(find_distinct(joined.machine_of_rank[working])) == 1
@@ -90,7 +90,7 @@ def _pair_by_order(joined: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Li
     if is_one_clock and not (known and has_equal_counts):
         for by_time in _number_by_times(operations, works):
             numbered = operations.replace_columns(iteration=by_time)
-            histories = histories_of(numbered, ready_ns, recorded_ns)
+            histories = build_histories(numbered, ready_ns, recorded_ns)
             moves, _, is_possible, _ = _find_shifts(joined, histories, working)
             if is_possible and not moves.any():
                 known, iteration = True, by_time
@@ -227,7 +227,7 @@ def _find_shifts(
     is_comparable = (ends[0] == ends[1]) | np.isin(ends, linked_machines).all(axis=0)
     rows = np.flatnonzero(is_comparable)
     by_ns = (offset_ns[ends[1]] - offset_ns[ends[0]])[rows]
-    shift_of_pair = shifts(histories, first[rows], second[rows], by_ns, is_replica[rows])
+    shift_of_pair = find_shifts(histories, first[rows], second[rows], by_ns, is_replica[rows])
     shift_of_row = dict(zip(rows.tolist(), shift_of_pair, strict=True))
     moves = np.zeros(len(machine), np.int64)
     for row, (rank, neighbour) in enumerate(zip(second.tolist(), first.tolist(), strict=True)):

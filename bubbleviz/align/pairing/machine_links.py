@@ -23,34 +23,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.join import JoinedRank
-from bubbleviz.align.pairing.histories import CommonEvents, Histories, batches
+from bubbleviz.align.pairing.histories import CommonEvents, Histories, list_batches
 from bubbleviz.align.pairing.iteration_fits import StepComparison, compare_steps
 from bubbleviz.align.pairing.possible_shifts import (
     DECIDED,
     MAX_UTC_EVIDENCE,
     Shift,
     find_possible_shifts,
-    list_moves,
+    list_shifts,
 )
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.texts import format_count
 
-#: What speaks against captures that have no iteration in common.
-_ELSEWHERE = 5.0
+#: Evidence against captures that have no iteration in common, in nats.
+_NO_COMMON_PENALTY = 5.0
 
 
 @dataclass(frozen=True)
 class Link:
-    """The shift between the iterations of two ranks.
+    """The likeliest shift between the iterations of two ranks.
 
     Attributes:
-        first: one of the ranks.
-        second: the other.
-        best: the likeliest shift; None if there is none.
-        rival: the next best; None for captures without a common iteration.
-        margin: how much likelier the best is, in nats.
-        fit: how much of that the lengths of iterations are.
+        first: First rank.
+        second: Second rank.
+        best: Likeliest shift, or None if no shift is possible.
+        rival: Next likeliest shift, or None if captures without a common iteration are likelier.
+        margin: Evidence for the best shift against the rival, in nats.
+        fit: Part of the margin that comes from the lengths of iterations.
     """
 
     first: int
@@ -62,105 +62,120 @@ class Link:
 
     @property
     def decided(self) -> bool:
-        """Whether no other shift is possible."""
+        """Whether the best shift is likelier than every other by at least ``DECIDED``."""
         return self.best is not None and self.margin >= DECIDED
 
 
-def links(
-    histories: Histories, first: Ints, second: Ints, *, beside: Bools, timed: Bools
+def _find_links(
+    histories: Histories, first: Ints, second: Ints, *, is_replica: Bools, timed: Bools
 ) -> list[Link]:
-    """Return the shifts between the iterations of pairs of ranks, each of two machines.
+    """Find the likeliest shift of each pair of ranks of two machines.
 
     Args:
-        histories: of all ranks.
-        first: a rank of each pair.
-        second: one that passes microbatches to it or gets them from it, or a replica of it.
-        beside: whether it is a replica, which steps together with it but waits for no microbatch.
-        timed: whether the UTC of both is known.
+        histories: Iteration times of all ranks.
+        first: One rank of each pair.
+        second: The other rank, which exchanges microbatches with the first or is its replica.
+        is_replica: Mask of the pairs of replicas, which step together but do not wait for
+            microbatches of each other.
+        timed: Mask of the pairs in which the UTC time of both ranks is known.
     """
-    found: dict[int, Link] = {}
-    still = np.zeros(len(first), np.int64)
-    for at, events in batches(histories, first, second, still, beside):
-        own = _links(histories, (first[at], second[at]), timed[at], events)
-        found.update(zip(at.tolist(), own, strict=True))
-    return [found[pair] for pair in range(len(first))]
+    link_of_pair: dict[int, Link] = {}
+    no_correction = np.zeros(len(first), np.int64)
+    for pairs, events in list_batches(histories, first, second, no_correction, is_replica):
+        links = _link_batch(histories, (first[pairs], second[pairs]), timed[pairs], events)
+        link_of_pair.update(zip(pairs.tolist(), links, strict=True))
+    return [link_of_pair[pair] for pair in range(len(first))]
 
 
-def _links(
+def _link_batch(
     histories: Histories, pair: tuple[Ints, Ints], timed: Bools, events: CommonEvents | None
 ) -> list[Link]:
-    """Return the link of each pair; the arguments are those of :func:`find_possible_shifts`."""
-    moves = list_moves(histories)
-    offset_ns, prior, utc = find_possible_shifts(histories, pair, timed, events, moves)
-    possible = np.isfinite(prior)
-    ways = _looks(histories, pair, events, moves)
-    every = np.arange(len(timed))
-    alone = _by_best(look.compute_evidence() for look in ways)
-    likely = alone + prior
-    best = likely.argmax(axis=1)
-    lags = np.abs(moves - moves[best][:, None])
+    """Find the likeliest shift of each pair of a batch, and the next likeliest.
+
+    The best shift has the largest sum of the prior (:func:`find_possible_shifts`) and the fit of
+    iteration times. Every other shift is then judged again, now that the distance to the best one
+    is known: iterations that repeat a pattern also fit well at some distances. A capture without
+    any common iteration is a rival as well.
+
+    Args:
+        histories: Iteration times of all ranks.
+        pair: First and second rank of each pair.
+        timed: Mask of the pairs in which the UTC time of both ranks is known.
+        events: Events of the pairs, or None for replicas.
+    """
+    shifts = list_shifts(histories)
+    offset_ns, prior, utc_penalty = find_possible_shifts(histories, pair, timed, events, shifts)
+    is_possible = np.isfinite(prior)
+    comparisons = _compare_iterations(histories, pair, events, shifts)
+    row = np.arange(len(timed))
+    fit_alone = _choose_largest(comparison.compute_evidence() for comparison in comparisons)
+    evidence = fit_alone + prior
+    best = evidence.argmax(axis=1)
+
+    lags = np.abs(shifts - shifts[best][:, None])
     lags = np.where(lags < histories.start_ns.shape[1] - 1, lags, 0)
-    fit = _by_best(look.compute_evidence(lags, best) for look in ways)
-    fit = fit - _by_best(look.compute_evidence(lags) for look in ways)
-    most = np.where(possible.any(axis=1), prior[every, best], 0.0)
-    margin = fit + most[:, None] - prior
-    margin[every, best] = np.inf
+    fit = _choose_largest(comparison.compute_evidence(lags, best) for comparison in comparisons)
+    fit = fit - _choose_largest(comparison.compute_evidence(lags) for comparison in comparisons)
+    best_prior = np.where(is_possible.any(axis=1), prior[row, best], 0.0)
+    margin = fit + best_prior[:, None] - prior
+    margin[row, best] = np.inf
     rival = margin.argmin(axis=1)
-    # Or captures have no iteration in common.
-    nearest = np.where(possible, utc, MAX_UTC_EVIDENCE).min(axis=1)
-    against_none = likely[every, best] + nearest + _ELSEWHERE
-    by_rival = margin[every, rival] < against_none
 
-    def shift(row: int, place: int) -> Shift:
-        return Shift(int(moves[place]), float(offset_ns[row, place]))
+    min_utc_penalty = np.where(is_possible, utc_penalty, MAX_UTC_EVIDENCE).min(axis=1)
+    margin_to_none = evidence[row, best] + min_utc_penalty + _NO_COMMON_PENALTY
+    has_rival = margin[row, rival] < margin_to_none
 
-    found = []
-    for row, (a, b) in enumerate(zip(pair[0].tolist(), pair[1].tolist(), strict=True)):
-        if not possible[row].any():
-            found.append(Link(a, b, None, None, 0.0, 0.0))
+    def get_shift(index: int, column: int) -> Shift:
+        return Shift(int(shifts[column]), float(offset_ns[index, column]))
+
+    links = []
+    for index, (a, b) in enumerate(zip(pair[0].tolist(), pair[1].tolist(), strict=True)):
+        if not is_possible[index].any():
+            links.append(Link(a, b, None, None, 0.0, 0.0))
             continue
-        one, other = int(best[row]), int(rival[row])
-        found.append(
-            Link(
-                *(a, b, shift(row, one), shift(row, other) if by_rival[row] else None),
-                float(min(margin[row, other], against_none[row])),
-                float(fit[row, other] if by_rival[row] else alone[row, one]),
-            )
-        )
-    return found
+        best_shift = get_shift(index, int(best[index]))
+        rival_shift = get_shift(index, int(rival[index])) if has_rival[index] else None
+        link_margin = min(margin[index, rival[index]], margin_to_none[index])
+        link_fit = fit[index, rival[index]] if has_rival[index] else fit_alone[index, best[index]]
+        links.append(Link(a, b, best_shift, rival_shift, float(link_margin), float(link_fit)))
+    return links
 
 
-def _by_best(found: Iterable[Floats]) -> Floats:
-    """Return the evidence of the best of several looks, which is a little likelier by chance."""
-    looks = list(found)
-    best = np.maximum.reduce(looks) - float(np.log(len(looks)))
-    return np.asarray(np.maximum(best, 0.0), np.float64)
+def _choose_largest(evidence: Iterable[Floats]) -> Floats:
+    """Return the largest of several arrays of evidence, less the log of their number; at least 0.
+
+    The largest of n values is a little larger by chance.
+    """
+    parts = list(evidence)
+    largest = np.maximum.reduce(parts) - float(np.log(len(parts)))
+    return np.asarray(np.maximum(largest, 0.0), np.float64)
 
 
-def _looks(
-    histories: Histories, pair: tuple[Ints, Ints], events: CommonEvents | None, moves: Ints
+def _compare_iterations(
+    histories: Histories, pair: tuple[Ints, Ints], events: CommonEvents | None, shifts: Ints
 ) -> list[StepComparison]:
-    """Return the ways to compare the lengths of iterations.
+    """Compare the lengths of the iterations of pairs of ranks in all available ways.
 
-    Ranks that wait for each other agree event by event, and best in those that waited least for
+    Ranks that wait for each other agree event by event, and best in events that waited least for
     anything else. Ranks that step together leave the collective before the Optimizer together, and
     replicas start the next iteration soon after.
     """
 
-    def of_iterations(times_ns: Floats) -> list[StepComparison]:
-        one, other = (times_ns[ranks][:, :, None] for ranks in pair)
-        return compare_steps(one, other, moves)
+    def compare_single_event(times_ns: Floats) -> list[StepComparison]:
+        a_ns, b_ns = (times_ns[ranks][:, :, None] for ranks in pair)
+        return compare_steps(a_ns, b_ns, shifts)
 
-    found = of_iterations(histories.optimizer_ns)
+    comparisons = compare_single_event(histories.optimizer_ns)
     if events is None:
-        return found + of_iterations(histories.start_ns)
+        return comparisons + compare_single_event(histories.start_ns)
     if events.a_leads.shape[1]:
-        found += compare_steps(events.a_ns, events.b_ns, moves, events.bounds(moves))
-    return found
+        bounds = events.bounds(shifts)
+        comparisons += compare_steps(events.a_ns, events.b_ns, shifts, bounds)
+    return comparisons
 
 
 #: Maximum number of pairs of ranks that are tried to link two machines.
-_TRIES = 6
+_MAX_TRIES = 6
 
 
 #: First and second rank of neighbouring pairs, and a mask of the pairs that are replicas.
@@ -170,96 +185,111 @@ _Neighbours = tuple[Ints, Ints, Bools]
 def link_machines(
     histories: Histories, neighbours: _Neighbours, machine: Ints, timed: Bools
 ) -> tuple[dict[int, int], tuple[Link, ...]]:
-    """Return what to add to the clock of each machine that is linked to the first rank's.
+    """Link the machines to each other, starting from the machine of the first rank.
 
-    And one link for each machine but that: how it was joined, or what came closest.
+    Several pairs of ranks are tried per pair of machines until one decides. If neighbours do not
+    suffice, ranks of one pipeline with a single rank between them are tried.
 
     Args:
-        histories: of all ranks.
-        neighbours: those of the first rank first.
-        machine: number of each rank's machine.
-        timed: whether the UTC of each rank is known.
+        histories: Iteration times of all ranks.
+        neighbours: Pairs of ranks to compare; the first pair contains the first rank.
+        machine: Machine of each rank.
+        timed: Mask of the ranks whose UTC time is known.
+
+    Returns:
+        offset_ns: Correction of the clock of each linked machine.
+        links: One link for each machine but the first: the link that joined it, or the link with
+            the largest margin if it was not joined.
     """
-    first, second, beside = neighbours
-    # At last ranks of one pipeline that have one other rank in between.
+    first, second, is_replica = neighbours
     is_chained = second[:-1] == first[1:]
-    passing = ~beside[:-1] & ~beside[1:] & is_chained
-    over = np.flatnonzero(passing)
-    farther = first[over], second[over + 1], beside[over]
-    offset_ns = {int(own): 0 for own in machine[first[:1]]}
-    closest: dict[int, Link] = {}
-    found: list[Link] = []
+    skipping = np.flatnonzero(~is_replica[:-1] & ~is_replica[1:] & is_chained)
+    farther = first[skipping], second[skipping + 1], is_replica[skipping]
+    offset_ns = {int(root): 0 for root in machine[first[:1]]}
+    best_links: dict[int, Link] = {}
+    links: list[Link] = []
     for pairs in (neighbours, farther):
-        ends = machine[pairs[0]], machine[pairs[1]]
-        rest = np.flatnonzero(ends[0] != ends[1])
-        for _ in range(_TRIES):
-            # The next pair of any two machines that are not joined yet.
-            rest = rest[~np.isin(np.stack(ends)[:, rest], list(offset_ns)).all(axis=0)]
-            if len(rest) == 0:
+        machines = np.stack((machine[pairs[0]], machine[pairs[1]]))
+        untried = np.flatnonzero(machines[0] != machines[1])
+        for _ in range(_MAX_TRIES):
+            is_joined = np.isin(machines[:, untried], list(offset_ns)).all(axis=0)
+            untried = untried[~is_joined]
+            if len(untried) == 0:
                 break
-            sides = np.sort(np.stack(ends)[:, rest], axis=0)
-            next_ones = np.sort(group_rows(sides[0], sides[1]).first)
-            wanted, rest = rest[next_ones], np.delete(rest, next_ones)
-            one, other = pairs[0][wanted], pairs[1][wanted]
-            both_timed = timed[one] & timed[other]
-            found += links(histories, one, other, beside=pairs[2][wanted], timed=both_timed)
-            while _join_linked(found, machine, offset_ns, closest):
+            # Try the next pair of ranks of every two machines.
+            low, high = np.sort(machines[:, untried], axis=0)
+            next_index = np.sort(group_rows(low, high).first)
+            tried, untried = untried[next_index], np.delete(untried, next_index)
+            a, b = pairs[0][tried], pairs[1][tried]
+            both_timed = timed[a] & timed[b]
+            links += _find_links(histories, a, b, is_replica=pairs[2][tried], timed=both_timed)
+            while _join_linked(links, machine, offset_ns, best_links):
                 pass
-    return offset_ns, tuple(closest.values())
+    return offset_ns, tuple(best_links.values())
 
 
 def _join_linked(
     links: Sequence[Link],
     machine: Ints,
     offset_ns: dict[int, int],
-    closest: dict[int, Link],
+    best_links: dict[int, Link],
 ) -> bool:
-    """Join what links join to what is joined already, and return whether that is anything."""
-    before = len(offset_ns)
+    """Join each machine that a decided link connects to a joined machine.
+
+    Args:
+        links: All links so far.
+        machine: Machine of each rank.
+        offset_ns: Clock correction of each joined machine; updated.
+        best_links: Link with the largest margin of each other machine; updated.
+
+    Returns:
+        True if any machine was joined.
+    """
+    n_joined = len(offset_ns)
     for link in links:
-        one, other = int(machine[link.first]), int(machine[link.second])
-        if (one in offset_ns) == (other in offset_ns):
+        a, b = int(machine[link.first]), int(machine[link.second])
+        if (a in offset_ns) == (b in offset_ns):
             continue
-        old, new = (one, other) if one in offset_ns else (other, one)
-        if new not in closest or link.margin > closest[new].margin:
-            closest[new] = link
+        joined, unjoined = (a, b) if a in offset_ns else (b, a)
+        if unjoined not in best_links or link.margin > best_links[unjoined].margin:
+            best_links[unjoined] = link
         if link.best is not None and link.decided:
-            moved = round(link.best.offset_ns)
-            offset_ns[new] = offset_ns[old] + (moved if old == one else -moved)
-    return len(offset_ns) > before
+            correction_ns = round(link.best.offset_ns)
+            sign = 1 if joined == a else -1
+            offset_ns[unjoined] = offset_ns[joined] + sign * correction_ns
+    return len(offset_ns) > n_joined
 
 
-def describe_undecided(one: Link, ranks: Sequence[JoinedRank]) -> str:
-    """Return which pairings of two ranks remain possible."""
-    best, hosts = one.best, name_hosts(one, ranks)
+def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
+    """Describe which pairings of the iterations of two ranks remain possible."""
+    best, hosts = link.best, name_hosts(link, ranks)
     if best is None:
         return f"those of {hosts} have no operation in common"
     return (
         f"of {hosts}, {_describe_shift(best)} fits best, but another one, which "
-        f"{describe_rival(one)}, remains possible"
+        f"{describe_rival(link)}, remains possible"
     )
 
 
-def name_hosts(one: Link, ranks: Sequence[JoinedRank]) -> str:
+def name_hosts(link: Link, ranks: Sequence[JoinedRank]) -> str:
     """Return the names of the two hosts that a link connects."""
-    return f"{ranks[one.first].host} and {ranks[one.second].host}"
+    return f"{ranks[link.first].host} and {ranks[link.second].host}"
 
 
 def _describe_shift(shift: Shift) -> str:
-    """Return a pairing in words."""
-    if shift.move == 0:
+    """Describe which iterations a shift pairs."""
+    if shift.iterations == 0:
         return "pairing from the first iterations on"
-    sides = ("first", "second") if shift.move > 0 else ("second", "first")
-    count = format_count(abs(shift.move), "iteration")
+    sides = ("first", "second") if shift.iterations > 0 else ("second", "first")
+    count = format_count(abs(shift.iterations), "iteration")
     return f"pairing the {sides[1]} one's first with what is {count} later on the {sides[0]}"
 
 
 def describe_rival(link: Link) -> str:
-    """Return what the next best shift would mean."""
+    """Describe what the next likeliest shift would mean."""
     best, rival = link.best, link.rival
     if rival is None or best is None:
         return "leaves no iteration in common"
-    return (
-        f"is off by {format_count(abs(rival.move - best.move), 'iteration')} and moves clocks by "
-        f"{(rival.offset_ns - best.offset_ns) / 1e6:+,.1f} ms"
-    )
+    distance = format_count(abs(rival.iterations - best.iterations), "iteration")
+    moved_ms = (rival.offset_ns - best.offset_ns) / 1e6
+    return f"is off by {distance} and moves clocks by {moved_ms:+,.1f} ms"

@@ -1,8 +1,8 @@
-"""Possible shifts: every way to pair the iterations of two ranks, and what speaks for it.
+"""Possible shifts between the iterations of two ranks, and the evidence for and against each.
 
-Ranks of a pipeline wait for each other: every F on the upstream one of two ends before the other's
-input is there, and every B likewise the other way. Replicas step together. Pairs of ranks that have
-as many iterations and events are one table, so that what is asked of them is asked of all together.
+Ranks of a pipeline wait for each other: every F ends on the upstream rank before the input of the
+downstream rank is available, and every B likewise in the other direction. Replicas step together.
+Pairs of ranks with equal numbers of iterations and events are computed together, as one array.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.pairing.histories import CommonEvents, Histories, batches, moved
+from bubbleviz.align.pairing.histories import CommonEvents, Histories, list_batches, shift_values
 from bubbleviz.align.pairing.iteration_fits import nan_median
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
 
-#: UTC clocks are seldom off by more, and may be off by seconds: so much speaks against that.
+#: Usual error of UTC clocks, in ns, and the maximum evidence against a larger correction, in nats.
+#: Clocks may be off by seconds.
 _UTC_NS, MAX_UTC_EVIDENCE = 1e8, 4.0
-#: What speaks for captures that hold as many iterations being of the same ones, and what more
-#: does where no other shift brings their clocks closer together.
-_EQUAL, _EQUAL_IN_TIME = 3.0, 4.5
-#: What speaks against a clock that was set.
-_SET = 6.0
-#: What speaks against an iteration that a running capture does not hold.
-_UNRECORDED = 15.0
-#: What speaks against a pair of iterations of other operations, and against several.
-_OTHER_SHAPE, _OTHER_SHAPES = 5.0, 15.0
-#: Captures are moved by so many iterations.
-_REACH = 256
+#: Evidence that captures with equal numbers of iterations contain the same ones, and additional
+#: evidence if no other shift brings their clocks closer together.
+_EQUAL_COUNT_EVIDENCE, _EQUAL_TIME_EVIDENCE = 3.0, 4.5
+#: Evidence against a shift that requires a clock to have been set during the capture.
+_CLOCK_STEP_PENALTY = 6.0
+#: Evidence against a shift that requires an iteration to be missing from a running capture.
+_UNRECORDED_PENALTY = 15.0
+#: Evidence against each pair of iterations with different operations, and its maximum.
+_SHAPE_PENALTY, _MAX_SHAPE_PENALTY = 5.0, 15.0
+#: Maximum number of iterations by which captures are shifted.
+_MAX_SHIFT = 256
+#: Minimum advantage of a shift over every other shift, in nats, to be used.
+DECIDED = 7.0
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,11 @@ class Shift:
     """One way to pair the iterations of two ranks.
 
     Attributes:
-        move: the number of an iteration of the first rank less that of the second.
-        offset_ns: what it adds to the second one's clock.
+        iterations: Iteration number on the first rank less that on the second.
+        offset_ns: Correction to add to the second rank's clock.
     """
 
-    move: int
+    iterations: int
     offset_ns: float
 
 
@@ -49,152 +52,220 @@ def find_possible_shifts(
     pair: tuple[Ints, Ints],
     timed: Bools,
     events: CommonEvents | None,
-    moves: Ints,
+    shifts: Ints,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return by how much moves of pairs of ranks move clocks, and what speaks for each, in nats.
-
-    All but how well they fit, -infinite of impossible ones. What UTC speaks against it comes third.
+    """Weigh candidate shifts of pairs of ranks by everything but the fit of their iteration times.
 
     Args:
-        histories: of all ranks.
-        pair: the ranks of each pair.
-        timed: whether the UTC of both is known.
-        events: of the pairs; None for replicas.
-        moves: of the second ones' iterations.
+        histories: Iteration times of all ranks.
+        pair: First and second rank of each pair.
+        timed: Mask of the pairs in which the UTC time of both ranks is known.
+        events: Events of the pairs, or None for replicas.
+        shifts: Candidate shifts.
+
+    Returns:
+        offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
+        prior: Sum of the evidence for the shift, in nats, or negative infinity if it is impossible.
+        utc_penalty: Part of the prior that counts against the shift because of the UTC times.
     """
     starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]]
-    against = np.zeros((len(timed), len(moves)))
-    if events is None:
-        offset_ns = nan_median(starts[0][:, None] - moved(starts[1], moves))
-        possible = ~np.isnan(offset_ns)
-    else:
-        least, most = events.loose_bounds(moves)
-        sides = np.isfinite(least), np.isfinite(most)
-        possible = sides[0] | sides[1]
-        total = np.where(sides[0], least, 0.0) + np.where(sides[1], most, 0.0)
-        offset_ns = total / np.maximum(sides[0].astype(np.int64) + sides[1], 1)
-        against += _SET * _is_set(starts[0], *events.bounds(moves))
-    utc = np.where(timed[:, None], np.log1p((offset_ns / _UTC_NS) ** 2), 0.0)
-    utc = np.minimum(utc, MAX_UTC_EVIDENCE)
-    own = histories.shapes[pair[0]][:, None]
-    other = moved(histories.shapes[pair[1]], moves)
-    differ = (own != other) & ~np.isnan(own) & ~np.isnan(other)
-    against += np.minimum(_OTHER_SHAPE * np.count_nonzero(differ, axis=2), _OTHER_SHAPES)
-    # Rare ones, as evaluations are, seldom pair by chance.
-    often = np.count_nonzero(own.swapaxes(1, 2) == own, axis=2)
-    known = np.count_nonzero(~np.isnan(own), axis=2)
-    rarity = np.log(np.maximum(known, 1) / np.maximum(often, 1))
-    for_it = np.where(own == other, rarity[:, None], 0.0).sum(axis=2)
-    unrecorded = _unrecorded(histories, *pair, moves) + _unrecorded(histories, *pair[::-1], -moves)
-    against += _UNRECORDED * unrecorded
+    offset_ns, is_possible = _estimate_offsets(starts, events, shifts)
+    utc_penalty = np.where(timed[:, None], np.log1p((offset_ns / _UTC_NS) ** 2), 0.0)
+    utc_penalty = np.minimum(utc_penalty, MAX_UTC_EVIDENCE)
+
+    penalty = np.zeros((len(timed), len(shifts)))
+    if events is not None:
+        penalty += _CLOCK_STEP_PENALTY * _is_clock_set(starts[0], *events.bounds(shifts))
+    rarity, shape_penalty = _compare_shapes(histories, pair, shifts)
+    penalty += shape_penalty
+    n_unrecorded = _count_unrecorded(histories, *pair, shifts)
+    n_unrecorded = n_unrecorded + _count_unrecorded(histories, *pair[::-1], -shifts)
+    penalty += _UNRECORDED_PENALTY * n_unrecorded
+
     counts = histories.counts
-    alike = counts[pair[0]] == counts[pair[1]]
-    equal = possible & (moves == 0) & alike[:, None]
-    away = np.where(possible, np.abs(offset_ns), np.inf)
-    in_time = timed[:, None] & equal & (away == away.min(axis=1)[:, None])
-    prior = _EQUAL * equal + _EQUAL_IN_TIME * in_time + for_it - utc - against
-    return offset_ns, np.where(possible, prior, -np.inf), utc
+    has_equal_counts = counts[pair[0]] == counts[pair[1]]
+    is_equal = is_possible & (shifts == 0) & has_equal_counts[:, None]
+    distance_ns = np.where(is_possible, np.abs(offset_ns), np.inf)
+    is_nearest = distance_ns == distance_ns.min(axis=1)[:, None]
+    is_equal_in_time = timed[:, None] & is_equal & is_nearest
+    for_equal = _EQUAL_COUNT_EVIDENCE * is_equal + _EQUAL_TIME_EVIDENCE * is_equal_in_time
+    prior = for_equal + rarity - utc_penalty - penalty
+    return offset_ns, np.where(is_possible, prior, -np.inf), utc_penalty
 
 
-def _is_set(start_ns: Floats, least: Floats, most: Floats) -> Bools:
-    """Return where no offset satisfies the bounds of all iterations, though clocks may drift.
+def _estimate_offsets(
+    starts: tuple[Floats, Floats], events: CommonEvents | None, shifts: Ints
+) -> tuple[Floats, Bools]:
+    """Estimate the correction of the second clock for each shift.
 
-    Args:
-        start_ns: of iterations, shape (pairs, iterations).
-        least: the least to add to the second clock in each, shape (pairs, moves, iterations).
-        most: the most.
-    """
-    drift_ns = DRIFT * (np.fmax.accumulate(start_ns, axis=1) - start_ns[:, :1])[:, None]
-    least = np.maximum.accumulate(least + drift_ns, axis=2) - drift_ns
-    most = np.minimum.accumulate(most - drift_ns, axis=2) + drift_ns
-    return np.asarray((least > most + GRAIN_NS).any(axis=2), bool)
-
-
-def _unrecorded(histories: Histories, a: Ints, b: Ints, moves: Ints) -> Ints:
-    """Return how many sides of b's capture lack an iteration of a that it would have recorded.
+    For replicas it is the median difference of the iteration starts. For other pairs it is the
+    midpoint of the bounds from data dependencies, or the bound if there is only one.
 
     Args:
-        histories: of all ranks.
-        a: a rank of each pair.
-        b: the other.
-        moves: of b against a.
+        starts: Iteration starts of the first and second rank of each pair.
+        events: Events of the pairs, or None for replicas.
+        shifts: Candidate shifts.
+
+    Returns:
+        offset_ns: Correction, shape (pairs, shifts).
+        is_possible: Mask of the shifts with any common iteration or event.
     """
-    starts, last = histories.start_ns[b], histories.counts[b] - 1
-    # From each iteration to the next, and none before the first and behind the last.
-    step_ns = np.pad(
-        np.diff(histories.start_ns[a], axis=1), ((0, 0), (1, 1)), constant_values=np.nan
-    )
-    rows, most = np.arange(len(a))[:, None], step_ns.shape[1] - 1
-    margin_ns = histories.length_ns[a][:, None] / 2
-    ends = ((moves, starts[:, :1], -1), (last[:, None] + 1 + moves, starts[rows, last[:, None]], 1))
-    begun_ns, ended_ns = (times[b][:, None] for times in histories.recorded_ns)
-    before, behind = (
-        at_ns + side * step_ns[rows, np.clip(place, 0, most)] for place, at_ns, side in ends
-    )
-    lacking = (begun_ns < before - margin_ns).astype(np.int64)
-    return np.asarray(lacking + (ended_ns > behind + margin_ns), np.int64)
-
-
-def shifts(
-    histories: Histories, first: Ints, second: Ints, by_ns: Ints, beside: Bools
-) -> list[int | None]:
-    """Return the differences of the iteration numbers, those of a less those of b; None unknown.
-
-    Every microbatch's F ends upstream before it ends downstream, and its B likewise the other way
-    (ends, since a span may begin with kernels that need no input). Replicas step together, so
-    their iterations start at about the same time.
-
-    Args:
-        histories: of all ranks.
-        first: a rank of each pair.
-        second: one that passes microbatches to it or gets them from it, or a replica of it.
-        by_ns: what is added to the clock of the second, so that both are on one.
-        beside: whether it is a replica.
-    """
-    found: list[int | None] = [None] * len(first)
-    for pairs, events in batches(histories, first, second, by_ns, beside):
-        one, other = first[pairs], second[pairs]
-        starts = histories.start_ns[one], histories.start_ns[other] + by_ns[pairs, None]
-        most_ns = histories.length_ns[one] // 4
-        counts = histories.counts
-        equal = counts[one] == counts[other]
-        # Mostly the first guess is right.
-        still = np.zeros(1, np.int64)
-        in_order = equal & (_costs(starts, events, still)[:, 0] <= most_ns)
-        for pair in pairs[in_order].tolist():
-            found[pair] = 0
-        rest = np.flatnonzero(~in_order)
-        if len(rest) == 0:
-            continue
-        moves = list_moves(histories)
-        starts = starts[0][rest], starts[1][rest]
-        costs = _costs(starts, events and events.take(rest), moves)
-        for at, row in zip(rest.tolist(), costs, strict=True):
-            least = np.nanmin(row, initial=np.inf)
-            cheapest = moves[row == least]
-            if least == 0 or (len(cheapest) == 1 and least <= most_ns[at]):
-                found[int(pairs[at])] = int(cheapest[0])
-            elif equal[at] and counts[one[at]] and (events is None or 0 in cheapest):
-                # Nothing else is possible for replicas that are not in step.
-                found[int(pairs[at])] = 0
-    return found
-
-
-def list_moves(histories: Histories) -> Ints:
-    """Return the moves that leave iterations in common, small ones first, not too far ones."""
-    most = min(histories.start_ns.shape[1] - 1, _REACH)
-    moves = np.arange(-most, most + 1)
-    return moves[np.argsort(np.abs(moves), kind="stable")]
-
-
-def _costs(starts: tuple[Floats, Floats], events: CommonEvents | None, moves: Ints) -> Floats:
-    """Return how much moves break, or take replicas apart, shape (pairs, moves); NaN unknown."""
     if events is None:
-        return np.floor(nan_median(np.abs(starts[0][:, None] - moved(starts[1], moves))))
-    least, most = events.loose_bounds(moves)
-    known = np.isfinite(least) | np.isfinite(most)
-    return np.where(known, np.maximum(np.maximum(least, -most), 0.0), np.nan)
+        offset_ns = nan_median(starts[0][:, None] - shift_values(starts[1], shifts))
+        return offset_ns, ~np.isnan(offset_ns)
+    lower, upper = events.loose_bounds(shifts)
+    has_lower, has_upper = np.isfinite(lower), np.isfinite(upper)
+    total = np.where(has_lower, lower, 0.0) + np.where(has_upper, upper, 0.0)
+    n_bounds = has_lower.astype(np.int64) + has_upper
+    return total / np.maximum(n_bounds, 1), has_lower | has_upper
 
 
-#: A shift is used if it is that much likelier than every other one.
-DECIDED = 7.0
+def _compare_shapes(
+    histories: Histories, pair: tuple[Ints, Ints], shifts: Ints
+) -> tuple[Floats, Floats]:
+    """Compare the numbers of operations of paired iterations.
+
+    A rare shape, such as that of an evaluation, seldom matches by chance, so its match counts as
+    evidence: the logarithm of the inverse of its frequency.
+
+    Returns:
+        rarity: Evidence for each shift from equal shapes, in nats, shape (pairs, shifts).
+        penalty: Evidence against each shift from unequal shapes.
+    """
+    shapes = histories.shapes[pair[0]]
+    paired = shift_values(histories.shapes[pair[1]], shifts)
+    is_unequal = (shapes[:, None] != paired) & ~np.isnan(shapes[:, None]) & ~np.isnan(paired)
+    n_unequal = np.count_nonzero(is_unequal, axis=2)
+    penalty = np.minimum(_SHAPE_PENALTY * n_unequal, _MAX_SHAPE_PENALTY)
+
+    n_equal = np.count_nonzero(shapes[:, :, None] == shapes[:, None], axis=2)
+    n_shapes = np.count_nonzero(~np.isnan(shapes), axis=1)[:, None]
+    rarity = np.log(np.maximum(n_shapes, 1) / np.maximum(n_equal, 1))
+    evidence = np.where(shapes[:, None] == paired, rarity[:, None], 0.0).sum(axis=2)
+    return evidence, penalty
+
+
+def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
+    """Return a mask of the shifts for which no offset satisfies the bounds of all iterations.
+
+    Clocks may drift by ``DRIFT`` of the elapsed time. Bounds that contradict each other beyond that
+    mean that a clock was set.
+
+    Args:
+        start_ns: Start of each iteration, shape (pairs, iterations).
+        lower: Lower bound of the correction in each iteration, shape (pairs, shifts, iterations).
+        upper: Upper bound, same shape.
+    """
+    elapsed_ns = np.fmax.accumulate(start_ns, axis=1) - start_ns[:, :1]
+    drift_ns = DRIFT * elapsed_ns[:, None]
+    lower = np.maximum.accumulate(lower + drift_ns, axis=2) - drift_ns
+    upper = np.minimum.accumulate(upper - drift_ns, axis=2) + drift_ns
+    return np.asarray((lower > upper + GRAIN_NS).any(axis=2), bool)
+
+
+def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> Ints:
+    """Count the ends of b's capture at which an iteration of a should be recorded but is missing.
+
+    The iteration before b's first one would have started one step earlier, and the iteration after
+    b's last one a step later, with steps as long as those of a. If b's capture was already, or
+    still, running by more than half an iteration then, the iteration is missing.
+
+    Args:
+        histories: Iteration times of all ranks.
+        a: One rank of each pair.
+        b: The other rank of each pair.
+        shifts: Candidate shifts of b relative to a.
+
+    Returns:
+        0, 1 or 2 for each pair and shift, shape (pairs, shifts).
+    """
+    starts, last = histories.start_ns[b], histories.counts[b][:, None] - 1
+    # Step k is from iteration k - 1 of a to iteration k; NaN before the first, after the last.
+    padding = ((0, 0), (1, 1))
+    step_ns = np.pad(np.diff(histories.start_ns[a], axis=1), padding, constant_values=np.nan)
+    row, last_step = np.arange(len(a))[:, None], step_ns.shape[1] - 1
+    margin_ns = histories.length_ns[a][:, None] / 2
+
+    step_before_ns = step_ns[row, np.clip(shifts, 0, last_step)]
+    step_after_ns = step_ns[row, np.clip(last + 1 + shifts, 0, last_step)]
+    previous_ns = starts[:, :1] - step_before_ns
+    next_ns = starts[row, last] + step_after_ns
+    first_recorded_ns, last_recorded_ns = (times[b][:, None] for times in histories.recorded_ns)
+    is_missing_before = (first_recorded_ns < previous_ns - margin_ns).astype(np.int64)
+    is_missing_after = last_recorded_ns > next_ns + margin_ns
+    return np.asarray(is_missing_before + is_missing_after, np.int64)
+
+
+def find_shifts(
+    histories: Histories, first: Ints, second: Ints, by_ns: Ints, is_replica: Bools
+) -> list[int | None]:
+    """Find the shift between the iterations of each pair of ranks whose clocks agree.
+
+    Every F of a microbatch ends upstream before it ends downstream, and every B likewise in the
+    other direction. Ends are compared because a span may begin with kernels that need no input. A
+    shift without violations is used. Otherwise the shift with the smallest violation is used if it
+    is unique and at most a quarter of an iteration. Replicas step together, so for them the
+    difference of the iteration starts takes the place of the violation.
+
+    Args:
+        histories: Iteration times of all ranks.
+        first: One rank of each pair.
+        second: The other rank, which exchanges microbatches with the first or is its replica.
+        by_ns: Correction of the second clock that puts both on one clock.
+        is_replica: Mask of the pairs of replicas.
+
+    Returns:
+        Iteration number on the first rank less that on the second for each pair, or None if
+        unknown. If shift 0 qualifies and the ranks have equal numbers of iterations, it wins. Among
+        several shifts without violations, the one closest to 0 wins.
+    """
+    shift_of_pair: list[int | None] = [None] * len(first)
+    for pairs, events in list_batches(histories, first, second, by_ns, is_replica):
+        a, b = first[pairs], second[pairs]
+        starts = histories.start_ns[a], histories.start_ns[b] + by_ns[pairs, None]
+        max_cost_ns = histories.length_ns[a] // 4
+        counts = histories.counts
+        has_equal_counts = counts[a] == counts[b]
+        # Shift 0 is mostly right, so it is tried alone first.
+        cost_of_zero = _measure_violations(starts, events, np.zeros(1, np.int64))[:, 0]
+        is_in_order = has_equal_counts & (cost_of_zero <= max_cost_ns)
+        for pair in pairs[is_in_order].tolist():
+            shift_of_pair[pair] = 0
+        remaining = np.flatnonzero(~is_in_order)
+        if len(remaining) == 0:
+            continue
+        shifts = list_shifts(histories)
+        starts = starts[0][remaining], starts[1][remaining]
+        costs = _measure_violations(starts, events and events.take(remaining), shifts)
+        for row, costs_of_pair in zip(remaining.tolist(), costs, strict=True):
+            min_cost = np.nanmin(costs_of_pair, initial=np.inf)
+            cheapest = shifts[costs_of_pair == min_cost]
+            if min_cost == 0 or (len(cheapest) == 1 and min_cost <= max_cost_ns[row]):
+                shift_of_pair[int(pairs[row])] = int(cheapest[0])
+            elif has_equal_counts[row] and counts[a[row]] and (events is None or 0 in cheapest):
+                # No other shift is possible for replicas that are not in step.
+                shift_of_pair[int(pairs[row])] = 0
+    return shift_of_pair
+
+
+def list_shifts(histories: Histories) -> Ints:
+    """List the shifts that leave common iterations, up to ``_MAX_SHIFT``, closest to 0 first."""
+    max_shift = min(histories.start_ns.shape[1] - 1, _MAX_SHIFT)
+    shifts = np.arange(-max_shift, max_shift + 1)
+    return shifts[np.argsort(np.abs(shifts), kind="stable")]
+
+
+def _measure_violations(
+    starts: tuple[Floats, Floats], events: CommonEvents | None, shifts: Ints
+) -> Floats:
+    """Measure by how many ns each shift violates data dependencies, shape (pairs, shifts).
+
+    It is 0 if none is violated and NaN if the pair has no dependencies under this shift. For
+    replicas (without events) it is the median difference between their iteration starts.
+    """
+    if events is None:
+        return np.floor(nan_median(np.abs(starts[0][:, None] - shift_values(starts[1], shifts))))
+    lower, upper = events.loose_bounds(shifts)
+    is_bounded = np.isfinite(lower) | np.isfinite(upper)
+    violation_ns = np.maximum(np.maximum(lower, -upper), 0.0)
+    return np.where(is_bounded, violation_ns, np.nan)
