@@ -1,5 +1,5 @@
-"""Conventions: what the names of ranges, kernels, threads and host calls mean, as lists of data.
+"""Conventions: lists that assign a meaning to the names of ranges, kernels, threads and host calls.
 
-It hands on the meaning of names: phase, microbatch, chunk and iteration of a range, the kind of a
-kernel, the activity of a host. It may import the model.
+The package returns the phase, microbatch, chunk and iteration of a range, the kind of a kernel and
+the activity of a host. It may import ``model``.
 """

@@ -1,4 +1,4 @@
-"""Conventions: how a framework writes the names of its ranges, as values."""
+"""Conventions: data classes that describe how a framework names its ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bubbleviz.model.phases import Phase
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
-#: Named groups of a pattern that are numbers.
+#: Named groups of a pattern whose captures are numbers.
 NUMBER_GROUPS = (
     "microbatch",
     "chunk",
@@ -29,21 +29,23 @@ NUMBER_GROUPS = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """One shape of name.
+    """One pattern of range names.
 
     Attributes:
-        glob: SQLite GLOB that matches at least every name that ``regex`` does.
-        regex: on the whole name, with named groups.
-        phase: the phase of every name that matches; None where a group holds it, or none is meant.
-        phases: the phase of each text of the group ``phase`` that is not a phase's own name.
-        by_order: whether it marks an iteration, if both passes run inside, numbered by order.
-        post_validation: whether it is optimizer work for the iteration before.
-        receives: whether communication under this name waits for a peer's data; None to go by the
-            phase.
-        part: whether it names a part of an operation only: ranges that follow under the same phase
-            belong to the same operation, up to another phase.
-        stands_in: whether it names operations only where no other name does: one of the same
-            operation may be around it.
+        glob: SQLite GLOB that matches at least every name that ``regex`` matches.
+        regex: Regex for the bare name, with named groups.
+        phase: Phase of all matching names, or None if the group ``phase`` captures it or if the
+            names have no phase.
+        phases: Phase of each capture of the group ``phase`` that is not itself a phase label.
+        by_order: Whether a matching range that contains both passes is an iteration, numbered in
+            order of time.
+        post_validation: Whether the range is optimizer work of the previous iteration.
+        receives: Whether communication under this name waits for a peer's data, or None if the
+            phase implies it.
+        part: Whether the name is the name of a part of an operation. Consecutive ranges of one
+            phase belong to the same operation.
+        stands_in: Whether the range only counts as an operation if no other convention names the
+            operation, because a range of that operation may enclose it.
     """
 
     glob: str
@@ -58,35 +60,36 @@ class Pattern:
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
-        """The regex, compiled when a name is held against it."""
+        """The compiled regex; compiled on first use."""
         return re.compile(self.regex)
 
     @cached_property
     def groups(self) -> frozenset[str]:
-        """The named groups of the regex."""
+        """Named groups of the regex."""
         return frozenset(_GROUP.findall(self.regex))
 
 
-#: A pattern that a name matches, the phase that it holds, and its numbers in the order of
-#: :data:`NUMBER_GROUPS`, -1 for none.
+#: Match of a name: the pattern, the phase or None, and the numbers in the order of
+#: :data:`NUMBER_GROUPS`, -1 if the name has none.
 NameMatch: TypeAlias = tuple[Pattern, Phase | None, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Convention:
-    """How one framework names its ranges.
+    """The naming convention of one framework.
 
     Attributes:
-        name: what ``--convention`` takes.
-        patterns: tried in order; the first that matches decides.
-        summary: one line.
-        source: where the names were read.
-        domain: NVTX domain that may stand in front of its names.
-        examples: names that it must understand.
-        counter_examples: names that it must leave alone.
-        communication: more regexes for communication kernels (a user's additions).
-        helper_threads: more regexes for threads that never run backward.
-        explicit: whether its names are written for bubbleviz, and so come before a framework's.
+        name: Name for ``--convention``.
+        patterns: Patterns, tried in order; the first that matches wins.
+        summary: Description in one line.
+        source: Reference to the code or document that defines the names.
+        domain: NVTX domain that may precede the names.
+        examples: Names that the patterns must match.
+        counter_examples: Names that the patterns must not match.
+        communication: Additional regexes for communication kernels, from a user.
+        helper_threads: Additional regexes for threads that never run backward, from a user.
+        explicit: Whether the names are written for bubbleviz and thus take precedence over names of
+            a framework.
     """
 
     name: str
@@ -102,26 +105,26 @@ class Convention:
 
     @property
     def globs(self) -> tuple[str, ...]:
-        """The distinct prefilters of its patterns."""
+        """Distinct prefilters of the patterns."""
         return tuple(dict.fromkeys(pattern.glob for pattern in self.patterns))
 
     @cached_property
     def match_cache(self) -> dict[str, NameMatch | None]:
-        """What names were found to mean; profiles of one run share most of their names.
+        """Cached matches of names; profiles of one run share most of their names.
 
-        :mod:`bubbleviz.conventions.range_names` fills it.
+        Filled by :mod:`bubbleviz.conventions.range_names`.
         """
         return {}
 
     @cached_property
     def whole_operations(self) -> Convention:
-        """The convention without its patterns for parts of operations, and those that stand in."""
+        """The convention with only its patterns for complete operations."""
         patterns = (p for p in self.patterns if not (p.part or p.stands_in))
         return replace(self, patterns=tuple(patterns))
 
     @cached_property
     def iterations(self) -> Convention:
-        """The convention with only the patterns that name iterations and hold their numbers."""
+        """The convention with only its patterns that read the number of an iteration."""
         patterns = (
             p
             for p in self.patterns
@@ -131,10 +134,10 @@ class Convention:
         return replace(self, patterns=tuple(patterns))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields: what was worked out from them does not travel to other processes."""
+        """Return the declared fields; cached properties are not pickled."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
 
 def collect_globs(conventions: Sequence[Convention]) -> tuple[str, ...]:
-    """Return the distinct prefilters of conventions."""
+    """Return the distinct prefilters of several conventions."""
     return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))

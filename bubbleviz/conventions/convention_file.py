@@ -1,8 +1,8 @@
 r"""Convention files: a convention is one TOML file, built in or a user's own.
 
-Built-in ones stand in ``frameworks/``. Adding a framework is adding a file; its examples and
-counter-examples are tested against all others. A user's own file is refused where it does not read
-its examples as it should.
+The built-in conventions are in ``frameworks/``. To add a framework, add a file. Tests check the
+examples and counter-examples of each file against all other files. A user's file is rejected if its
+patterns do not match its examples, or match its counter-examples.
 
 .. code-block:: toml
 
@@ -13,35 +13,33 @@ its examples as it should.
     counter_examples = ["fwd"]
 
     [[pattern]]
-    glob = "fwd mb=*"                          # SQLite GLOB, matches at least what the regex does
-    match = '^fwd mb=(?P<microbatch>\d+)$'     # Python regex on the whole name
-    phase = "F"                                # or a group (?P<phase>...), with [pattern.phases]
+    glob = "fwd mb=*"                       # SQLite GLOB; matches at least the same names as match
+    match = '^fwd mb=(?P<microbatch>\d+)$'  # Python regex for the bare name
+    phase = "F"                             # or a group (?P<phase>...), with [pattern.phases]
 
-Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
-``second_microbatch, second_chunk, second_stage`` for a range that names two operations; and
-``tokens, second_tokens``. A pattern
-with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``: those
-of its ranges that hold both forward and backward, counted on their thread).
+The named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank, tokens``. A range
+that fuses two operations also has ``second_microbatch, second_chunk, second_stage`` and
+``second_tokens``. ``tokens`` is the number of tokens that the operation processes;
+``second_tokens`` is added to it. A pattern with the group ``iteration`` and no phase marks
+iterations. With ``iteration = "by order"``, each range that contains both forward and backward is
+an iteration, numbered in order per thread.
 
-- ``post_validation = true`` marks optimizer work that belongs to the iteration before.
-- ``receives = false`` (or ``true``) sets whether a communication pattern waits for a peer's data,
-  where the phase does not imply it.
-- ``part = true`` names a part of an operation: ranges that follow under the same phase belong to
-  the same operation.
-- ``stands_in = true`` names operations only where no other convention names them whole, since one
-  of its names may be around this one.
+- ``post_validation = true``: The range is optimizer work of the previous iteration.
+- ``receives = false`` (or ``true``): Whether a communication range waits for a peer's data, if the
+  phase does not imply it.
+- ``part = true``: The range is a part of an operation. Consecutive ranges with the same phase
+  belong to the same operation.
+- ``stands_in = true``: The range only counts as an operation if no other convention names the
+  complete operation, since a range of that operation may enclose it.
 
-``tokens`` is how many tokens the operation takes; ``second_tokens`` adds to it.
+``communication`` and ``helper_threads`` at the top level list additional regexes for kernels and
+threads. A file may contain only these lists; the names of ranges are then recognized as usual.
 
-``communication`` and ``helper_threads`` at the top level list regexes of further kernels and
-threads. A file that holds nothing else adds these, and leaves the naming of ranges to be
-recognised.
+``explicit = true`` at the top level marks names written for bubbleviz. If they name forward or
+backward, all other recognized conventions are ignored.
 
-``explicit = true`` at the top level marks names written for bubbleviz: where they name forward or
-backward, no other recognised convention counts.
-
-Before matching, the convention's NVTX domain in front (``domain = "TSL"``) and the tail of
-PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must let them through.
+Before a name is matched, the NVTX domain of the convention (``domain = "TSL"``) and the tail of
+PyTorch's ``emit_nvtx`` (``, op_id = 3``) are removed. A ``glob`` must match names with them.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ from bubbleviz.model.phases import Phase, parse_phase_label
 from bubbleviz.model.texts import find_nearest_word
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
-#: Types of the fields of a file beside its patterns, and of a pattern.
+#: Types of the top-level fields of a file, and of the fields of a pattern.
 _FIELD_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("name", "summary", "source", "domain"), str),
     **dict.fromkeys(("examples", "counter_examples", "communication", "helper_threads"), list),
@@ -78,10 +76,10 @@ _PATTERN_FIELD_TYPES: Mapping[str, type] = {
 
 @cache
 def built_in() -> Mapping[str, Convention]:
-    """Return the conventions that come with bubbleviz, by name.
+    """Return the built-in conventions by name, sorted.
 
     Raises:
-        UsageError: a file of one is wrong, which is a defect of the package.
+        UsageError: A built-in file is invalid, which is a defect of the package.
     """
     conventions = [
         parse_convention(entry.read_text(encoding="utf-8"), entry.name, is_trusted=True)
@@ -92,11 +90,11 @@ def built_in() -> Mapping[str, Convention]:
 
 
 def find_convention(name_or_path: str) -> Convention:
-    """Return the built-in convention of that name, else the one in that TOML file.
+    """Return the built-in convention with this name, or else load the TOML file at this path.
 
     Raises:
-        InputError: the file cannot be read.
-        UsageError: there is no such convention, or the file does not hold one.
+        InputError: The file cannot be read.
+        UsageError: No convention has this name, or the file is not a valid convention.
     """
     if name_or_path in built_in():
         return built_in()[name_or_path]
@@ -111,18 +109,18 @@ def find_convention(name_or_path: str) -> Convention:
 
 
 def find_conventions(names_or_paths: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
-    """Return the conventions of some names or paths, or of one.
+    """Return the conventions with these names or paths; a single name is accepted as well.
 
     Raises:
-        InputError: a file cannot be read.
-        UsageError: there is no such convention, or a file does not hold one.
+        InputError: A file cannot be read.
+        UsageError: No convention has one of the names, or a file is not a valid convention.
     """
     names = [names_or_paths] if isinstance(names_or_paths, (str, Path)) else names_or_paths
     return tuple(find_convention(str(name)) for name in names)
 
 
 def collect_kinds(conventions: Sequence[Convention]) -> Kinds:
-    """Return the lists of what kernels and threads are, with the additions of some conventions."""
+    """Return the built-in lists of kernels and threads with the additions of the conventions."""
     kinds = default_kinds()
     for convention in conventions:
         kinds = kinds.add_regexes(convention.communication, convention.helper_threads)
@@ -130,11 +128,11 @@ def collect_kinds(conventions: Sequence[Convention]) -> Kinds:
 
 
 def load_convention(path: str | Path) -> Convention:
-    """Return the convention in a TOML file.
+    """Load and check a convention from a TOML file.
 
     Raises:
-        InputError: the file cannot be read.
-        UsageError: it is not a convention; the message names the key.
+        InputError: The file cannot be read.
+        UsageError: The file is not a valid convention; the message names the key.
     """
     built_in_names = ", ".join(sorted(built_in()))
     text = toml_files.read(
@@ -146,7 +144,11 @@ def load_convention(path: str | Path) -> Convention:
 
 
 def _check_examples(convention: Convention, source: str) -> None:
-    """Raise UsageError where a convention does not read its examples as it should."""
+    """Check that the patterns match the examples and none of the counter-examples.
+
+    Raises:
+        UsageError: A pattern does not; the message names the key and the pattern.
+    """
     numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
     pairs = [("examples", text) for text in convention.examples]
     pairs += [("counter_examples", text) for text in convention.counter_examples]
@@ -166,21 +168,22 @@ def _check_examples(convention: Convention, source: str) -> None:
             raise UsageError(f"{source}: {key}: pattern {number} takes {quoted}")
         if not is_glob_match(glob, text):
             raise UsageError(
-                f"{source}: pattern {number}: glob {glob!r} holds the example {quoted} back, "
-                "which match takes; widen it"
+                f"{source}: pattern {number}: match accepts the example {quoted}, but glob "
+                f"{glob!r} does not; widen the glob"
             )
 
 
 def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Convention:
-    """Return the convention that a TOML text holds.
+    """Parse the TOML text of a convention.
 
     Args:
-        text: of the file.
-        source: the file, for messages.
-        is_trusted: whether tests hold its regexes, which takes the time of compiling them.
+        text: Content of the file.
+        source: Path of the file, for messages.
+        is_trusted: Skip the check of the regexes, which saves the time of compiling them. True for
+            built-in files, which are tested.
 
     Raises:
-        UsageError: it holds none; the message names the key.
+        UsageError: The text is not a valid convention; the message names the key.
     """
     try:
         data = toml_files.load(text)
@@ -207,6 +210,16 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
 
 
 def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
+    """Parse one ``[[pattern]]`` table.
+
+    Args:
+        data: The table.
+        source: Path of the file and index of the pattern, for messages.
+        is_trusted: Skip the check of the regex.
+
+    Raises:
+        UsageError: The table is invalid; the message names the key.
+    """
     fields = toml_files.check_fields(data, _PATTERN_FIELD_TYPES, source)
     if "match" not in fields:
         raise UsageError(f"{source}: needs match, a text")
@@ -241,6 +254,11 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
 
 
 def _parse_phase(label: object, source: str) -> Phase:
+    """Return the phase with this label.
+
+    Raises:
+        UsageError: There is no phase with this label.
+    """
     phase = parse_phase_label(str(label))
     if phase is None:
         phase_labels = ", ".join(p.label for p in Phase)

@@ -1,6 +1,6 @@
-"""Names of copies: reads the direction and the kinds of memory of a copy from its name.
+"""Parsing of copy names: direction of a copy, and kinds of memory of its source and target.
 
-PyTorch and XLA name a copy ``Memcpy HtoD (Pinned -> Device)`` or ``MemcpyH2D``, ROCm's tools
+PyTorch and XLA name a copy ``Memcpy HtoD (Pinned -> Device)`` or ``MemcpyH2D``; ROCm tools name it
 ``CopyHostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.copies import Copies, Direction, Memory
 
-#: Beginnings of the names of fills, which copy nothing.
+#: Prefixes of the names of fills, which are not copies.
 _FILLS = ("memset", "fill")
 #: Source and target of a copy: ``HtoD``, ``H2D``, ``HostToDevice``, ``HOST_TO_DEVICE``.
 _ENDS = re.compile(
@@ -24,7 +24,7 @@ _ENDS = re.compile(
 _MEMORY = re.compile(r"\((\w+)[\w ]* -> (\w+)[\w ]*\)")
 #: A key and its value in the details of a copy in XLA's profiles.
 _DETAIL = re.compile(r"\b(?:(kind_src|kind_dst):([a-z]+)|(size):([0-9]{1,18}))\b")
-#: Maximum number of characters of a name that are read.
+#: Maximum number of characters of a name that are parsed.
 _MAX_LENGTH = 200
 _DIRECTIONS = {
     "hd": Direction.HOST_TO_DEVICE,

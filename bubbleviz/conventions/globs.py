@@ -1,4 +1,4 @@
-"""Prefilters: SQLite GLOB patterns, by which a query leaves out most names before any is read."""
+"""Prefilters: SQLite GLOB patterns with which a query skips most range names before reading."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_positions
 
-#: What stands for other characters in a pattern; a set that is not closed ends it.
+#: Wildcards of a pattern. An unclosed set extends to its end.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
-#: A set that means the same in a GLOB of DuckDB.
+#: A set with the same meaning in DuckDB's GLOB.
 _PORTABLE_SET = re.compile(r"\[[ \"-,./0-9:-@A-Z_`a-z{-~]+\]|\[(?:0-9|a-z|A-Z)\]")
-#: Pieces of a pattern whose last set does not end.
+#: Pieces that show that the last set of a pattern is not closed.
 _UNCLOSED = {"[", "[]", "[^]"}
 _LETTER_SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 _DIGIT = re.compile("[0-9]")
-#: Every digit as the same one.
+#: Translation table that maps every digit to 0.
 _FOLD_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
 
 @cache
 def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | None]:
-    """Return the parameters that pass patterns to queries.
+    """Build the SQL parameters that pass patterns to a query.
 
-    Patterns that begin with a letter, or a set of letters, stand behind one pattern for all of
-    these letters: the first letter of most names is enough to leave them out. Of the others two
-    stand for themselves, and the rest behind one pattern: for the text that all of them contain,
-    or else for characters of which each contains one.
+    A query tests cheap patterns first and the full lists only for names that pass them:
+
+    - ``anchored`` lists the patterns that start with a letter or a set of letters, as JSON. Names
+      must first match ``first_letters``, a pattern for all these letters.
+    - ``floating_first`` and ``floating_second`` are two of the remaining patterns, tested directly
+      (None if there are fewer).
+    - ``floating`` lists the rest, as JSON. Names must first match ``floating_guard``: a text that
+      all of them contain, or else a set with one character of each (None if ``floating`` is empty).
     """
     letters = {glob: _get_first_letters(glob) for glob in globs}
     any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
@@ -55,10 +59,14 @@ def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | N
 def _choose_separate_globs(
     floating: Sequence[str],
 ) -> tuple[tuple[str | None, str | None], Sequence[str]]:
-    """Return two patterns, None where there are less, and the rest, which share a text.
+    """Choose two patterns to test directly, so that the rest has a selective guard.
 
-    The two are chosen so that this text is the longest; where there is none, they are those whose
-    characters are the most frequent in names.
+    The pair is chosen to make the literal text shared by the rest as long as possible. If the rest
+    shares no text of at least two characters, the pair whose rarest characters are the most
+    frequent is chosen.
+
+    Returns:
+        The pair, with None for missing patterns, and the rest.
     """
     if len(floating) <= 2:
         first, second = [*floating, None, None][:2]
@@ -77,7 +85,7 @@ def _choose_separate_globs(
 
 
 def _build_guard(globs: Sequence[str]) -> str:
-    """Return a pattern that lets through at least what any of the patterns does."""
+    """Return a pattern that matches every text that any of the patterns matches."""
     shared = _find_shared_literal(globs)
     rarest = {_find_rarest_character(glob) for glob in globs}
     if len(shared) > 1 or "" in rarest:
@@ -86,7 +94,7 @@ def _build_guard(globs: Sequence[str]) -> str:
 
 
 def _find_rarest_character(glob: str) -> str:
-    """Return the character of a pattern's text that the fewest names contain; "" without one."""
+    """Return the character of a pattern's literal text that the fewest names contain, or ""."""
     text = "".join(_WILDCARD.split(glob))
     return min(
         (c for c in text if c not in "[]^-"), key=lambda c: (_estimate_frequency(c), c), default=""
@@ -94,14 +102,14 @@ def _find_rarest_character(glob: str) -> str:
 
 
 def _estimate_frequency(character: str) -> int:
-    """Return a rank by how many names contain a character: marks, capitals, then what is common."""
+    """Rank a character by the share of names that contain it, from 0 (rare marks) to 2 (common)."""
     if character in "_:.,= " or character.islower() or character.isdigit() or not character:
         return 2
     return 1 if character.isalpha() else 0
 
 
 def _find_shared_literal(globs: Sequence[str]) -> str:
-    """Return the longest text that every name contains which any of the patterns matches."""
+    """Return the longest text that every match of every pattern contains, or ""."""
     first_parts, *other_parts = ([part for part in _WILDCARD.split(glob) if part] for glob in globs)
     literals = {
         part[start:end]
@@ -113,7 +121,7 @@ def _find_shared_literal(globs: Sequence[str]) -> str:
 
 
 def _get_first_letters(glob: str) -> str:
-    """Return the letters that a pattern can begin with; none where it can begin with anything."""
+    """Return the letters that a match of the pattern can start with, or "" if any character can."""
     if glob[:1].isascii() and glob[:1].isalpha():
         return glob[0]
     in_set = _LETTER_SET.match(glob)
@@ -126,9 +134,9 @@ def is_glob_match(glob: str, text: str) -> bool:
 
 
 def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
-    """Return for each text whether any of the SQLite GLOBs matches it."""
-    # Looking for the longest part of a pattern costs far less than matching, and in all texts at
-    # once least: most patterns fit none of them.
+    """Return, for each text, whether any of the SQLite GLOBs matches it."""
+    # Searching for the longest literal of a pattern is much cheaper than matching it. A search in
+    # all texts at once drops most patterns.
     texts = list(texts)
     joined_texts = "\n".join(texts)
     longest_parts = {glob: max(_WILDCARD.split(glob), key=len) for glob in globs}
@@ -143,7 +151,7 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
     @cache
     def get_candidates(first_letter: str) -> list[tuple[str, re.Pattern[str]]]:
-        """Return the patterns that may match a text with that first letter: for most texts, few."""
+        """Return the candidates that can match a text with this first letter."""
         return [
             (part, _build_regex(glob))
             for glob, part, letters in candidates
@@ -157,10 +165,12 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
 
 class NameShapes:
-    """Names that differ in their digits alone, looked at once: of deep ranges nearly all do.
+    """Distinct names, matched once per shape: names that differ only in digits share a shape.
+
+    This is fast because most names in deep ranges differ only in their numbers.
 
     Args:
-        names: distinct ones.
+        names: Distinct names.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -168,7 +178,7 @@ class NameShapes:
         folded = (
             "\n".join(names).encode("utf-8", "surrogatepass").translate(_FOLD_DIGITS).split(b"\n")
         )
-        if len(folded) != len(names):  # lines inside names, or no name
+        if len(folded) != len(names):  # a name contains a newline, or there are no names
             folded = [name.encode("utf-8", "surrogatepass") for name in names]
         shapes = dict.fromkeys(folded)
         self._shapes = [shape.decode("utf-8", "surrogatepass") for shape in shapes]
@@ -176,8 +186,8 @@ class NameShapes:
         self._shape_of_name = np.fromiter(map(shapes.__getitem__, folded), np.int64, len(folded))
 
     def match_globs(self, globs: Sequence[str]) -> Bools:
-        """Return for each name whether any of the SQLite GLOBs matches it."""
-        # A set of all digits fits each; a pattern with other ones must see those of the names.
+        """Return a mask of the names that any of the SQLite GLOBs matches."""
+        # Patterns with specific digits are matched against the names themselves.
         digit_globs = [glob for glob in globs if _DIGIT.search(glob.replace("[0-9]", ""))]
         shape_globs = [glob for glob in globs if glob not in digit_globs]
         is_match: Bools = np.array(match_any_glob(shape_globs, self._shapes), bool)[
@@ -187,19 +197,21 @@ class NameShapes:
         return is_match
 
     def get_texts(self, name_ids: Ints) -> list[str]:
-        """Return the names of some numbers."""
+        """Return the names with these indices."""
         return [self._names[number] for number in name_ids.tolist()]
 
 
 @dataclass
 class PackedNames:
-    """Names that stay bytes until they are wanted, as of deep ranges few ever are.
+    """Names kept as encoded bytes, because few names of deep ranges are ever needed as text.
+
+    Every added row gets the next id, with or without a name.
 
     Attributes:
-        count: how many numbers are given.
-        packed: the number of the first, where each begins and the last ends, and the names, of
-            plain ASCII.
-        others: numbers (ascending), and the names of these.
+        n_ids: Number of ids assigned.
+        packed: Batches of ASCII names: the first id, the byte offsets of the names (one more than
+            names), and their concatenated bytes.
+        unpacked: Batches of names stored as text: their ids, ascending, and the names.
     """
 
     n_ids: int = 0
@@ -214,14 +226,17 @@ class PackedNames:
         unpacked: Sequence[str],
         requested_rows: Ints,
     ) -> Ints:
-        """Add rows, and return the numbers of wanted ones, -1 for those without a name.
+        """Add a batch of rows and return the ids of the requested rows.
 
         Args:
-            lengths: of packed names; below 1 for rows without one.
-            packed: these, one behind another.
-            unpacked_rows: with other names (ascending).
-            unpacked: these.
-            requested_rows: rows; -1 is none.
+            lengths: Length of each row's packed name; below 1 if it has none.
+            packed: The concatenated packed names.
+            unpacked_rows: Rows whose names are passed as text, ascending.
+            unpacked: The names of these rows.
+            requested_rows: Rows whose ids are returned, or -1.
+
+        Returns:
+            The id of each requested row, or -1 for -1 and for rows without a name.
         """
         first_id, self.n_ids = self.n_ids, self.n_ids + len(lengths)
         self.unpacked.append((first_id + unpacked_rows, unpacked))
@@ -233,19 +248,19 @@ class PackedNames:
         return np.where(has_name[requested_rows], first_id + requested_rows, NONE)
 
     def match_globs(self, globs: Sequence[str]) -> Bools:
-        """Return for each number whether any of the SQLite GLOBs matches its name."""
+        """Return a mask of the ids whose names any of the SQLite GLOBs matches."""
         is_match = np.zeros(self.n_ids, bool)
         for first_id, offsets, packed in self.packed:
             n_rows = len(offsets) - 1
             texts = (packed[at:to].decode() for at, to in itertools.pairwise(offsets.tolist()))
             is_match[first_id : first_id + n_rows] = match_any_glob(globs, texts)
         unpacked_ids, unpacked_names = self._unpacked_shapes
-        # Of a number that stands there twice, as it should not, the first name counts.
+        # If an id occurs twice, which should not happen, its first name wins.
         is_match[unpacked_ids[::-1]] = unpacked_names.match_globs(globs)[::-1]
         return is_match
 
     def get_texts(self, name_ids: Ints) -> list[str]:
-        """Return the names of some numbers (ascending)."""
+        """Return the names with these ids, which must be ascending."""
         unpacked_ids, unpacked_names = self._unpacked_shapes
         unpacked_index = find_positions(unpacked_ids, name_ids)
         is_unpacked = unpacked_index != NONE
@@ -271,6 +286,7 @@ class PackedNames:
 
     @cached_property
     def _unpacked_shapes(self) -> tuple[Ints, NameShapes]:
+        """Ids and names of all unpacked batches."""
         numbers = np.concatenate(
             [np.empty(0, np.int64), *(numbers for numbers, _ in self.unpacked)]
         )
@@ -278,13 +294,13 @@ class PackedNames:
 
 
 def convert_to_duckdb(glob: str) -> str | None:
-    """Return a GLOB of DuckDB that matches every text that an SQLite GLOB matches.
+    """Convert an SQLite GLOB to a DuckDB GLOB that matches at least the same texts.
 
-    The two differ in sets of characters, escapes, and what a character outside of ASCII is, so
-    that it may match other texts as well.
+    The two dialects differ in sets, escapes, and non-ASCII characters. The converted pattern may
+    therefore match more.
 
     Returns:
-        The pattern, or None if the SQLite GLOB matches nothing, as it has a set that does not end.
+        The pattern, or None if the SQLite GLOB has an unclosed set and thus matches nothing.
     """
     pieces = _PIECE.findall(glob)
     if _UNCLOSED & {*pieces}:
@@ -293,7 +309,7 @@ def convert_to_duckdb(glob: str) -> str | None:
 
 
 def _convert_piece(piece: str) -> str:
-    """Return a piece as DuckDB reads it, or a pattern of one byte or more."""
+    """Return a piece unchanged if DuckDB reads it the same way, otherwise ``?*``."""
     is_set = piece[0] == "["
     is_same = _PORTABLE_SET.fullmatch(piece) if is_set else piece not in ("?", "\\")
     return piece if is_same else "?*"
@@ -301,10 +317,11 @@ def _convert_piece(piece: str) -> str:
 
 @cache
 def _build_regex(glob: str) -> re.Pattern[str]:
-    """Return an SQLite GLOB as a regex on the whole text; a set that does not end fits nothing."""
+    """Compile an SQLite GLOB to a regex for the whole text; an unclosed set matches nothing."""
     pieces = _PIECE.findall(glob)
     if _UNCLOSED & {*pieces}:
         return re.compile("(?!)")
-    # fnmatch writes "!" where SQLite writes "^"; in front of others both are characters.
+    # fnmatch negates a set with "!", SQLite with "^". A literal "!" at the start of a set must not
+    # become a negation.
     sets = (re.sub(r"^\[\^", "[!", piece.replace("[!", "[\0!")) for piece in pieces)
     return re.compile(translate("".join(sets)))

@@ -1,4 +1,4 @@
-"""Host activities: what hosts do, by name of range or call (``host_activities.toml``)."""
+"""Classification of host activities by the name of a range or call (``host_activities.toml``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import truncate_for_matching
 
-#: Activities that are inferred without a name.
+#: Activities that are inferred from other evidence than a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
 SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch not recorded"
 MIGRATION, UNRECORDED = "page migration", "work not recorded"
@@ -21,28 +21,28 @@ BLOCKED_BY_COMMUNICATION = "blocked by communication"
 BLOCKED_BY_COPIES, BLOCKED_BY_COMPUTE = "blocked by copies", "blocked by compute"
 WAITING = "waiting"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
-#: Prefix of activities that are ranges of any other name.
+#: Prefix of the activity of a range whose name matches no listed activity.
 HOST = "host: "
-#: Strengths: takes all inside, known by name, any other range, Python frames.
+#: Strengths: includes everything inside, known by name, any other range, Python frames.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
 _FIELD_TYPES = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
 _DIGITS = re.compile(r"\d+")
-#: Characters of a range's name in the name of an activity.
+#: Maximum number of characters of a range name in the name of an activity.
 _MAX_NAME_LENGTH = 60
 
 
 @dataclass(frozen=True)
 class Activity:
-    """Something a host does.
+    """A kind of work that a host does.
 
     Attributes:
-        name: for people.
-        strength: of the ranges and calls around an instant the strongest decides, of equally
-            strong ones the innermost.
-        meaning: in half a sentence.
-        advice: what may help against it.
-        match: regexes, tried anywhere in a name and in any case.
+        name: Display name.
+        strength: Precedence among the ranges and calls around an instant. The strongest wins; of
+            equally strong ones the innermost.
+        meaning: Description in half a sentence.
+        advice: Advice on how to reduce it.
+        match: Regexes, searched anywhere in a name and ignoring case.
     """
 
     name: str
@@ -54,27 +54,33 @@ class Activity:
 
 @dataclass(frozen=True)
 class ActivityList:
-    """Activities in the order in which they are tried.
+    """Activities in the order in which they are matched.
 
     Attributes:
-        activities: the activities.
-        known: (activity, strength) of the names seen so far; see :meth:`lookup`.
+        activities: The activities.
+        cache: Name and strength of the activity of each classified name; see :meth:`copy`.
     """
 
     activities: tuple[Activity, ...]
     cache: dict[str, tuple[str, int]] = field(default_factory=dict, compare=False)
 
     def find(self, name: str) -> Activity | None:
-        """Return the activity of that name, with a meaning if any has; None for ``host: NAME``."""
+        """Return the activity with this name, or None for ``host: NAME``.
+
+        Several entries may share a name; the first one with a meaning is preferred.
+        """
         same_name = [activity for activity in self.activities if activity.name == name]
         return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)
 
     def copy(self) -> ActivityList:
-        """Return the same, which has seen no name yet; each is matched once."""
+        """Return a copy with an empty cache, so that the cache does not outlive an analysis."""
         return ActivityList(self.activities)
 
     def classify_range(self, name: str) -> tuple[str, int]:
-        """Return the activity of a range's name, and its strength."""
+        """Return name and strength of the activity of a range.
+
+        Ranges that match no activity become ``host: NAME``, with digits replaced by ``#``.
+        """
         text = bare_name(name)
         if text not in self.cache:
             matched = truncate_for_matching(text)
@@ -88,7 +94,7 @@ class ActivityList:
         return self.cache[text]
 
     def classify_call(self, name: str) -> tuple[str, int]:
-        """Return the activity of a call's name, and its strength."""
+        """Return name and strength of the activity of an API call, "API calls" by default."""
         activity, strength = self.classify_range(name)
         return (activity, strength) if strength >= KNOWN else (CALLS, KNOWN)
 
@@ -101,11 +107,11 @@ class ActivityList:
         ]
 
     def add_from_file(self, path: str | Path) -> ActivityList:
-        """Return these with a user's own in front, from a TOML file.
+        """Return the list with the activities of a TOML file placed first, so that they win.
 
         Raises:
-            InputError: the file cannot be read.
-            UsageError: it is not a list of activities.
+            InputError: The file cannot be read.
+            UsageError: The file is not a list of activities, or uses a reserved name.
         """
         hint = "give a TOML file with [[activity]] tables of name and match"
         added = _parse_activities(toml_files.read(path, "activities", hint), str(path))
@@ -121,13 +127,14 @@ class ActivityList:
 
 @cache
 def default_activities() -> ActivityList:
-    """Return the activities that come with bubbleviz."""
+    """Return the built-in activities."""
     return ActivityList(
         _parse_activities(toml_files.read_built_in("host_activities.toml"), "host_activities.toml")
     )
 
 
 def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
+    """Parse the ``[[activity]]`` tables of a TOML text; ``source`` names the file in messages."""
     try:
         data = toml_files.load(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Layer names: the part of a model that a name stands for, as ``layer_names.toml`` describes it."""
+"""Parsing of layer names: the layer of a model that a name belongs to (``layer_names.toml``)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.model.columns import NONE
 
 _LAYERS = "layer_names.toml"
-#: Kinds of layers, in the words of the file.
+#: Kinds of layers, as spelled in the file.
 LAYER, EMBEDDING, MTP, HEAD = ("layer", "embedding", "mtp", "head")
-#: A number of more digits is none of a layer.
+#: Maximum number of digits of a layer number.
 _MAX_LAYER_DIGITS = 6
-#: Characters of a name that is one of a layer.
+#: Maximum length of a layer name.
 _MAX_LENGTH = 200
 
 
 @dataclass(frozen=True)
 class LayerName:
-    """What a name stands for.
+    """A parsed layer name.
 
     Attributes:
-        kind: the kind of layer, one of the words above.
-        number: of the layer, as the name has it; -1 none.
+        kind: Kind of layer, one of the constants above.
+        number: Number of the layer in the name, or -1 if it has none.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class LayerName:
 
 
 def parse_layer_name(name: str) -> LayerName | None:
-    """Return the layer that a name stands for; None for none."""
+    """Return the layer that a name belongs to, or None if it is not the name of a layer."""
     text = bare_name(name)
     if len(text) > _MAX_LENGTH:
         return None
@@ -51,24 +51,25 @@ def parse_layer_name(name: str) -> LayerName | None:
 
 
 def get_layer_globs() -> tuple[str, ...]:
-    """Return the distinct prefilters of all patterns."""
+    """Return the distinct prefilters of all layer patterns."""
     return tuple(
         dict.fromkeys(glob for table in load_layer_tables() for glob in table.get("globs", ()))
     )
 
 
 def has_layer_names(names: Collection[str]) -> bool:
-    """Tell whether any of some names stands for a layer."""
+    """Return whether any of the names is the name of a layer."""
     fits = match_any_glob(get_layer_globs(), names)
     return any(parse_layer_name(name) for name, fit in zip(names, fits, strict=True) if fit)
 
 
 @cache
 def load_layer_tables() -> list[dict[str, Any]]:
-    """Return the patterns that come with bubbleviz, in the order in which they are tried.
+    """Return the built-in patterns, in the order in which they are matched.
 
-    Each has its kind, prefilters in SQLite's GLOB, and a regex in any case, whose group ``layer``
-    is the number; examples that it must match, and names that no pattern may match as this kind.
+    Each table has a kind, prefilters (SQLite GLOBs), a case-insensitive regex whose group ``layer``
+    captures the number, examples that must match, and counter-examples that must not match as this
+    kind.
     """
     tables: list[dict[str, Any]] = toml_files.load(toml_files.read_built_in(_LAYERS))["layer"]
     return tables
@@ -76,6 +77,7 @@ def load_layer_tables() -> list[dict[str, Any]]:
 
 @cache
 def _load_layer_regexes() -> list[tuple[str, re.Pattern[str]]]:
+    """Return pairs of kind and compiled regex, in the order in which they are matched."""
     return [
         (table["kind"], toml_files.parse_regex(f"(?i:{table['match']})", _LAYERS))
         for table in load_layer_tables()
@@ -86,7 +88,10 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def count_shapes(counts: Mapping[str, int], max_shapes: int) -> tuple[tuple[str, int], ...]:
-    """Return the most frequent shapes of names, numbers written as ``#``, and how often."""
+    """Count names after replacing numbers by ``#``, and return the most frequent ones with counts.
+
+    At equal counts, the names are sorted alphabetically.
+    """
     total: Counter[str] = Counter()
     for name, count in counts.items():
         total[_DIGITS.sub("#", name)] += count

@@ -1,4 +1,11 @@
-"""Words of range names: what they imply for a convention that is still to be written."""
+"""Drafts of naming conventions, guessed from the words and numbers in unrecognized range names.
+
+``name_words.toml`` lists words for phases (``fwd``, ``wgrad``) and words before numbers (``mb``,
+``chunk``). Names that differ only in their numbers form a *shape*. A draft is a convention file
+with one pattern per shape that looks like forward, backward, communication or an iteration. Names
+are often ambiguous, so several drafts are generated, the most likely first, and the caller tries
+them in turn.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +24,18 @@ from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, parse_phase_label
 from bubbleviz.model.texts import format_count
 
 _DIGITS = re.compile(r"[0-9]+")
-#: A number of a microbatch is smaller.
+#: Upper bound (exclusive) of microbatch numbers; larger numbers count something else.
 _MICROBATCH_LIMIT = 10_000
 
 
 @cache
 def _load_words() -> dict[str, Any]:
-    """Return the file of words; it is read on first use, as most runs need none of them."""
+    """Load ``name_words.toml``. It is read on first use, because most runs do not need it."""
     return toml_files.load(toml_files.read_built_in("name_words.toml"))
 
 
 def _build_regex(text: str) -> re.Pattern[str]:
-    """Return a regex of the file, in which words that several share are put in."""
+    """Compile a regex of the file, replacing each ``<name>`` by the shared regex of that name."""
     for name, shared in _load_words()["shared"].items():
         text = text.replace(f"<{name}>", shared)
     return re.compile(text)
@@ -36,9 +43,9 @@ def _build_regex(text: str) -> re.Pattern[str]:
 
 @cache
 def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
-    """Return words for what a range does, the most specific first.
+    """Load pairs of a word regex and its phase, the most specific first.
 
-    The phase is None for words of ranges around operations.
+    The phase is None for words of ranges that enclose operations.
     """
     return [
         (_build_regex(row["match"]), parse_phase_label(row.get("phase", "")))
@@ -48,34 +55,35 @@ def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
 
 @cache
 def _load_number_regexes() -> dict[str, re.Pattern[str]]:
-    """Return words in front of a number, by what the number counts."""
+    """Load the regexes of the words before a number, keyed by the group of the number."""
     return {group: _build_regex(text) for group, text in _load_words()["numbers"].items()}
 
 
 @cache
 def _get_regex(name: str) -> re.Pattern[str]:
-    """Return a regex of the file by its name."""
+    """Return one regex from the table ``regexes`` of the file, by its name."""
     return _build_regex(_load_words()["regexes"][name])
 
 
 def guess_phase(name: str) -> Phase | None:
-    """Return the phase that a word of a name implies; None where none does."""
+    """Return the phase that a word of a range name implies, or None if no word does."""
     text = name.lower()
     return next((phase for words, phase in _load_phase_regexes() if words.search(text)), None)
 
 
 @dataclass(frozen=True)
 class NameShape:
-    """Names that differ in their numbers only.
+    """Range names that differ only in their numbers.
 
     Attributes:
-        pieces: the text between the numbers.
-        example: one of the names.
-        count: how often they occur.
-        has_tail: whether ``emit_nvtx`` wrote something behind one.
-        n_distinct: how many values each number has.
-        largest: the largest of each.
-        is_measure: whether each is a decimal, or stands in front of a unit, and so counts nothing.
+        pieces: Text before, between and after the numbers.
+        example: One of the names.
+        count: Number of ranges with these names.
+        has_tail: Whether PyTorch's ``emit_nvtx`` appended a tail to any of the names.
+        n_distinct: Number of distinct values of each number.
+        largest: Largest value of each number.
+        is_measure: Whether each number is a decimal or is followed by a unit, and therefore counts
+            nothing.
     """
 
     pieces: tuple[str, ...]
@@ -88,18 +96,18 @@ class NameShape:
 
     @cached_property
     def phase(self) -> Phase | None:
-        """The phase that a word of the names implies."""
+        """The phase that a word of the names implies, or None."""
         return guess_phase("".join(self.pieces))
 
     @cached_property
     def part(self) -> bool:
-        """Whether the names are those of parts of an operation, such as layers."""
+        """Whether the names are names of parts of an operation, such as layers."""
         numbered = any(map(self.is_part_number, range(len(self.pieces) - 1)))
         return numbered or bool(_get_regex("part").search("".join(self.pieces).lower()))
 
     @cached_property
     def batch_index(self) -> int | None:
-        """Which number counts batches."""
+        """Index of the first number that counts batches, or None."""
         words = [
             bool(_get_regex("batch").search(self._get_prefix(index)))
             for index in range(len(self.pieces) - 1)
@@ -107,7 +115,7 @@ class NameShape:
         return words.index(True) if True in words else None
 
     def is_part_number(self, index: int) -> bool:
-        """Whether a number counts parts of a stage, such as layers, and so no microbatches."""
+        """Return whether a number counts parts of a stage, such as layers, and not microbatches."""
         if _get_regex("numbered_part").search(self._get_prefix(index)):
             return True
         next_piece = self.pieces[index + 1].lower()
@@ -117,13 +125,14 @@ class NameShape:
         return not names_next_number and _get_regex("part_behind").match(next_piece) is not None
 
     def infer_groups(self, *, batch: str) -> list[str]:
-        """Return what each number counts, empty for unknown.
+        """Infer the named group of each number, or "" if it counts nothing that is needed.
 
-        Without a word of its own, the first that follows the name of a pass is the microbatch;
-        others count layers, lines of source code, or what else there is.
+        If no number is named as the microbatch, it is the first number directly after the name of a
+        pass (``forward 3``). The remaining numbers count layers, lines of source code, and so on.
+        Only the first number of each group keeps it.
 
         Args:
-            batch: what numbers of batches count.
+            batch: Group of numbers that count batches, "microbatch" or "iteration".
         """
         groups = [self._infer_group(index, batch) for index in range(len(self.pieces) - 1)]
         groups = [group * (groups.index(group) == index) for index, group in enumerate(groups)]
@@ -138,10 +147,15 @@ class NameShape:
         return groups
 
     def _get_prefix(self, index: int) -> str:
-        """Return what stands in front of a number; a letter right behind a number is no word."""
+        """Return the text before a number, in lower case.
+
+        An ``x`` marks that another number precedes the text, so that a letter directly after that
+        number is not mistaken for a word.
+        """
         return "x" * (index > 0) + self.pieces[index].lower()
 
     def _infer_group(self, index: int, batch: str) -> str:
+        """Return the group that the words before a number imply, or "" if unknown."""
         piece = self._get_prefix(index)
         if self.is_measure[index] or self.is_part_number(index):
             return ""
@@ -155,7 +169,7 @@ class NameShape:
         return "" if group == "microbatch" and self.largest[index] >= _MICROBATCH_LIMIT else group
 
     def _has_pass_prefix(self, index: int) -> bool:
-        """Whether a number follows the name of a pass, and is no part of a word or an address."""
+        """Return whether a number directly follows the name of a pass and can be a microbatch."""
         if self.is_part_number(index):
             return False
         can_be_microbatch = (
@@ -169,10 +183,12 @@ class NameShape:
 
 
 def group_by_shape(counts: Mapping[str, int]) -> list[NameShape]:
-    """Return the shapes of names that can be operations, the most frequent first.
+    """Group the range names that can be operations by shape, the most frequent shape first.
+
+    Operators, library functions, and names longer than 100 characters are left out.
 
     Args:
-        counts: how often each name occurs.
+        counts: Number of ranges per name.
     """
     names: dict[tuple[str, ...], list[str]] = {}
     total: Counter[tuple[str, ...]] = Counter()
@@ -196,19 +212,31 @@ def group_by_shape(counts: Mapping[str, int]) -> list[NameShape]:
 def _build_shape(
     pieces: tuple[str, ...], names: Sequence[str], count: int, *, has_tail: bool
 ) -> NameShape:
+    """Summarize the names of one shape.
+
+    Args:
+        pieces: Text before, between and after the numbers.
+        names: The names without domain and tail.
+        count: Number of ranges with these names.
+        has_tail: Whether ``emit_nvtx`` appended a tail to any of them.
+    """
     numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
     last = len(pieces) - 2
-    # Numbers that stand in front of a unit, and those that are decimals.
+    # Both sides of a decimal point are measures, and so is any number before a unit.
     has_unit = [
         _get_regex("unit").match(pieces[index + 1]) is not None
         and (index == last or _get_regex("label").match(pieces[index + 1]) is None)
         for index in range(last + 1)
     ]
 
-    def is_fraction(at: int) -> bool:
-        places = (([m.start() for m in _DIGITS.finditer(name)][at - 1], name) for name in names)
-        return has_unit[at] or all(
-            _get_regex("decimal").match(name, start) for start, name in places
+    def is_fraction(index: int) -> bool:
+        """Return whether a number after a point is the fraction of a decimal in every name."""
+        integer_starts = (
+            [number.start() for number in _DIGITS.finditer(name)][index - 1] for name in names
+        )
+        return has_unit[index] or all(
+            _get_regex("decimal").match(name, start)
+            for name, start in zip(names, integer_starts, strict=True)
         )
 
     is_fraction_part = [
@@ -227,26 +255,23 @@ def _build_shape(
     )
 
 
-# Drafts of a convention, for ranges that no known one names.
-
-
-#: How many shapes of names a draft holds at most.
+#: Maximum number of name shapes in a draft.
 _MAX_SHAPES = 12
-#: How many drafts are made at most.
+#: Maximum number of drafts.
 _MAX_DRAFTS = 10
-#: What unnamed numbers behind the name of a pass may count, in this order.
+#: Orders of unnamed numbers after the name of a pass.
 _NUMBER_ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
 
 @dataclass(frozen=True)
 class ShapeMeaning:
-    """What names of one shape may mean.
+    """A guess at the meaning of the names of one shape.
 
     Attributes:
-        shape: the shape.
-        phase: their phase; None where they mark iterations alone.
-        groups: what each number counts; "" for nothing that is needed.
-        part: whether they name parts of an operation.
+        shape: The shape.
+        phase: Phase of the ranges, or None if they only mark iterations.
+        groups: Group of each number, or "" if it counts nothing that is needed.
+        part: Whether the names are names of parts of an operation.
     """
 
     shape: NameShape
@@ -256,20 +281,20 @@ class ShapeMeaning:
 
     @property
     def is_work(self) -> bool:
-        """Whether they name forward or backward."""
+        """Whether the ranges are forwards or backwards."""
         return self.phase in COUNTED
 
 
 def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
-    """Return the drafts for the names by their TOML, the likeliest first, to be tried in turn.
+    """Generate draft conventions for range names, keyed by their TOML text, the most likely first.
 
-    They differ where names leave it open: ranges of one phase may lie in each other (a trainer's
-    forward around a library's), several numbers in a row may be microbatch and chunk or the other
-    way round, a chunk alone may be what others call a microbatch, and numbers of a mark may be an
-    iteration's, or a rank's.
+    The drafts resolve ambiguities of the names differently: ranges of one phase may be nested (a
+    trainer's forward around a library's), consecutive numbers may be microbatch and chunk or chunk
+    and microbatch, a lone chunk number may be the microbatch, and the number of an iteration mark
+    may be the iteration or the rank.
 
     Args:
-        counts: how often each name occurs.
+        counts: Number of ranges per name.
     """
     shapes = group_by_shape(counts)
     texts_of_variants = (
@@ -282,11 +307,11 @@ def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 
 
 def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
-    """Return what the shapes mean for which words imply a phase, or an iteration.
+    """Return a guess for each shape whose words imply a phase or an iteration.
 
     Args:
-        shapes: the shapes.
-        batch: what numbers of batches count.
+        shapes: The shapes, the most frequent first.
+        batch: Group of numbers that count batches, "microbatch" or "iteration".
     """
     has_weight_pass = any(shape.phase is Phase.W for shape in shapes)
     lacks_forward = all(shape.phase is not Phase.F for shape in shapes)
@@ -301,7 +326,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
         if phase is Phase.OPTIMIZER:
             groups = [group * (group != "microbatch") for group in groups]
         if phase is None:
-            # Every analysis follows what a built-in convention knows as the name of an iteration.
+            # Iteration names that a built-in convention reads need no pattern: every analysis
+            # reads them anyway.
             marks_iterations = "iteration" in groups
             built_in_meaning = parse_range_names(
                 [shape.example] if marks_iterations else [], *built_in().values()
@@ -316,7 +342,13 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
 
 
 def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
-    """Return phase and groups of names of work that a built-in convention knows whole."""
+    """Return the phase and groups that a built-in convention reads from the names of a shape.
+
+    Only names of complete forwards and backwards are considered, not names of parts.
+
+    Returns:
+        The phase and the group of each number, or None if no convention matches.
+    """
     for convention in built_in().values():
         pattern, phase, _ = match_name(shape.example, convention) or (None, None, ())
         if pattern is None or phase not in COUNTED or pattern.part or pattern.stands_in:
@@ -330,7 +362,7 @@ def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
 
 
 def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
-    """Yield the meanings that a draft may hold."""
+    """Yield alternative meanings of the shapes, one list per draft, the most likely first."""
     optimizer_counts_batches = any(
         shape.phase is Phase.OPTIMIZER and shape.batch_index is not None for shape in shapes
     )
@@ -342,9 +374,10 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
         yield [_order_numbers(m, order) for m in outer[:_MAX_SHAPES]]
     yield [_use_chunk_as_microbatch(m) for m in outer[:_MAX_SHAPES]]
     yield _drop_covered_parts(_infer_meanings(shapes, "iteration"))[:_MAX_SHAPES]
-    # Without microbatches an analysis numbers them by order.
+    # Without microbatch numbers, an analysis numbers the operations in order.
     yield _intersect_groups(outer[:_MAX_SHAPES], excluded="microbatch")
-    # Of ranges inside each other, those that number microbatches tell more.
+    # Keep one shape per phase and prefer a shape with microbatch numbers: ranges of one phase may
+    # be nested.
     by_detail = sorted(outer, key=lambda m: "microbatch" not in m.groups)
     yield _intersect_groups(list({m.phase: m for m in reversed(by_detail)}.values())[::-1])
     yield [m for m in outer if m.phase is not None][:_MAX_SHAPES]
@@ -352,17 +385,17 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
 
 
 def _drop_covered_parts(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Return the meanings without parts of operations that others name whole."""
+    """Drop shapes of parts whose phase also has a shape of complete operations."""
     complete_phases = {m.phase for m in meanings if m.is_work and not m.part}
     return [m for m in meanings if not (m.part and m.phase in complete_phases)]
 
 
 def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> list[ShapeMeaning]:
-    """Return meanings in which forward and backward have the same groups, so that they pair.
+    """Keep only the groups that all forward and backward shapes have, so that F and B pair up.
 
     Args:
-        meanings: the meanings.
-        excluded: a group that none has.
+        meanings: One meaning per shape. Shapes that are not work keep their groups.
+        excluded: A group to drop as well.
     """
     group_sets = [set(m.groups) for m in meanings if m.is_work]
     shared = set.intersection(*group_sets) - {excluded} if group_sets else set()
@@ -371,7 +404,7 @@ def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> l
 
 
 def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
-    """Return a meaning in which a chunk's number, if it varies, is the microbatch, if none is."""
+    """Relabel a varying chunk number as the microbatch if no number is the microbatch."""
     if not meaning.is_work or meaning.part or "microbatch" in meaning.groups:
         return meaning
     numbers = zip(meaning.shape.n_distinct, meaning.groups, strict=True)
@@ -384,7 +417,11 @@ def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
 
 
 def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
-    """Return a meaning in which the numbers from the microbatch on have this order."""
+    """Relabel consecutive numbers, starting at the microbatch, in the given order of groups.
+
+    Only unlabeled numbers after the microbatch are relabeled, up to the next labeled one. A meaning
+    with fewer than two candidates is returned unchanged.
+    """
     groups = list(meaning.groups)
     if "microbatch" not in groups or not meaning.is_work:
         return meaning
@@ -400,9 +437,9 @@ def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
 
 
 def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Return meanings in which transfers' numbers mean what those of work in their shape do.
+    """Copy groups from work shapes to transfer shapes that have the same text after the first word.
 
-    ``RECV_BACKWARD.3.0.1`` counts what ``B3.0.1`` counts; words alone tell no chunk of a transfer.
+    ``RECV_BACKWARD.3.0.1`` counts the same as ``B3.0.1``, but its words do not name the chunk.
     """
     groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.is_work}
     return [
@@ -416,11 +453,12 @@ def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMea
 
 
 def _format_draft(meanings: Sequence[ShapeMeaning]) -> str:
+    """Return the TOML text of a draft."""
     return 'name = "mine"\n\n' + "\n".join(map(_format_pattern, meanings))
 
 
 def _format_pattern(meaning: ShapeMeaning) -> str:
-    """Return the TOML of one pattern."""
+    """Return the ``[[pattern]]`` table of one shape."""
     shape = meaning.shape
     match = _quote_regex(shape.pieces[0])
     glob = _quote_glob(shape.pieces[0])
@@ -448,19 +486,19 @@ def _quote_glob(text: str) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Return a TOML string that needs no escapes, or one with them."""
+    """Return a TOML string: a literal one if possible, else a basic one with escapes."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
     return '"' + "".join(map(_quote_character, text)) + '"'
 
 
 def _quote_character(character: str) -> str:
-    """Return a character of a TOML string, as an escape where it would end or garble it."""
+    """Return a character of a basic TOML string, escaped if needed."""
     if character in '\\"':
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def _quote_regex(text: str) -> str:
-    """Return a regular expression that matches exactly this text, blanks left as they are."""
+    """Return a regex that matches exactly this text, with unescaped blanks."""
     return re.escape(text).replace("\\ ", " ")

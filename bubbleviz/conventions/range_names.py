@@ -1,4 +1,4 @@
-"""Range names: what each means under some conventions."""
+"""Parsing of range names: the phase, microbatch and other numbers that a convention reads."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, parse_phase_label
 from bubbleviz.model.texts import MAX_RANGE_NAME
 
-#: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
+#: Maximum number of digits of a number; JSON and spreadsheets cannot represent longer ones exactly.
 _MAX_DIGITS = 15
-#: A convention keeps the meaning of so many names, of so many characters each.
+#: Maximum number of names cached per convention, and maximum length of a cached name.
 _MAX_CACHED = 1 << 15
 _MAX_CACHED_LENGTH = 256
-#: What PyTorch's emit_nvtx writes behind a name.
+#: Tail that PyTorch's ``emit_nvtx`` appends to a name.
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NameMeanings(Table):
-    """What each distinct name means; one row per name, -1 where the name does not say.
+    """Meanings of distinct range names, one row per name; numbers are -1 if the name has none.
 
-    ``phase`` is -1 for a name that is not an operation's; such a row can still mark an iteration.
-    ``convention`` is the index of the convention that knows it.
+    ``phase`` is -1 if the name is not the name of an operation; it may still mark an iteration.
+    ``convention`` is the index of the convention that matched, or -1.
     """
 
     convention: Ints
@@ -54,28 +54,28 @@ class NameMeanings(Table):
 
     @property
     def is_understood(self) -> Bools:
-        """Which names mean anything."""
+        """Mask of the names that have a phase or mark an iteration or rank."""
         return (self.phase >= 0) | (self.iteration >= 0) | (self.rank >= 0) | self.by_order
 
     @property
     def all_tokens(self) -> Ints:
-        """How many tokens each names in all."""
+        """Number of tokens per name, over both microbatches of a fused range, or -1 if unknown."""
         return np.where(self.tokens >= 0, self.tokens + np.maximum(self.second_tokens, 0), NONE)
 
 
 def bare_name(text: str, domain: str = "") -> str:
-    """Return a name without its domain in front and PyTorch's ``emit_nvtx`` tail behind it.
+    """Return a name without its domain prefix and without the tail of PyTorch's ``emit_nvtx``.
 
-    Exports hold the NVTX domain in a column; some tools write it in front, as ``TSL:Thunk``.
+    Exports store the NVTX domain in a separate column; some tools prepend it, as in ``TSL:Thunk``.
     """
     return _EMIT_NVTX_TAIL.sub("", text.removeprefix(f"{domain}:") if domain else text)
 
 
 def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
-    """Return the meaning of each name; the first convention that knows a name decides.
+    """Parse range names; the first convention that matches a name wins.
 
     Raises:
-        UsageError: a pattern takes something else for a number.
+        UsageError: A pattern captured a non-number in a number group.
     """
     convention = np.full(len(texts), NONE, np.int64)
     rows, matches = [], []
@@ -91,7 +91,7 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     columns[0, rows] = [NONE if phase is None else phase for _, phase, _ in matches]
     numbers = np.array([of_match for _, _, of_match in matches], np.int64)
     columns[1:, rows] = numbers.reshape(-1, len(NUMBER_GROUPS)).T
-    # Of two operations only the second is numbered: the name counts as that one's.
+    # If a fused range numbers only its second operation, use that number for the name.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
     flags = {
@@ -115,7 +115,10 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
 
 
 def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
-    """Return the texts that a convention may know; most conventions know none of a profile."""
+    """Return the texts that the convention may match; most conventions match none in a profile.
+
+    Texts that no prefilter lets through are cached as unmatched.
+    """
     cache = convention.match_cache
     uncached = [text for text in texts if text not in cache]
     for text, fits in zip(uncached, match_any_glob(convention.globs, uncached), strict=True):
@@ -126,16 +129,18 @@ def find_known_names(convention: Convention, texts: Collection[str]) -> list[str
 
 
 def match_name(text: str, convention: Convention) -> NameMatch | None:
-    """Return how a convention reads a name; None where it does not know it.
+    """Return the match of a name under a convention, or None if it matches no pattern.
+
+    Results are cached in the convention.
 
     Raises:
-        UsageError: the pattern takes something else for a number.
+        UsageError: The pattern captured a non-number in a number group.
     """
     if text in convention.match_cache:
         return convention.match_cache[text]
     bare = bare_name(text, convention.domain)
     if len(bare) > MAX_RANGE_NAME:
-        # No framework writes one, and its end, which patterns look at, would be cut off.
+        # No framework writes names this long, and their ends may have been cut off.
         return None
     matches = ((pattern, pattern.compiled.search(bare)) for pattern in convention.patterns)
     for pattern, match in matches:
@@ -145,7 +150,7 @@ def match_name(text: str, convention: Convention) -> NameMatch | None:
 
 
 def _cache_match(convention: Convention, text: str, match: NameMatch | None) -> NameMatch | None:
-    """Keep what a name means for the profiles that follow, within bounds, and return it."""
+    """Cache the match of a name for later profiles, within bounds, and return it."""
     cache = convention.match_cache
     if len(cache) >= _MAX_CACHED:
         cache.clear()
@@ -155,10 +160,13 @@ def _cache_match(convention: Convention, text: str, match: NameMatch | None) -> 
 
 
 def _parse_groups(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMatch | None:
-    """Return what the groups of a pattern say; None where a number is too long for one.
+    """Parse the captured groups of a pattern.
+
+    Returns:
+        The match, or None if a number has too many digits.
 
     Raises:
-        UsageError: a group matched something else than a number; the pattern is wrong.
+        UsageError: A number group captured a non-number, so the pattern is wrong.
     """
     label, phase = groups.get("phase"), pattern.phase
     if label is not None:

@@ -1,4 +1,4 @@
-"""Recognition: the built-in conventions that the range names of a profile follow."""
+"""Recognition of the built-in conventions that the range names of a profile follow."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from bubbleviz.conventions.range_names import find_known_names, parse_range_name
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: A convention that names work this many times less often than another one does not count.
+#: Conventions with fewer work ranges than the best one by more than this factor are ignored.
 _MAX_WORK_RATIO = 10
-#: An operation has fewer named parts (layers of a stage, forward or backward) than this.
+#: Maximum number of named parts (such as layers) per forward or backward.
 _MAX_PARTS = 100
 
 
 @dataclass(frozen=True)
 class ConventionScore:
-    """How many ranges of a profile one convention understands.
+    """Number of ranges of a profile that one convention understands.
 
     Attributes:
-        convention: the convention.
-        work: ranges that it names F, B, W, BW or FB.
-        complete: Ranges among ``work`` that name a complete operation.
-        other: other ranges that it names: Optimizer, communication, iterations.
+        convention: The convention.
+        work: Ranges with phase F, B, W, BW or FB.
+        complete: Ranges among ``work`` that are complete operations: not parts, and not standing in
+            for the names of another convention.
+        other: All other ranges it understands: optimizer, communication, iterations.
     """
 
     convention: Convention
@@ -39,17 +40,17 @@ class ConventionScore:
 def score_conventions(
     counts: Mapping[str, int], conventions: Sequence[Convention]
 ) -> tuple[ConventionScore, ...]:
-    """Return the score of each convention, the best first.
+    """Score each convention on a sample of range names, the best first.
 
     Args:
-        counts: how often each name occurs.
-        conventions: the candidates; of equal ones the first stays first.
+        counts: Number of ranges per name.
+        conventions: The candidates. Ties keep this order.
     """
     scores = []
     for convention in conventions:
         known_names = find_known_names(convention, counts)
         if not known_names:
-            # Mostly it is all but one.
+            # The common case: a profile follows one convention.
             scores.append(ConventionScore(convention, 0, 0, 0))
             continue
         occurrences = np.array([counts[name] for name in known_names], np.int64)
@@ -67,24 +68,28 @@ def score_conventions(
 
 
 def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
-    """Return the built-in conventions that a sample of names follows, the best first.
+    """Return the built-in conventions that a sample of range names follows, the best first.
 
-    The best names most forward and backward ranges; others join that name at least a tenth as
-    many. Where one convention names whole operations, such as microbatches, and another names
-    their parts (layers), the parts lie inside: the innermost range would take the kernels of the
-    operation, so the other convention keeps only the rest of its patterns.
+    The best convention names the most forward and backward ranges. Others are added if they name
+    at least a tenth as many. If one convention names complete operations, such as microbatches,
+    and another one names their parts, such as layers, the parts are nested inside the operations
+    and would take over their kernels. The second convention then loses its patterns for parts.
 
-    Explicit names (written for bubbleviz) stand alone where they name enough work: a framework's
-    names around or inside them repeat the same. Where they name little or no work, they join.
+    Explicit names (written for bubbleviz) replace all other conventions if they name enough work,
+    because the framework's ranges around or inside them repeat the same information. Otherwise they
+    are added to the others.
 
     Args:
-        counts: how often each name occurs.
+        counts: Number of ranges per name.
     """
     return select_conventions(score_conventions(counts, tuple(built_in().values())))
 
 
 def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Return the conventions that a sample of names follows, by their scores, the best first."""
+    """Return the conventions that a sample follows, from their scores, the best first.
+
+    See :func:`recognize_conventions` for the rules.
+    """
     followed = _select_frequent([score for score in scores if score.work > 0])
     explicit = tuple(s.convention for s in scores if s.convention.explicit and s.work + s.other)
     explicit_followed = tuple(c for c in followed if c.explicit)
@@ -92,7 +97,11 @@ def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, .
 
 
 def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Return the conventions that name enough work, the best first."""
+    """Return the conventions that name enough work, the best first.
+
+    Conventions that name no complete operations lose their patterns for parts if another convention
+    names complete ones.
+    """
     complete = [score for score in scores if score.complete > 0]
     max_work = max((score.work for score in scores), default=0)
     if not any(_MAX_PARTS * score.work >= max_work for score in complete):
@@ -107,16 +116,17 @@ def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...
 
 
 def plan_rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
-    """Return the conventions to try together, round by round, until one names forward or backward.
+    """Return groups of conventions to try in order, until one of them finds forward or backward.
 
-    Those that a sample follows come first; then every built-in one alone, for ranges too rare for
-    a sample, since every prefilter costs a look at every name.
+    The first group contains the conventions that the sample follows. Then each built-in convention
+    is tried on its own, to find ranges too rare for the sample. They are not tried together because
+    every prefilter is matched against every name.
     """
     first = (tuple(candidates),) if candidates else ()
     return (*first, *((c,) for c in built_in().values()))
 
 
 def add_iteration_names(conventions: Sequence[Convention]) -> tuple[Convention, ...]:
-    """Return the conventions, and every other built-in one cut to its names of iterations."""
+    """Return the conventions, plus the iteration patterns of all other built-in conventions."""
     iteration_names = (c.iterations for c in built_in().values() if c not in conventions)
     return (*conventions, *(c for c in iteration_names if c.patterns))

@@ -1,4 +1,4 @@
-"""TOML files: read, and checked with messages that name the file and the key."""
+"""Reading and validation of TOML files; errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.texts import to_one_line
 
-# From the standard library where it has it (Python 3.11), else from tomli.
+# In the standard library since Python 3.11.
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-#: No list of names that a person wrote is larger.
+#: Maximum size of a file; no hand-written list of names is larger.
 _MAX_BYTES = 1 << 22
-#: Dotted keys nest tables, in a time that grows with the square of their dots.
+#: Maximum number of dots per line. The time to parse a dotted key is quadratic in its dots.
 _MAX_DOTS = 200
-#: What Python raises for texts that it cannot compile: also for counts and nesting beyond its own.
+#: Errors of ``re.compile``; the last two for repeat counts or nesting beyond its limits.
 COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
-#: A reference to a group by its number, which is another one among further expressions.
+#: A reference to a group by number, which changes when the regex is combined with others.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
-#: Types of fields, in words.
+#: Descriptions of the field types, for messages.
 _TYPE_NAMES = {
     str: "a text",
     bool: "true or false",
@@ -35,20 +35,20 @@ _TYPE_NAMES = {
     list: "a list of texts",
     dict: "a table",
 }
-#: Characters of an expression in a message.
+#: Maximum number of characters of a regex in a message.
 _MAX_SHOWN = 100
 
 
 def read(path: str | Path, kind: str, hint: str) -> str:
-    """Return the text of a TOML file.
+    """Read a TOML file as text.
 
     Args:
-        path: of the file.
-        kind: of file it should be, with its article, for the message.
-        hint: what to do where it cannot be read.
+        path: Path of the file.
+        kind: Expected kind of file with its article, for messages.
+        hint: What the user can do if it cannot be read.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: The file cannot be read.
     """
     try:
         return read_bounded(str(path), _MAX_BYTES, kind, hint).decode("utf-8")
@@ -57,13 +57,13 @@ def read(path: str | Path, kind: str, hint: str) -> str:
 
 
 def load(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text.
+    """Parse a TOML text.
 
     Raises:
-        ValueError: it is not TOML.
+        ValueError: The text is not valid TOML.
     """
     if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line holds more than {_MAX_DOTS} dots")
+        raise ValueError(f"a line has more than {_MAX_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -71,20 +71,20 @@ def load(text: str) -> dict[str, Any]:
 
 
 def read_built_in(name: str) -> str:
-    """Return the text of a file that comes with bubbleviz."""
+    """Return the text of a file in this package."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[str, Any]:
-    """Return the fields of a TOML table, which may be missing.
+    """Check the keys and types of a TOML table and return it. All fields are optional.
 
     Args:
-        table: with its fields by key.
-        types: type of each field; a list is one of texts.
-        source: the file and table, for messages.
+        table: The table.
+        types: Type of each field; a list must contain texts.
+        source: File and table, for messages.
 
     Raises:
-        UsageError: it is no table, has another key, or one with a value of another type.
+        UsageError: The value is not a table, has an unknown key, or a value has the wrong type.
     """
     if not isinstance(table, dict):
         raise UsageError(f"{source}: must be a table with {', '.join(types)}")
@@ -102,13 +102,13 @@ def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression that a user gives.
+    """Compile a regular expression from the user.
 
     Raises:
-        FutureWarning: Python reads a set of it, such as ``[[a]``, and warns that it will read it
-            differently. Raised, it reaches the user as a sentence, once.
-        re.error: It is not a regular expression. ``OverflowError`` and ``RecursionError`` also say
-            so.
+        FutureWarning: The regex contains a set, such as ``[[a]``, that Python plans to read
+            differently. Raised as an error so that the user sees it once, as a message.
+        re.error: The text is not a regular expression. ``OverflowError`` and ``RecursionError`` are
+            raised for the same reason.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
@@ -116,11 +116,11 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def describe_ambiguity(text: str, warning: FutureWarning) -> str:
-    """Return a clause on a set that later versions of Python may read differently, and its remedy.
+    """Return a clause about a set that later versions of Python may read differently, and its fix.
 
     Args:
         text: The regular expression.
-        warning: What :func:`compile_pattern` raised.
+        warning: The warning raised by :func:`compile_pattern`.
     """
     reason = str(warning).lower()
     return (
@@ -130,14 +130,14 @@ def describe_ambiguity(text: str, warning: FutureWarning) -> str:
 
 
 def parse_regex(text: str, source: str) -> re.Pattern[str]:
-    """Return a compiled regular expression.
+    """Compile a regular expression from a TOML file.
 
     Args:
-        text: from a TOML file.
-        source: the file and key, for the message.
+        text: The regular expression.
+        source: File and key, for messages.
 
     Raises:
-        UsageError: it is not one.
+        UsageError: The text is not a regular expression.
     """
     try:
         return compile_pattern(text)
@@ -151,10 +151,10 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
 
 
 def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
-    """Return the texts, each checked to be a regular expression that can stand beside others.
+    """Return the texts after checking that each is a regex that can be combined with others.
 
     Raises:
-        UsageError: one is not, or has flags for all, names of groups, or references to them.
+        UsageError: A text is not a regex, or has global flags, named groups or group references.
     """
     for text in texts:
         parse_regex(text, source)
@@ -165,7 +165,7 @@ def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
             not_combinable = True
         if not_combinable:
             raise UsageError(
-                f"{source}: {to_one_line(text, _MAX_SHOWN)!r} cannot stand beside other regular "
-                "expressions; leave out its (?i), (?P<name>...) and references such as \\1"
+                f"{source}: {to_one_line(text, _MAX_SHOWN)!r} cannot be combined with other "
+                "regular expressions; leave out its (?i), (?P<name>...) and references such as \\1"
             )
     return tuple(texts)

@@ -47,7 +47,7 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
         ),
         (
             f"examples = ['word']\n{WORD}glob = 'Word'",
-            "pattern 1: glob 'Word' holds the example 'word' back",
+            "pattern 1: match accepts the example 'word', but glob 'Word' does not",
         ),
         (f"counter_examples = ['word']\n{WORD}", "counter_examples: pattern 1 takes 'word'"),
         (

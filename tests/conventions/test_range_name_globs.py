@@ -91,7 +91,7 @@ FILES = {
 }
 NESTED: tuple[str, ...] = (f"a = {'[' * 2000}{']' * 2000}", f"a = {'{a=' * 2000}1{'}' * 2000}")
 NESTED += (f"{'a.' * 20_000}b = 1", f"[{'a.' * 20_000}b]", f"a = {'[' * 100_000}")
-#: Repeated too often, nested, unterminated, a bad group; and what cannot stand beside others.
+#: Regexes that are repeated too often, nested too deeply, unterminated, or not combinable.
 ODD = ("a{99999999999999999999}", "a{4294967296}", "(?:" * 5000 + ")" * 5000, "[a", "(?P<1>a)")
 #: Python warns that it will read these sets differently.
 AMBIGUOUS = ("[[a]", "x[^a--b]", "[a||b]", "[[:alpha:]]")
@@ -109,7 +109,7 @@ WRONG = [
         for odd in AMBIGUOUS
     ),
     *(
-        (file, FILES[file][2].replace("{}", odd), "cannot stand beside other")
+        (file, FILES[file][2].replace("{}", odd), "cannot be combined with")
         for file in FILES
         for odd in FLAGGED
         if file != "match"
