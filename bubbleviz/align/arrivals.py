@@ -22,7 +22,7 @@ from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
-from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
+from bubbleviz.model.phases import CHAINED, TRANSFERS, Phase
 
 #: No time at all.
 NEVER = np.iinfo(np.int64).min
@@ -56,7 +56,7 @@ def arrivals(operations: Operations) -> Arrivals:
     if not mask_phases(operations.phase, TRANSFERS).any() and (exact == NEVER).all():
         none, never = make_constant(NONE, count), make_constant(NEVER, count)
         return Arrivals(never, never, np.zeros(count, bool), none, none)
-    rows = np.flatnonzero(mask_phases(operations.phase, PASSED_ON))
+    rows = np.flatnonzero(mask_phases(operations.phase, CHAINED))
     forward = operations.phase[rows] == Phase.F
     receive = _named(operations, (Phase.RECV_F, Phase.RECV_B), -1)
     named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
@@ -90,7 +90,7 @@ def _named(operations: Operations, phases: tuple[Phase, Phase], side: int) -> In
     transfers = np.flatnonzero(mask_phases(operations.phase, phases) & (operations.microbatch >= 0))
     if len(transfers) == 0:
         return found
-    rows = np.flatnonzero(mask_phases(operations.phase, PASSED_ON))
+    rows = np.flatnonzero(mask_phases(operations.phase, CHAINED))
     phase = np.where(operations.phase[rows] == Phase.F, *phases)
     both = np.concatenate((transfers, rows))
     transfer_phase = np.concatenate((operations.phase[transfers], phase))

@@ -25,7 +25,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.profile import ToldClock
+from bubbleviz.model.profile import DeclaredClock
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Columns of operations that contain times.
@@ -98,7 +98,7 @@ class JoinedRecordings(RecordedTables):
 
     ranks: tuple[JoinedRank, ...]
     machine_of_profile: tuple[str, ...]
-    told_clocks: tuple[ToldClock | None, ...]
+    told_clocks: tuple[DeclaredClock | None, ...]
     timed: Bools
     recorded_start_ns: Ints
     recorded_end_ns: Ints
@@ -136,7 +136,7 @@ class JoinedRecordings(RecordedTables):
     @cached_property
     def working(self) -> Ints:
         """Ranks that run a forward or a backward, in ascending order."""
-        ranks: Ints = grouping.find_distinct_rows(self.operations.rank, chosen=self.works)[0]
+        ranks: Ints = grouping.find_distinct_rows(self.operations.rank, mask=self.works)[0]
         return ranks
 
     @property

@@ -138,7 +138,7 @@ def _by_record(
     present = np.bincount(members[0], minlength=len(groups)).tolist()
     # Whether those of a group are its members, and no others' of the same name.
     certain = [
-        own.sole or bool(own.ranks) or own.size == count
+        own.has_unique_name or bool(own.ranks) or own.size == count
         for own, count in zip(groups, present, strict=True)
     ]
     known = np.array([*certain, False], bool)[group]
@@ -375,7 +375,9 @@ def without_members(
     alone = np.array([*(own.size == 1 for own in groups), False], bool)[group]
     unmet = (meeting == NONE) & ~alone
     # Where members of a group are certain, those that meet none lack them.
-    certain = np.array([*(own.sole or bool(own.ranks) for own in groups), False], bool)[group]
+    certain = np.array([*(own.has_unique_name or bool(own.ranks) for own in groups), False], bool)[
+        group
+    ]
     size = np.array([*(own.size for own in groups), 0], np.int64)[group]
     known = meeting >= 0
     members = find_distinct_rows(meeting[known], collectives.rank[known])[0]

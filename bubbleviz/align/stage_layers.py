@@ -31,7 +31,7 @@ def stages_of_chunks(
         rank_of_local: Rank in the run of each rank of the profile.
     """
     is_known = operations.virtual_stage != NONE
-    pairs = find_distinct_rows(operations.rank, operations.virtual_stage, chosen=is_known)
+    pairs = find_distinct_rows(operations.rank, operations.virtual_stage, mask=is_known)
     stage_of_chunk: dict[tuple[int, int], int] = {}
     for local_rank in find_distinct(rank).tolist():
         chunks = find_distinct(chunk[rank == local_rank]).tolist()

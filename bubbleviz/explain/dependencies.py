@@ -28,7 +28,7 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import mask_phases
-from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.phases import CHAINED, Phase
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -233,7 +233,7 @@ def inputs_of(
     producer = np.full(count, NONE, np.int64)
     last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
     producer[remote.after[last]] = remote.before[last]
-    taking = mask_phases(operations.phase, (*PASSED_ON, Phase.FB))
+    taking = mask_phases(operations.phase, (*CHAINED, Phase.FB))
     unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True) & passing
     if ends_early:
         last = operations.virtual_stage == operations.virtual_stage.max(initial=NONE)

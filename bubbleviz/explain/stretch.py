@@ -33,7 +33,7 @@ from bubbleviz.model.grouping import (
 )
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import mask_phases
-from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.phases import CHAINED, Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Approximate number of operations that are explained at a time.
@@ -112,7 +112,7 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
             a single stretch, all are kept.
     """
     phase = run.operations.phase
-    taking = np.flatnonzero(mask_phases(phase, (*PASSED_ON, Phase.FB)))
+    taking = np.flatnonzero(mask_phases(phase, (*CHAINED, Phase.FB)))
     several = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
     ended_ns, begun_ns = _ends_and_starts(counts)
     # Bubbles of the headline are listed, or of another ratio that ranks have.

@@ -199,7 +199,7 @@ def recorded_collectives(
         columns = known.kernel, known.operation, known.group, known.sequence
         return RecordedCollectives(*columns, known.groups)
     nothing = RecordedCollectives.make_empty()
-    if profile.payloads is None or not profile.payloads_described:
+    if profile.payloads is None or not profile.has_payload_schema:
         return nothing
     rows = np.flatnonzero(communication[: activities.kernels])
     passing = match_any(activities.names, kinds.point_to_point)
@@ -231,7 +231,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollec
     own = opened != NONE
     rows, opened = rows[own], opened[own]
     groups = tuple(
-        Group(name=f"0x{number:016x}", size=size, sole=True)
+        Group(name=f"0x{number:016x}", size=size, has_unique_name=True)
         for number, size in zip(payloads.communicators, sizes.tolist(), strict=True)
     )
     unknown = np.full(len(rows), NONE, np.int64)

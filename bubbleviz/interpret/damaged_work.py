@@ -243,7 +243,7 @@ def check_rows(
     repeated, notes = _repeated(activities, launches.sharing), list[Limitation]()
     if len(repeated):
         call = launches.call[repeated].astype(np.int64)
-        of_graphs = calls.beginning(find_distinct(call[call != NONE]), GRAPH_LAUNCHES)
+        of_graphs = calls.select_by_prefix(find_distinct(call[call != NONE]), GRAPH_LAUNCHES)
         repeated = repeated[~np.isin(call, of_graphs)]
     if len(repeated):
         reason = f"{path}: same call, name and times as another row; each counts once"
@@ -420,7 +420,9 @@ def _drop_explained(
     sharing = np.setdiff1d(sharing, _repeated(activities, sharing))
     call = launches.call[sharing].astype(np.int64)
     # A graph launch has many kernels.
-    is_launched = np.isin(call, calls.beginning(find_distinct(call[call != NONE]), KERNEL_LAUNCHES))
+    is_launched = np.isin(
+        call, calls.select_by_prefix(find_distinct(call[call != NONE]), KERNEL_LAUNCHES)
+    )
     sharing, call = sharing[is_launched], call[is_launched]
     process_of_sharing = activities.ranks[:, 0][activities.rank[sharing]]
     process_of_kernel = activities.ranks[:, 0][activities.rank[: activities.kernels]]
@@ -537,7 +539,7 @@ def until_recording_stopped(
         return until_ns
     until_ns = np.maximum(until_ns, _synchronized_until(threads, activities, calls))
     after, thread = without_work.take(is_after), thread[is_after]
-    synchronizing = calls.at(calls.containing("Synchronize"))
+    synchronizing = calls.at(calls.find_containing("Synchronize"))
     known = np.flatnonzero(launches.call != NONE)
     process = profile.process_of(threads)
     process_of_work = process[of_launch[0][known]]
@@ -590,8 +592,10 @@ def device_waits(activities: profile.Activities, calls: profile.CallLog) -> prof
         activities: Kernels, then copies.
         calls: All calls of the profile.
     """
-    rows = find_distinct(*(calls.containing(f"{part}Synchronize") for part in ("Device", "Ctx")))
-    waits = calls.at(rows[~calls.failed(rows)])
+    rows = find_distinct(
+        *(calls.find_containing(f"{part}Synchronize") for part in ("Device", "Ctx"))
+    )
+    waits = calls.at(rows[~calls.mask_failed(rows)])
     processes, n_devices = np.unique(activities.ranks[:, 0], return_counts=True)
     # np.isin would import numpy.ma, which takes some 15 ms.
     place = find_positions(processes[n_devices == 1], profile.process_of(waits.thread))
@@ -621,10 +625,10 @@ def _launches_without_kernel(
         launches: Launches of all activities.
         calls: All calls of the profile.
     """
-    chosen = calls.at(calls.beginning(rows, KERNEL_LAUNCHES))
+    chosen = calls.at(calls.select_by_prefix(rows, KERNEL_LAUNCHES))
     chosen = chosen.take(~launches.have_work(chosen))
     if len(chosen):
-        chosen = chosen.take(~calls.failed(chosen.row))
+        chosen = chosen.take(~calls.mask_failed(chosen.row))
     if len(chosen):
         chosen = chosen.take(~_are_captured(chosen, calls))
     return chosen
@@ -667,8 +671,8 @@ def _are_captured(chosen: profile.Calls, calls: profile.CallLog) -> Bools:
     Several threads may capture at once, and one thread may end a capture that another one began. A
     capture without an end lasts until the profile ends. A capture that failed to begin has no end.
     """
-    began, ended = (calls.containing(f"Stream{edge}Capture") for edge in ("Begin", "End"))
-    begin, end = calls.at(began[~calls.failed(began)]), calls.at(ended)
+    began, ended = (calls.find_containing(f"Stream{edge}Capture") for edge in ("Begin", "End"))
+    begin, end = calls.at(began[~calls.mask_failed(began)]), calls.at(ended)
     captured = np.zeros(len(chosen), bool)
     for process, rows in list_rows_by_value(profile.process_of(chosen.thread)):
         began_ns = begin.start_ns[profile.process_of(begin.thread) == process]

@@ -190,7 +190,7 @@ def with_host_activities(
         grouping.find_distinct(late.thread),
         (late.since_ns, late.until_ns, late.thread),
     )
-    ranges = profile.every_range.lasting(_SHORTEST_NS, threads, *delays)
+    ranges = profile.all_ranges.lasting(_SHORTEST_NS, threads, *delays)
     found = [HostActivities.make_empty()]
     for events in (long_calls, ranges):
         if events is None:

@@ -137,7 +137,7 @@ def unmarked(operations: Operations, unnumbered: Bools, in_parts: Bools, named: 
     counted = mask_phases(operations.phase, COUNTED) & ~unnumbered
     again = operations.rank[counted & (in_parts | (operations.occurrence > 0))]
     if len(again):
-        numbers = find_distinct_rows(operations.rank, operations.microbatch, chosen=counted)
+        numbers = find_distinct_rows(operations.rank, operations.microbatch, mask=counted)
         several = numbers[0, 1:][np.diff(numbers[0]) == 0]
         steps = operations.rank[operations.phase == Phase.OPTIMIZER]
         again = subtract_values(again, np.concatenate((several, steps, named)))

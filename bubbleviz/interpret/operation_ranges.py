@@ -381,7 +381,7 @@ def _merge_ranges(
     microbatch = np.where(counted, order, name.microbatch)
     phase = fused_backward(name.phase, (rank, name.chunk, name.stage, name.microbatch))
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
-    keys = Operations.without_work(
+    keys = Operations.make_without_work(
         rank=rank.copy(),
         iteration=iteration,
         phase=phase,

@@ -28,7 +28,7 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, join_tables
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import merge_tables
-from bubbleviz.model.operation_table import ToldPlace
+from bubbleviz.model.operation_table import DeclaredRank
 from bubbleviz.model.profile import Device, Source
 
 
@@ -53,7 +53,7 @@ class LocalRank:
     global_rank: int | None
     place: str
     world_size: int | None
-    told: ToldPlace | None = None
+    told: DeclaredRank | None = None
     named: tuple[int, int] = (NONE, NONE)
 
 

@@ -227,7 +227,7 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
     threads = find_distinct(np.array([*main, *named], np.int64), linked.work.threads)
     since = np.array([-model.IMPOSSIBLE_NS], np.int64)
     until = np.array([until_ns], np.int64)
-    return linked.profile.every_range.lasting(0, threads, since, until, None)
+    return linked.profile.all_ranges.lasting(0, threads, since, until, None)
 
 
 def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:

@@ -40,7 +40,7 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
-from bubbleviz.model.profile import ToldClock
+from bubbleviz.model.profile import DeclaredClock
 from bubbleviz.sources.operations.table import number_of_iteration
 
 #: NCCL's names of operations, by their letters alone: ``all-reduce`` is AllReduce.
@@ -357,7 +357,7 @@ def _collectives(table: OperationTable, order: Ints, operations: Operations) -> 
         operation=rows,
         meeting=nothing.copy(),
         kinds=(*kinds, ""),
-        groups=tuple(Group(name=name, sole=True) for name in groups),
+        groups=tuple(Group(name=name, has_unique_name=True) for name in groups),
     )
     return collectives.take(grouping.sort_rows(own.rank, own.start_ns))
 
@@ -386,7 +386,7 @@ def _told_collectives(
         start_ns=told.start_ns.copy(),
         end_ns=told.end_ns.copy(),
         late_ns=np.zeros(len(told), np.int64),
-        operation=np.where(told.owned == 1, row, NONE),
+        operation=np.where(told.is_owned == 1, row, NONE),
         meeting=told.meeting.copy(),
         kinds=(*told.kinds, ""),
         groups=tuple(
@@ -451,7 +451,9 @@ def by_clock(read: Recordings) -> Recordings:
     )
 
 
-def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: bool) -> Recordings:
+def _of_clock(
+    read: Recordings, ranks: Ints, clock: DeclaredClock | None, *, first: bool
+) -> Recordings:
     """Return what a recording holds of some ranks, which share a clock.
 
     Args:

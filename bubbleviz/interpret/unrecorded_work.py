@@ -141,7 +141,7 @@ def find_lost_graphs(
     is_recorded = np.isin(process, recorded_processes)
     without_work = graph_launches.take(is_recorded & ~has_work)
     if len(without_work):
-        without_work = without_work.take(~calls.failed(without_work.row))
+        without_work = without_work.take(~calls.mask_failed(without_work.row))
         until_ns = recorded_until(launches, activities, of_launch)
         until_ns = until_recording_stopped(
             without_work, until_ns, launches, activities, of_launch, calls
@@ -406,7 +406,7 @@ def _has_host_function(calls: model.CallLog, row: int) -> bool:
         row: Row of the launching call.
     """
     launch = calls.at(np.array([row], np.int64))
-    rows = (calls.containing(name) for name in _HOST_FUNCTIONS)
+    rows = (calls.find_containing(name) for name in _HOST_FUNCTIONS)
     functions = calls.at(find_distinct(*rows))
     is_before = functions.start_ns < launch.start_ns[0]
     return bool((is_before & (functions.thread == launch.thread[0])).any())

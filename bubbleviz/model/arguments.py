@@ -31,51 +31,53 @@ def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """
 
     @wraps(function)
-    def called(*given: _P.args, **named: _P.kwargs) -> _T:
-        refuse_wrong_types(function, signature(function).bind(*given, **named).arguments)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        refuse_wrong_types(function, signature(function).bind(*args, **kwargs).arguments)
         with name_python_arguments():
-            return function(*given, **named)
+            return function(*args, **kwargs)
 
-    return called
+    return wrapper
 
 
-def refuse_wrong_types(taker: Callable[..., object], given: Mapping[str, object]) -> None:
+def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Refuse arguments of other types than a function, or a class, names.
 
     Raises:
         UsageError: there is one.
     """
-    hints, parameters = get_type_hints(taker), signature(taker).parameters
-    for name, value in given.items():
+    hints, parameters = get_type_hints(function), signature(function).parameters
+    for name, value in arguments.items():
         kind = parameters[name].kind
         values: Any = value if kind is parameters[name].VAR_POSITIONAL else (value,)
         if kind is parameters[name].VAR_KEYWORD or all(_has_type(v, hints[name]) for v in values):
             continue
-        known = f"see help(bubbleviz.{taker.__name__})"
+        hint = f"see help(bubbleviz.{function.__name__})"
         # What the command line takes as a text is a value of a class here.
-        within = get_args(hints[name])
-        classes: list[Any] = [c for c in within if isinstance(c, type) and is_dataclass(c)]
+        type_arguments = get_args(hints[name])
+        classes: list[Any] = [c for c in type_arguments if isinstance(c, type) and is_dataclass(c)]
         if isinstance(value, str) and len(classes) == 1:
-            known = f"see help(bubbleviz.{classes[0].__name__})"
+            hint = f"see help(bubbleviz.{classes[0].__name__})"
             sizes = {size.partition("=")[0] for size in value.split(",")}
             if _SIZES.fullmatch(value) and sizes <= signature(classes[0]).parameters.keys():
-                known = f"give bubbleviz.{classes[0].__name__}({value.replace(',', ', ')})"
+                hint = f"give bubbleviz.{classes[0].__name__}({value.replace(',', ', ')})"
         raise UsageError(
-            f"{name}={value!r:.60}: not of the type {parameters[name].annotation}; {known}"
+            f"{name}={value!r:.60}: not of the type {parameters[name].annotation}; {hint}"
         )
 
 
 def _has_type(value: object, hint: Any) -> bool:
     """Tell whether a value is of a type; items of iterators pass but once, so they are not seen."""
-    origin, of = get_origin(hint), get_args(hint)
+    origin, type_arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
-        return any(_has_type(value, each) for each in of)
-    if origin is Sequence or (origin is tuple and of[1:] == (...,)):
+        return any(_has_type(value, each) for each in type_arguments)
+    if origin is Sequence or (origin is tuple and type_arguments[1:] == (...,)):
         # An array of no dimension is none of values.
-        one = isinstance(value, str) or getattr(value, "ndim", 1) == 0
-        if one or not isinstance(value, Iterable):
+        is_scalar = isinstance(value, str) or getattr(value, "ndim", 1) == 0
+        if is_scalar or not isinstance(value, Iterable):
             return False
-        return isinstance(value, Iterator) or all(_has_type(each, of[0]) for each in value)
+        return isinstance(value, Iterator) or all(
+            _has_type(each, type_arguments[0]) for each in value
+        )
     kind = origin or hint
     # A protocol is known by its methods.
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):

@@ -61,8 +61,8 @@ class ArrowTable(ABC):
 def make_row_type(name: str, columns: tuple[str, ...]) -> Any:
     """Return the type of named tuples with these columns, which can be pickled."""
     row = namedtuple(name, columns)  # type: ignore[misc]  # its names are those of the table
-    reduced = {"__reduce__": lambda own: (_make_row, (name, columns, tuple(own)))}
-    return type(name, (row,), {"__slots__": (), **reduced})
+    members = {"__reduce__": lambda own: (_make_row, (name, columns, tuple(own)))}
+    return type(name, (row,), {"__slots__": (), **members})
 
 
 def _make_row(name: str, columns: tuple[str, ...], values: tuple[object, ...]) -> object:
@@ -92,15 +92,15 @@ class Records(ArrowTable, Generic[ValueT]):
         return iter(self._values)
 
     @overload
-    def __getitem__(self, at: int) -> ValueT: ...
+    def __getitem__(self, index: int) -> ValueT: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Records[ValueT]: ...
+    def __getitem__(self, index: slice) -> Records[ValueT]: ...
 
-    def __getitem__(self, at: int | slice) -> ValueT | Records[ValueT]:
-        if isinstance(at, slice):
-            return Records(self._values[at], self._columns)
-        return self._values[at]
+    def __getitem__(self, index: int | slice) -> ValueT | Records[ValueT]:
+        if isinstance(index, slice):
+            return Records(self._values[index], self._columns)
+        return self._values[index]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Records):
@@ -118,19 +118,21 @@ class Records(ArrowTable, Generic[ValueT]):
         return self._columns(self._values)
 
 
-def make_records(given: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
+def make_records(values: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
     """Return values as a table whose columns are attributes of them.
 
     Args:
-        given: the values.
+        values: the values.
         kinds: names of the attributes in the order of the columns, with their types.
     """
-    return Records(given, partial(collect_attributes, kinds))
+    return Records(values, partial(collect_attributes, kinds))
 
 
-def collect_attributes(kinds: Mapping[str, Kind], given: Sequence[object]) -> dict[str, Column]:
+def collect_attributes(kinds: Mapping[str, Kind], objects: Sequence[object]) -> dict[str, Column]:
     """Return attributes of values as columns by name; see ``make_records``."""
-    return {n: make_column([getattr(each, n) for each in given], kind) for n, kind in kinds.items()}
+    return {
+        n: make_column([getattr(each, n) for each in objects], kind) for n, kind in kinds.items()
+    }
 
 
 def build_table(columns: Mapping[str, Column]) -> Columns:
@@ -155,12 +157,12 @@ def convert_column(name: str, column: Ints | CodedTexts) -> Column:
     """
     if isinstance(column, CodedTexts):
         return encode_dictionary(column.code, column.texts)
-    array, known = Array.from_numpy(np.ascontiguousarray(column)), mask_known(name, column)
-    if known.all():
+    array, is_known = Array.from_numpy(np.ascontiguousarray(column)), mask_known(name, column)
+    if is_known.all():
         return array
     # A null behind the last row is what all rows that are not known take.
     with_null = ChunkedArray([array, Array([None], DataType.int64())]).combine_chunks()
-    return with_null.take(Array.from_numpy(np.where(known, np.arange(len(column)), len(column))))
+    return with_null.take(Array.from_numpy(np.where(is_known, np.arange(len(column)), len(column))))
 
 
 def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
@@ -172,17 +174,17 @@ def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
         codes: places in ``labels``.
         labels: any texts, however long: each is held once.
     """
-    occurs = np.bincount(codes[codes != NONE])
-    used = np.flatnonzero(occurs)
-    place = np.full(len(occurs) + 1, len(used), np.int64)
-    place[used] = np.arange(len(used))
-    texts = [*(_valid(labels[code]) for code in used.tolist()), None]
+    n_uses = np.bincount(codes[codes != NONE])
+    used_codes = np.flatnonzero(n_uses)
+    dictionary_index = np.full(len(n_uses) + 1, len(used_codes), np.int64)
+    dictionary_index[used_codes] = np.arange(len(used_codes))
+    texts = [*(_valid(labels[code]) for code in used_codes.tolist()), None]
     kind = DataType.dictionary(DataType.int32(), DataType.string())
     dictionary = Array(texts, DataType.string()).cast(kind)
-    return dictionary.take(Array.from_numpy(place[codes]))
+    return dictionary.take(Array.from_numpy(dictionary_index[codes]))
 
 
-def make_column(given: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
+def make_column(cells: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
     """Return a few values as an Arrow column, None as null."""
     types = {
         "int64": DataType.int64,
@@ -190,7 +192,7 @@ def make_column(given: Sequence[int | float | bool | str | None], kind: Kind) ->
         "bool": DataType.bool,
         "string": DataType.string,
     }
-    return Array([_valid(v) if isinstance(v, str) else v for v in given], types[kind]())
+    return Array([_valid(v) if isinstance(v, str) else v for v in cells], types[kind]())
 
 
 def _valid(text: str) -> str:

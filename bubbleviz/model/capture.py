@@ -51,17 +51,17 @@ def find_capture_bounds(
         return None
     extent_ns = int(start_ns.min()), int(end_ns.max())
     unbounded = _UNBOUNDED_NS, _UNBOUNDED_LENGTHS
-    least_ns, lengths = unbounded if capture_ns is None else (_BOUNDED_NS, _BOUNDED_LENGTHS)
+    min_room_ns, n_lengths = unbounded if capture_ns is None else (_BOUNDED_NS, _BOUNDED_LENGTHS)
 
     def beyond_extent(capture_ns: tuple[int, int]) -> tuple[int, int] | None:
         """Return the bounds of a capture with room around; None where they hold the extent."""
-        room_ns = max(least_ns, lengths * (capture_ns[1] - capture_ns[0]))
+        room_ns = max(min_room_ns, n_lengths * (capture_ns[1] - capture_ns[0]))
         low_ns, high_ns = capture_ns[0] - room_ns, capture_ns[1] + room_ns
         return None if low_ns <= extent_ns[0] and extent_ns[1] <= high_ns else (low_ns, high_ns)
 
     if capture_ns is not None and beyond_extent(capture_ns) is None:
         return None
-    if extent_ns[1] - extent_ns[0] <= least_ns:
+    if extent_ns[1] - extent_ns[0] <= min_room_ns:
         return None
     middle_ns = _find_middle(start_ns, end_ns)
     if middle_ns is not None:

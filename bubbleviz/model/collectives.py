@@ -29,7 +29,7 @@ class Group:
         ranks: the members' numbers in the run, in order; empty where not all are known.
         size: how many there are; 0 unknown.
         description: of the group, as ``default_pg``; "" unknown.
-        sole: whether no group of other ranks has its name.
+        has_unique_name: whether no group of other ranks has its name.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Group:
     ranks: tuple[int, ...] = ()
     size: int = 0
     description: str = field(default="", compare=False)
-    sole: bool = False
+    has_unique_name: bool = False
 
     @property
     def label(self) -> str:
@@ -70,7 +70,7 @@ class Collectives(Table):
         elements_in: that the rank hands in.
         elements_out: that it takes.
         datatype: row of ``names``.
-        uneven: 1 where the ranks' parts differ in size; else 0.
+        is_uneven: 1 where the ranks' parts differ in size; else 0.
         rank: own, in the group.
         peer: rank in the group that it goes to or comes from.
         root: rank in the group that it starts from or ends at.
@@ -86,7 +86,7 @@ class Collectives(Table):
     elements_in: Ints
     elements_out: Ints
     datatype: Ints
-    uneven: Ints
+    is_uneven: Ints
     rank: Ints
     peer: Ints
     root: Ints

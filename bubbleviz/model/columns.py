@@ -29,7 +29,7 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 #: Minimum length of a column that is worth storing as a single value, and maximum number of flags
 #: that are compared one by one.
-_FEW = 16
+_MIN_COMPACT = 16
 
 
 # Dataclasses compare fields, and this base has none, so it would make all tables equal.
@@ -143,18 +143,18 @@ def get_flags(codes: Codes, flags: Bools) -> Bools:
     If few flags are set, the codes are compared with each of them. Indexing with narrow codes would
     first convert them.
     """
-    chosen = np.flatnonzero(flags).tolist()
-    if len(chosen) > _FEW:
+    set_codes = np.flatnonzero(flags).tolist()
+    if len(set_codes) > _MIN_COMPACT:
         return np.append(flags, False).take(codes)
     column = np.zeros(len(codes), bool)
-    for code in chosen:
+    for code in set_codes:
         column |= codes == code
     return column
 
 
 def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
     """Return the column, stored without memory per row if all of its values are equal."""
-    if len(column) < _FEW or is_constant(column) or column[-1] != column[0]:
+    if len(column) < _MIN_COMPACT or is_constant(column) or column[-1] != column[0]:
         return column
     return column if (column != column[0]).any() else np.broadcast_to(column[0], len(column))
 
@@ -189,15 +189,15 @@ _column_names: Callable[[Any], tuple[str, ...]] = cache(_list_columns)
 _field_names: Callable[[Any], tuple[str, ...]] = cache(_list_fields)
 
 
-def widen(column: Codes, most: int) -> Codes:
-    """Return the column, or a wider copy if its type cannot hold identifiers up to ``most``."""
-    need = np.min_scalar_type(-1 - most)
-    return column if np.can_cast(need, column.dtype) else column.astype(need)
+def widen(column: Codes, max_id: int) -> Codes:
+    """Return the column, or a wider copy if its type cannot hold identifiers up to ``max_id``."""
+    needed_type = np.min_scalar_type(-1 - max_id)
+    return column if np.can_cast(needed_type, column.dtype) else column.astype(needed_type)
 
 
-def narrow(column: Codes, most: int) -> Codes:
-    """Return identifiers in the smallest integer type that can hold -1 and ``most``."""
-    return column.astype(np.min_scalar_type(-1 - most), copy=False)
+def narrow(column: Codes, max_id: int) -> Codes:
+    """Return identifiers in the smallest integer type that can hold -1 and ``max_id``."""
+    return column.astype(np.min_scalar_type(-1 - max_id), copy=False)
 
 
 def join_tables(tables: Sequence[TableT]) -> TableT:

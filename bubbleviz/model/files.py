@@ -18,12 +18,12 @@ _PATIENCE_S = 10
 _BLOCK = 1 << 20
 
 
-def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: bool = False) -> bytes:
+def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool = False) -> bytes:
     """Read a whole file.
 
     Args:
         path: of the file.
-        most_bytes: no file of this kind is larger.
+        max_bytes: no file of this kind is larger.
         kind: what it should be, with its article, for the message.
         hint: what to do where it cannot be read.
         pipes: whether it may be a pipe, as of ``<(zcat report.json.gz)``.
@@ -37,19 +37,19 @@ def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: boo
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
             _check_kind(descriptor, path, pipes=pipes)
-            content = _read(descriptor, most_bytes)
+            content = _read(descriptor, max_bytes)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: cannot be read as {kind} ({_describe_error(error)}); {hint}"
         ) from error
-    if len(content) > most_bytes:
-        size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
+    if len(content) > max_bytes:
+        size = f"{max_bytes >> 20} MiB" if max_bytes >> 20 else f"{max_bytes >> 10} KiB"
         raise InputError(f"{path}: larger than {size}, so it is not {kind}; {hint}")
-    words = describe_pointer(content)
-    if words is not None:
-        raise InputError(f"{path}: {words}")
+    description = describe_pointer(content)
+    if description is not None:
+        raise InputError(f"{path}: {description}")
     return content
 
 
@@ -70,13 +70,13 @@ def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
     os.set_blocking(descriptor, True)
 
 
-def _read(descriptor: int, most_bytes: int) -> bytes:
+def _read(descriptor: int, max_bytes: int) -> bytes:
     """Read up to one byte more than allowed."""
     blocks: list[bytes] = []
-    rest = most_bytes + 1
-    while rest and (block := os.read(descriptor, min(rest, _BLOCK))):
+    n_left = max_bytes + 1
+    while n_left and (block := os.read(descriptor, min(n_left, _BLOCK))):
         blocks.append(block)
-        rest -= len(block)
+        n_left -= len(block)
     return b"".join(blocks)
 
 

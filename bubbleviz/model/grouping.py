@@ -71,12 +71,12 @@ def _pack_words(columns: Sequence[Ints]) -> Iterator[Words]:
     """Yield the columns as words of digits, the last word first."""
     word, base = np.zeros(len(columns[0]), np.uint64), 1
     for column in reversed(columns):
-        least, most = int(column.min()), int(column.max())
-        if least == most:
+        minimum, maximum = int(column.min()), int(column.max())
+        if minimum == maximum:
             continue
-        size = most - least + 1
+        size = maximum - minimum + 1
         # The difference of any two fits a word without a sign.
-        digit = column.view(np.uint64) - np.uint64(least % (1 << 64))
+        digit = column.view(np.uint64) - np.uint64(minimum % (1 << 64))
         if base == 1:
             word, base = digit, size
         elif size > _WORD_SIZE // base:
@@ -99,9 +99,9 @@ def sort_columns_by_group(
         columns: The columns, equally long.
     """
     order: Ints | None = None
-    places = np.full(int(group.max(initial=NONE)) + 1, NONE, np.int64)
+    next_position = np.full(int(group.max(initial=NONE)) + 1, NONE, np.int64)
     for column in columns:
-        ordered = native.order_by_group(group, column, places)
+        ordered = native.order_by_group(group, column, next_position)
         if ordered is None:
             order = np.argsort(group, kind="stable") if order is None else order
             ordered = column[order]
@@ -215,67 +215,67 @@ def find_distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
     ``np.unique`` would ask ``numpy.ma`` whether they are masked, whose import takes some 10 ms.
     """
-    every = columns[0] if len(columns) == 1 else np.concatenate(columns)
-    if len(every) > _MIN_TABLE_SIZE:
-        rows = find_run_starts(every)
-        every = every[rows] if 2 * len(rows) < len(every) else every
-        low, high = int(every.min()), int(every.max())
-        if high - low < _MAX_TABLE_RATIO * len(every):
+    values = columns[0] if len(columns) == 1 else np.concatenate(columns)
+    if len(values) > _MIN_TABLE_SIZE:
+        rows = find_run_starts(values)
+        values = values[rows] if 2 * len(rows) < len(values) else values
+        low, high = int(values.min()), int(values.max())
+        if high - low < _MAX_TABLE_RATIO * len(values):
             present = np.zeros(high - low + 1, bool)
-            present[np.subtract(every, low, dtype=np.int64)] = True
-            return (np.flatnonzero(present) + low).astype(every.dtype)
-    ordered = np.sort(every)
+            present[np.subtract(values, low, dtype=np.int64)] = True
+            return (np.flatnonzero(present) + low).astype(values.dtype)
+    ordered = np.sort(values)
     return ordered[mask_run_starts(ordered)]
 
 
 def subtract_values(
-    values: npt.NDArray[Number], others: npt.NDArray[Number]
+    values: npt.NDArray[Number], removed: npt.NDArray[Number]
 ) -> npt.NDArray[Number]:
     """Return the distinct values that are not among some others, ascending."""
     values = find_distinct(values)
-    return find_distinct(values[find_positions(find_distinct(others), values) == NONE])
+    return find_distinct(values[find_positions(find_distinct(removed), values) == NONE])
 
 
-def find_distinct_rows(*columns: Ints, chosen: Bools | None = None) -> Ints:
+def find_distinct_rows(*columns: Ints, mask: Bools | None = None) -> Ints:
     """Return the distinct rows in lexicographic order, shape (columns, groups).
 
     Args:
         columns: equally long.
-        chosen: which rows count; None for all.
+        mask: which rows count; None for all.
     """
     # A row that is as the one before, chosen or not, is none more.
     rows = (
         find_run_starts(*columns)
-        if chosen is None
-        else np.flatnonzero(chosen & mask_run_starts(*columns, chosen))
+        if mask is None
+        else np.flatnonzero(mask & mask_run_starts(*columns, mask))
     )
-    if chosen is not None or 2 * len(rows) < len(columns[0]):
+    if mask is not None or 2 * len(rows) < len(columns[0]):
         columns = tuple(column[rows] for column in columns)
     rows = group_rows(*columns).first
     return np.stack([column[rows] for column in columns])
 
 
-def lookup_values(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Ints:
+def lookup_values(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -> Ints:
     """Return the value of each wanted row of key columns; -1 for those not among the keys.
 
     Args:
         keys: columns; where rows agree, so do their values, or the last one counts.
         values: of each of these rows.
-        wanted: as many columns.
+        queries: as many columns.
     """
-    pairs = list(zip(keys, wanted, strict=True))
+    pairs = list(zip(keys, queries, strict=True))
     # A column of one value, wanted and there, tells no rows apart.
-    telling = [(k, w) for k, w in pairs if not (is_constant(w) and (k == w[0]).all())]
-    keys, wanted = ([pair[side] for pair in telling or pairs[:1]] for side in (0, 1))
+    distinguishing = [(k, w) for k, w in pairs if not (is_constant(w) and (k == w[0]).all())]
+    keys, queries = ([pair[side] for pair in distinguishing or pairs[:1]] for side in (0, 1))
     if len(keys) == 1 and len(values):
         low, size = int(keys[0].min()), int(keys[0].max()) - int(keys[0].min()) + 1
-        if size <= _MAX_TABLE_RATIO * (len(values) + len(wanted[0])) + _MIN_TABLE_SIZE:
+        if size <= _MAX_TABLE_RATIO * (len(values) + len(queries[0])) + _MIN_TABLE_SIZE:
             table = scatter(size + 1, keys[0] - low, values)
-            place = wanted[0] - low
-            place[(place < 0) | (place > size)] = size
-            return table[place]
-    both = [np.concatenate(pair) for pair in zip(keys, wanted, strict=True)]
-    number, base = _pack_columns(both)
+            position = queries[0] - low
+            position[(position < 0) | (position > size)] = size
+            return table[position]
+    all_rows = [np.concatenate(pair) for pair in zip(keys, queries, strict=True)]
+    number, base = _pack_columns(all_rows)
     if base > _MAX_TABLE_RATIO * len(number) + _MIN_TABLE_SIZE:
         number, base = _to_digits(_group_by_sorting(number).of_row)
     table = scatter(base, number[: len(values)], values)
@@ -350,22 +350,24 @@ def find_positions(
     """Return the place of each value among ascending ones; -1 for those that are not there."""
     if len(ascending) == 0:
         return np.full(len(values), NONE, np.int64)
-    many = len(ascending) < 16 * len(values) and values.dtype == ascending.dtype == np.int64
-    gapless = many and int(ascending[-1]) - int(ascending[0]) == len(ascending) - 1
-    if gapless and (ascending[1:] > ascending[:-1]).all():
-        at: Ints = values - ascending[0]
+    has_many_values = (
+        len(ascending) < 16 * len(values) and values.dtype == ascending.dtype == np.int64
+    )
+    is_gapless = has_many_values and int(ascending[-1]) - int(ascending[0]) == len(ascending) - 1
+    if is_gapless and (ascending[1:] > ascending[:-1]).all():
+        position: Ints = values - ascending[0]
         # Below 0 is above all that can be without a sign.
-        at[at.view(np.uint64) >= len(ascending)] = NONE
-        return at
-    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    return np.where(ascending[at] == values, at, NONE)
+        position[position.view(np.uint64) >= len(ascending)] = NONE
+        return position
+    position = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.where(ascending[position] == values, position, NONE)
 
 
 def invert_permutation(order: Ints) -> Ints:
     """Return the place of each number in an order of them all."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return place
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return position
 
 
 def _to_digits(column: Ints) -> tuple[Ints, int]:

@@ -26,7 +26,7 @@ def make_empty() -> Intervals:
 
 
 @accelerated_by(native.union)
-def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Intervals:
+def union(start_ns: Ints, end_ns: Ints, mask: Bools | None = None) -> Intervals:
     """Return the set that intervals cover. Empty intervals (end <= start) are ignored.
 
     A gap opens where the latest end so far lies before the next start::
@@ -39,13 +39,13 @@ def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Interval
     Args:
         start_ns: Starts of the intervals, in any order.
         end_ns: Ends of the intervals.
-        chosen: Mask of the intervals to use, or None for all.
+        mask: Mask of the intervals to use, or None for all.
     """
-    if chosen is not None:
-        start_ns, end_ns = start_ns[chosen], end_ns[chosen]
-    real = end_ns > start_ns
-    if not real.all():
-        start_ns, end_ns = start_ns[real], end_ns[real]
+    if mask is not None:
+        start_ns, end_ns = start_ns[mask], end_ns[mask]
+    is_nonempty = end_ns > start_ns
+    if not is_nonempty.all():
+        start_ns, end_ns = start_ns[is_nonempty], end_ns[is_nonempty]
     if len(start_ns) == 0:
         return make_empty()
     if not (start_ns[1:] >= start_ns[:-1]).all():
@@ -70,15 +70,15 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     order = np.argsort(points, kind="stable")
     covered = np.cumsum(np.repeat(change, [len(a[0])] * 2 + [len(b[0])] * 2)[order])
     points = points[order]
-    kept = np.flatnonzero((covered[:-1] == 1) & (points[1:] > points[:-1]))
-    return points[kept], points[kept + 1]
+    is_covered_row = np.flatnonzero((covered[:-1] == 1) & (points[1:] > points[:-1]))
+    return points[is_covered_row], points[is_covered_row + 1]
 
 
 def clip_intervals(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
     """Return the part of a set that lies in [low, high)."""
     start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
-    real = end_ns > start_ns
-    return start_ns[real], end_ns[real]
+    is_nonempty = end_ns > start_ns
+    return start_ns[is_nonempty], end_ns[is_nonempty]
 
 
 def split_at(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, Ints]:
@@ -104,8 +104,8 @@ def split_at(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, 
     if n_intervals == 0:
         return np.empty(0, np.int64), start_ns, end_ns
     last_begun = np.searchsorted(start_ns, times_ns, side="right") - 1
-    around = np.maximum(last_begun, 0)
-    is_inside = (times_ns > start_ns[around]) & (times_ns < end_ns[around])
+    candidate = np.maximum(last_begun, 0)
+    is_inside = (times_ns > start_ns[candidate]) & (times_ns < end_ns[candidate])
     cut_ns = find_distinct(times_ns[is_inside])
     insert_at = np.searchsorted(start_ns, cut_ns)
     piece_start_ns = np.insert(start_ns, insert_at, cut_ns)
@@ -161,8 +161,8 @@ def mask_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
 @accelerated_by(native.measure_within)
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     """Return how much of each window [low, high] a set covers."""
-    whole = np.zeros(len(intervals[0]), np.int64), *intervals
-    return GroupCover(whole, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
+    single_set = np.zeros(len(intervals[0]), np.int64), *intervals
+    return GroupCover(single_set, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
 
 
 @dataclass(frozen=True)
@@ -210,54 +210,54 @@ class Packing:
 
 
 @accelerated_by(native.group_extents)
-def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
+def group_extents(group: Codes, n_groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
     """Return the earliest low and latest high of each group; (0, -1) for groups without rows."""
-    low = np.full(groups, np.iinfo(np.int64).max)
-    high = np.full(groups, np.iinfo(np.int64).min)
+    low = np.full(n_groups, np.iinfo(np.int64).max)
+    high = np.full(n_groups, np.iinfo(np.int64).min)
     np.minimum.at(low, group, low_ns)
     np.maximum.at(high, group, high_ns)
-    none = low > high
-    low[none], high[none] = 0, -1
+    is_empty = low > high
+    low[is_empty], high[is_empty] = 0, -1
     return low, high
 
 
-def group_latest(group: Codes, groups: int, time_ns: Codes, none: int) -> Ints:
-    """Return the latest time of each group, or ``none`` for groups without rows."""
+def group_latest(group: Codes, n_groups: int, time_ns: Codes, fill_value: int) -> Ints:
+    """Return the latest time of each group, or ``fill_value`` for groups without rows."""
     time_ns = time_ns.astype(np.int64, copy=False)
-    low, high = group_extents(group, groups, time_ns, time_ns)
-    high[low > high] = none
+    low, high = group_extents(group, n_groups, time_ns, time_ns)
+    high[low > high] = fill_value
     return high
 
 
 @accelerated_by(native.group_union)
 def group_union(
-    group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
+    group: Codes, n_groups: int, start_ns: Ints, end_ns: Ints, mask: Bools | None = None
 ) -> GroupIntervals:
     """Return (group, start_ns, end_ns): the union of each group's intervals.
 
     Args:
         group: Group of each interval; ignored for intervals that are not chosen.
-        groups: Number of groups.
+        n_groups: Number of groups.
         start_ns: Start of each interval.
         end_ns: End of each interval.
-        chosen: Mask of the intervals to use, or None for all.
+        mask: Mask of the intervals to use, or None for all.
     """
-    if chosen is not None:
-        group, start_ns, end_ns = group[chosen], start_ns[chosen], end_ns[chosen]
-    packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
+    if mask is not None:
+        group, start_ns, end_ns = group[mask], start_ns[mask], end_ns[mask]
+    packing = Packing.of(*group_extents(group, n_groups, start_ns, end_ns))
     low, high = packing.place(group, start_ns), packing.place(group, end_ns)
     return packing.unpack(union(low, high))
 
 
 def group_measure(
-    group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
+    group: Codes, n_groups: int, start_ns: Ints, end_ns: Ints, mask: Bools | None = None
 ) -> Ints:
     """Return the length of the union of each group's intervals.
 
     The arguments are those of :func:`group_union`.
     """
-    owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns, chosen)
-    return group_sum(owner, groups, high_ns - low_ns)
+    group_id, low_ns, high_ns = group_union(group, n_groups, start_ns, end_ns, mask)
+    return group_sum(group_id, n_groups, high_ns - low_ns)
 
 
 class GroupCover:
@@ -272,14 +272,14 @@ class GroupCover:
         held_ns: Time to count for each interval, spread evenly over it, or None for its length.
     """
 
-    def __init__(self, sets: GroupIntervals, groups: int, held_ns: Ints | None = None) -> None:
-        owner, start_ns, end_ns = sets
-        self._extents = group_extents(owner, groups, start_ns, end_ns)
+    def __init__(self, sets: GroupIntervals, n_groups: int, weight_ns: Ints | None = None) -> None:
+        group, start_ns, end_ns = sets
+        self._extents = group_extents(group, n_groups, start_ns, end_ns)
         self._packing = Packing.of(*self._extents)
-        self._line = self._packing.place(owner, start_ns), self._packing.place(owner, end_ns)
-        self._held_ns = held_ns
-        self._before_ns = np.zeros(len(owner) + 1, np.int64)
-        np.cumsum(end_ns - start_ns if held_ns is None else held_ns, out=self._before_ns[1:])
+        self._line = self._packing.place(group, start_ns), self._packing.place(group, end_ns)
+        self._held_ns = weight_ns
+        self._before_ns = np.zeros(len(group) + 1, np.int64)
+        np.cumsum(end_ns - start_ns if weight_ns is None else weight_ns, out=self._before_ns[1:])
 
     def within(self, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
         """Return how much of each window [low, high] the set of its group covers.
@@ -309,7 +309,7 @@ class GroupCover:
 
 @accelerated_by(native.measure_groups)
 def measure_windows(
-    sets: GroupIntervals, groups: int, group: Ints, low_ns: Ints, high_ns: Ints
+    sets: GroupIntervals, n_groups: int, group: Ints, low_ns: Ints, high_ns: Ints
 ) -> Ints:
     """Return how much of each window [low, high] the set of its group covers.
 
@@ -318,17 +318,17 @@ def measure_windows(
 
     Args:
         sets: Sets of the groups, in order of (group, start).
-        groups: Number of groups.
+        n_groups: Number of groups.
         group: Group of each window.
         low_ns: Starts of the windows.
         high_ns: Ends of the windows, not before their starts.
     """
-    return GroupCover(sets, groups).within(group, low_ns, high_ns)
+    return GroupCover(sets, n_groups).within(group, low_ns, high_ns)
 
 
-def group_sum(group: Codes, groups: int, values: Ints) -> Ints:
+def group_sum(group: Codes, n_groups: int, values: Ints) -> Ints:
     """Return exact int64 sums by group (bincount's weights would pass through float64)."""
-    total = np.zeros(groups, np.int64)
+    total = np.zeros(n_groups, np.int64)
     np.add.at(total, group, values)
     return total
 
@@ -361,7 +361,7 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
 
 @accelerated_by(native.last_before)
 def find_last_before(
-    group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints, *, or_at: bool = False
+    group: Ints, time_ns: Ints, query_group: Ints, query_ns: Ints, *, or_at: bool = False
 ) -> Ints:
     """Return the last row of each wanted group before a time, or -1 if there is none.
 
@@ -374,17 +374,19 @@ def find_last_before(
     Args:
         group: Group of each row.
         time_ns: Time of each row, in any order.
-        wanted: Group to search, for each query.
-        wanted_ns: Time of each query.
+        query_group: Group to search, for each query.
+        query_ns: Time of each query.
         or_at: Whether a row at exactly the time of the query counts.
     """
-    both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
-    is_row = np.arange(len(both)) < len(group)
-    order = sort_rows(both, times_ns, ~is_row if or_at else is_row)
+    all_groups, times_ns = np.concatenate((group, query_group)), np.concatenate((time_ns, query_ns))
+    is_row = np.arange(len(all_groups)) < len(group)
+    order = sort_rows(all_groups, times_ns, ~is_row if or_at else is_row)
     if len(order) == 0:
         return order
     latest = np.maximum.accumulate(np.where(is_row[order], np.arange(len(order)), NONE))
-    row = np.where((latest != NONE) & (both[order][latest] == both[order]), order[latest], NONE)
-    found = np.empty(len(both), np.int64)
-    found[order] = row
-    return found[len(group) :]
+    row = np.where(
+        (latest != NONE) & (all_groups[order][latest] == all_groups[order]), order[latest], NONE
+    )
+    row_of_entry = np.empty(len(all_groups), np.int64)
+    row_of_entry[order] = row
+    return row_of_entry[len(group) :]

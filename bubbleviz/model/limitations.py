@@ -41,8 +41,8 @@ class LimitationKind(Enum):
     ITERATIONS_UNPAIRED = auto()  # of ranks: numbers are each rank's own
     STAGES_UNKNOWN = auto()  # though ranks work: nothing shows which they hold
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
-    STAGES_COUNTED_FROM_HELD = auto()  # earlier ones have no profile, and nothing tells how many
-    STAGES_COUNTED_AMONG_GIVEN = auto()  # stages between them have no profile, of unknown number
+    EARLIER_STAGES_UNKNOWN = auto()  # earlier ones have no profile, and nothing tells how many
+    INNER_STAGES_UNKNOWN = auto()  # stages between them have no profile, of unknown number
     COMMUNICATION_COUNTED = (
         auto()
     )  # kernels that look like it count as compute, so bubbles are larger
@@ -133,19 +133,19 @@ _MAX_LISTED, _N_QUOTED = 4, 3
 
 def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
     """Return limitations, equal ones once; many of one subject are one that quotes the first."""
-    alike: dict[tuple[str, LimitationKind], list[Limitation]] = {}
+    by_subject: dict[tuple[str, LimitationKind], list[Limitation]] = {}
     distinct = list(dict.fromkeys(notes))
     for note in distinct:
-        alike.setdefault((note.what, note.kind), []).append(note)
-    found: list[Limitation] = []
+        by_subject.setdefault((note.what, note.kind), []).append(note)
+    merged: list[Limitation] = []
     for note in distinct:
-        same = alike[note.what, note.kind]
-        if len(same) <= _MAX_LISTED:
-            found.append(note)
-        elif note is same[0]:
-            quoted = "; ".join(each.reason for each in same[:_N_QUOTED])
-            reason = f"{quoted}; and {len(same) - _N_QUOTED:,} more"
-            hosts = tuple(host for each in same for host in each.hosts)
-            total = sum(n.count for n in same)
-            found.append(replace(note, reason=reason, count=total, hosts=hosts))
-    return found
+        group = by_subject[note.what, note.kind]
+        if len(group) <= _MAX_LISTED:
+            merged.append(note)
+        elif note is group[0]:
+            quoted = "; ".join(each.reason for each in group[:_N_QUOTED])
+            reason = f"{quoted}; and {len(group) - _N_QUOTED:,} more"
+            hosts = tuple(host for each in group for host in each.hosts)
+            total = sum(n.count for n in group)
+            merged.append(replace(note, reason=reason, count=total, hosts=hosts))
+    return merged

@@ -12,7 +12,7 @@ from bubbleviz.errors import UsageError
 _FORM = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?:([kKmMgGtT]i?)?([bB]))?\s*\Z", re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 #: In any unit, no device has more.
-_MOST = 1e30
+_MAX_AMOUNT = 1e30
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
         amount = float(form.group(1)) if form else math.nan
     except ValueError:  # 1.2.3
         amount = math.nan
-    if form is None or not 0 <= amount <= _MOST:
+    if form is None or not 0 <= amount <= _MAX_AMOUNT:
         raise UsageError(
             f"{option} {text}: not an amount of memory; give one such as 80GB, 64GiB, or a plain "
             "number in the unit of the activations"

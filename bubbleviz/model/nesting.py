@@ -38,13 +38,13 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         jump = np.append(np.searchsorted(start, end, side="right"), count)
         # An interval that ends before it starts (clock grain) must not jump backwards.
         jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
-        chosen = make_mask(count + 1, 0)
+        is_in_layer = make_mask(count + 1, 0)
         while jump[0] < count:
-            chosen[jump[chosen]] = True
+            is_in_layer[jump[is_in_layer]] = True
             jump = jump[jump]
-        chosen = chosen[:count]
-        layers.append(order[chosen])
-        order = order[~chosen]
+        is_in_layer = is_in_layer[:count]
+        layers.append(order[is_in_layer])
+        order = order[~is_in_layer]
     return tuple(layers)
 
 

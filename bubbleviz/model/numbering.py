@@ -59,16 +59,16 @@ def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
         columns: of each shared field of values, the columns that hold places in it; -1 is none.
     """
     numberings = {shared: Numbering[Any]() for shared in columns}
-    numbered = []
+    renumbered_tables = []
     for table in tables:
-        own: dict[str, Ints] = {}
+        renumbered: dict[str, Ints] = {}
         for shared, names in columns.items():
             # At the end, where -1 leads, is none.
             number = np.append(numberings[shared].numbers(getattr(table, shared)), NONE)
-            own |= {name: number[getattr(table, name)] for name in names}
-        numbered.append(table.replace_columns(**own))
+            renumbered |= {name: number[getattr(table, name)] for name in names}
+        renumbered_tables.append(table.replace_columns(**renumbered))
     values = {shared: numbering.values for shared, numbering in numberings.items()}
-    return replace(join_tables(numbered), **values)
+    return replace(join_tables(renumbered_tables), **values)
 
 
 class BlockNumbering:
@@ -126,9 +126,9 @@ class CodedTexts(Table):
     def drop_unused(self) -> CodedTexts:
         """Return the same rows without the texts that do not occur."""
         known = self.known
-        used, code = np.unique(self.code[known], return_inverse=True)
+        used_codes, code = np.unique(self.code[known], return_inverse=True)
         renumbered = scatter(len(self), known, code.reshape(-1))
-        return CodedTexts(renumbered, [self.texts[place] for place in used.tolist()])
+        return CodedTexts(renumbered, [self.texts[place] for place in used_codes.tolist()])
 
     def listed(self, none: str = "") -> list[str]:
         """Return the text of each row; ``none`` where there is none."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.declared_collectives import DeclaredCollectives
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operations import BusyIntervals, Operations
-from bubbleviz.model.profile import Source, ToldClock
-from bubbleviz.model.told_collectives import ToldCollectives
+from bubbleviz.model.profile import DeclaredClock, Source
 
 
 @dataclass(frozen=True)
-class ToldPlace:
+class DeclaredRank:
     """Properties of a rank in a table.
 
     Attributes:
@@ -33,7 +33,7 @@ class ToldPlace:
     number: int
     global_rank: int | None = None
     host: str | None = None
-    clock: ToldClock | None = None
+    clock: DeclaredClock | None = None
     stage: int | None = None
     pipeline: int | None = None
     world_size: int | None = None
@@ -67,7 +67,7 @@ class OperationTable:
 
     source: Source
     operations: Operations
-    places: tuple[ToldPlace, ...]
+    places: tuple[DeclaredRank, ...]
     iterations: tuple[str, ...]
     virtual_stage: Ints
     kind: CodedTexts
@@ -78,7 +78,7 @@ class OperationTable:
     unattributed: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
     exposed: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
     overheads: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
-    collectives: ToldCollectives = field(default_factory=ToldCollectives.make_empty)
+    collectives: DeclaredCollectives = field(default_factory=DeclaredCollectives.make_empty)
     pauses: BusyIntervals = field(default_factory=BusyIntervals.make_empty)
     noun: str = "table of operations"
     notes: tuple[Limitation, ...] = ()

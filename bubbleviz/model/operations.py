@@ -142,7 +142,7 @@ class Operations(Table, ArrowTable):
     global_ranks: tuple[int | None, ...] = field(default=(), metadata={"shared": True})
 
     @classmethod
-    def without_work(cls, **columns: Any) -> Operations:
+    def make_without_work(cls, **columns: Any) -> Operations:
         """Return operations whose GPU work is not known yet.
 
         Args:

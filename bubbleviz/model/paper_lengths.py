@@ -12,20 +12,20 @@ _MM = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
 MIN_WIDTH_MM, MAX_WIDTH_MM = 40.0, 1189.0
 
 
-def parse_millimetres(text: str, option: str, least: float = MIN_WIDTH_MM) -> float:
+def parse_millimetres(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> float:
     """Return the length of ``89mm`` or ``3.5in`` in millimetres.
 
     Raises:
         UsageError: it is not of that form, or no width of a picture.
     """
-    shown = repr(text[:60])
+    quoted = repr(text[:60])
     match = _FORM.fullmatch(text)
     if match is None:
-        raise UsageError(f"{option} {shown}: not of the form 89mm (mm, cm, in, pt)")
+        raise UsageError(f"{option} {quoted}: not of the form 89mm (mm, cm, in, pt)")
     length = float(match[1]) * _MM[match[2]]
-    if not least <= length <= MAX_WIDTH_MM:
+    if not min_mm <= length <= MAX_WIDTH_MM:
         raise UsageError(
-            f"{option} {shown}: not between {least:g} and {MAX_WIDTH_MM:g} mm; one column is "
+            f"{option} {quoted}: not between {min_mm:g} and {MAX_WIDTH_MM:g} mm; one column is "
             "about 89mm, two are 183mm"
         )
     return length

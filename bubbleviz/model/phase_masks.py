@@ -19,15 +19,15 @@ def mask_phases(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
 
 
 @cache
-def make_code_mask(codes: int, some: tuple[int, ...]) -> Bools:
+def make_code_mask(n_codes: int, codes: tuple[int, ...]) -> Bools:
     """Return for each of so many codes whether it is chosen, and in the last place False (none)."""
-    return make_mask(codes + 1, list(some))
+    return make_mask(n_codes + 1, list(codes))
 
 
 #: So many operations are an iteration of most ranks.
-_FEW = 1024
+_FIRST_ROWS = 1024
 
 
 def has_phase(phase: Ints | Codes, phases: Iterable[Phase]) -> bool:
     """Return whether any value of a column is one of some phases; mostly a first one is."""
-    return bool(mask_phases(phase[:_FEW], phases).any() or mask_phases(phase, phases).any())
+    return bool(mask_phases(phase[:_FIRST_ROWS], phases).any() or mask_phases(phase, phases).any())

@@ -42,7 +42,7 @@ BACKWARD = (Phase.B, Phase.W, Phase.BW, Phase.R)
 #: A rank takes part in an iteration's ratios when it has one of these.
 COUNTED = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB)
 #: What each virtual stage waits for from the one before or behind it.
-PASSED_ON = (Phase.F, Phase.B, Phase.BW)
+CHAINED = (Phase.F, Phase.B, Phase.BW)
 #: Communication that ranges name.
 COMMUNICATION = (
     Phase.SEND_F,
@@ -59,12 +59,17 @@ RECEIVING = (Phase.RECV_F, Phase.RECV_B, Phase.SEND_RECV)
 
 _BY_LABEL = {phase.label: phase for phase in Phase}
 #: What names a run's forward, and its backward.
-_PASSES = {"forward": {Phase.F, Phase.FB}, "backward": {Phase.B, Phase.W, Phase.BW, Phase.FB}}
+_PHASES_OF_PASS = {
+    "forward": {Phase.F, Phase.FB},
+    "backward": {Phase.B, Phase.W, Phase.BW, Phase.FB},
+}
 
 
 def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
     """Return which of ``"forward"`` and ``"backward"`` none of some phases is."""
-    return tuple(name for name, of_pass in _PASSES.items() if of_pass.isdisjoint(phases))
+    return tuple(
+        name for name, pass_phases in _PHASES_OF_PASS.items() if pass_phases.isdisjoint(phases)
+    )
 
 
 def parse_phase_label(label: str) -> Phase | None:

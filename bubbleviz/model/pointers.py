@@ -7,16 +7,16 @@ from pathlib import Path
 from bubbleviz.errors import ProfileError
 
 #: How pointers begin, and what keeps the file and fetches it.
-_KEEPERS = {
+_STORES = {
     b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),
     b"/annex/objects/": ("git-annex", "git annex get"),
 }
-_LONGEST = max(map(len, _KEEPERS))
+_MAX_PREFIX = max(map(len, _STORES))
 
 
 def describe_pointer(head: bytes) -> str | None:
     """Return what a file's first bytes say of a pointer, and what to do; None where it is none."""
-    for beginning, (keeper, command) in _KEEPERS.items():
+    for beginning, (keeper, command) in _STORES.items():
         if head.startswith(beginning):
             return f"a pointer of {keeper}, not the file itself; fetch that with: {command}"
     return None
@@ -35,9 +35,9 @@ def refuse_pointer(path: str, head: bytes | None = None) -> None:
     if head is None:
         try:
             with Path(path).open("rb") as file:
-                head = file.read(_LONGEST)
+                head = file.read(_MAX_PREFIX)
         except OSError:
             return
-    words = describe_pointer(head)
-    if words is not None:
-        raise ProfileError(f"{path}: {words}")
+    description = describe_pointer(head)
+    if description is not None:
+        raise ProfileError(f"{path}: {description}")

@@ -65,13 +65,13 @@ def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
 
     Times are valid if they do not exceed ``IMPOSSIBLE_NS`` and the end is not before the start.
     """
-    ordered = end_ns >= start_ns
-    inside = len(start_ns) == 0 or (
-        start_ns.min() > -IMPOSSIBLE_NS and end_ns.max() < IMPOSSIBLE_NS and ordered.all()
+    is_ordered = end_ns >= start_ns
+    is_all_possible = len(start_ns) == 0 or (
+        start_ns.min() > -IMPOSSIBLE_NS and end_ns.max() < IMPOSSIBLE_NS and is_ordered.all()
     )
-    if inside:
+    if is_all_possible:
         return None
-    return np.asarray(ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
+    return np.asarray(is_ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
 
 
 #: Limit of valid UTC times (year 2116). Below it, sums with times of work and differences of two
@@ -100,29 +100,29 @@ def report_impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Lim
 def _make_limitations(
     path: str,
     counts: Mapping[str, int],
-    how: str,
+    qualifier: str,
     reason: str,
     kinds: Mapping[str, LimitationKind],
-    otherwise: LimitationKind,
+    default_kind: LimitationKind,
 ) -> tuple[Limitation, ...]:
     """Return a limitation per kind of rows that were left out.
 
     Args:
         path: Path of the profile.
         counts: Number of rows left out, keyed by kind. Kinds with 0 rows get no limitation.
-        how: Phrase after the name of the kind, such as "without timestamps".
+        qualifier: Phrase after the name of the kind, such as "without timestamps".
         reason: Reason why they are left out.
         kinds: Kinds of limitations, keyed by kind of rows.
-        otherwise: Kind of limitation for all other kinds of rows.
+        default_kind: Kind of limitation for all other kinds of rows.
     """
     return tuple(
         Limitation(
-            f"{what} {how}",
+            f"{row_kind} {qualifier}",
             f"{path}: {reason}; they are left out",
             count,
-            kinds.get(what, otherwise),
+            kinds.get(row_kind, default_kind),
         )
-        for what, count in counts.items()
+        for row_kind, count in counts.items()
         if count
     )
 
@@ -142,11 +142,11 @@ def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitat
 
 
 def report_outside_capture(
-    what: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
+    row_kind: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
 ) -> Limitation:
     """Return the limitation for rows of one kind whose times are outside the capture."""
     reason = f"{path}: they start or end far from everything else; left out"
-    return Limitation(f"{what} outside the capture", reason, count, kind)
+    return Limitation(f"{row_kind} outside the capture", reason, count, kind)
 
 
 def to_correlation_ids(ids: Ints) -> npt.NDArray[np.uint32]:
@@ -285,7 +285,7 @@ class CallLog(Protocol):
     def names(self, rows: Ints) -> tuple[str, ...]:
         """Return the name of each call in the given rows, or "" if it is unknown."""
 
-    def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+    def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
         """Return the given rows whose call name starts with one of ``beginnings``.
 
         Only names of calls that launch work on a device are supported.
@@ -297,10 +297,10 @@ class CallLog(Protocol):
         Only names of calls that launch work on a device are supported.
         """
 
-    def containing(self, letters: str) -> Ints:
+    def find_containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose names contain ``letters``, ascending."""
 
-    def failed(self, rows: Ints) -> Bools:
+    def mask_failed(self, rows: Ints) -> Bools:
         """Return a mask of the given rows whose call is known to have failed."""
 
 
@@ -371,7 +371,7 @@ HOST = "host"
 
 
 @dataclass(frozen=True)
-class ToldClock:
+class DeclaredClock:
     """A clock that a table of operations declares.
 
     Attributes:
@@ -413,7 +413,7 @@ class Source:
     session_utc_ns: int | None = None
     session_clock_ns: int | None = None
     device: str = "GPU"
-    clock: ToldClock | None = None
+    clock: DeclaredClock | None = None
     machine: str | None = None
     api: str = "CUDA"
 
@@ -445,7 +445,7 @@ class Profile:
         activities: Work of devices.
         calls: API calls of the host.
         ranges: Ranges whose names may follow a convention.
-        every_range: All ranges.
+        all_ranges: All ranges.
         overheads: Intervals in which the profiler stopped a process.
         threads: Named threads.
         devices: Described devices.
@@ -458,7 +458,7 @@ class Profile:
             itself, and launch times are unknown.
         collectives: Collectives of communication kernels, or None if the format has none.
         payloads: Callable that returns the payloads of NCCL's ranges, and what could not be read.
-        payloads_described: Whether the profile describes the payloads of ranges.
+        has_payload_schema: Whether the profile describes the payloads of ranges.
         synchronisation: Callable that returns the recorded synchronization, or None if there is
             none, and what could not be read.
         memory: Callable that returns the allocations and frees, or None if there are none.
@@ -474,7 +474,7 @@ class Profile:
     activities: Activities
     calls: CallLog
     ranges: Ranges
-    every_range: RangeLog
+    all_ranges: RangeLog
     overheads: Overheads
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
@@ -485,7 +485,7 @@ class Profile:
     launches_known: bool = True
     collectives: Collectives | None = None
     payloads: Callable[[], tuple[Payloads, tuple[Limitation, ...]]] | None = None
-    payloads_described: bool = False
+    has_payload_schema: bool = False
     synchronisation: SynchronisationReader | None = None
     memory: Callable[[], MemoryEvents | None] | None = None
     is_merged: bool = False

@@ -15,8 +15,8 @@ class Restriction:
         code: its name in JSON, which never changes.
         text: its words for people, which may.
         caveat: its clause in the methods sentence; empty where that says it otherwise.
-        of_part: whether it is only that ranks or stages are, or may be, missing, so that the ratio
-            of the others is known (``gate --allow-incomplete``).
+        is_missing_part: Whether it only says that ranks or stages are, or may be, missing. The
+            ratio of the others is then known (``gate --allow-incomplete``).
         no_pipeline_reason: Reason why the ranks form no complete pipeline, so that no bubble ratio
             is defined, or None if they do.
         kind: of the limitation that it follows from; None where another fact tells it.
@@ -27,7 +27,7 @@ class Restriction:
     code: str
     text: str
     caveat: str = ""
-    of_part: bool = False
+    is_missing_part: bool = False
     no_pipeline_reason: str | None = None
     kind: LimitationKind | None = None
     advice: str = ""

@@ -11,7 +11,7 @@ INFERENCE = "inference"
 #: An iteration of a run that trains, which only goes forward.
 EVALUATION = "evaluation"
 #: What no run has that only goes forward, its communication included.
-_OF_TRAINING = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
+_TRAINING_PHASES = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
 
 
 def run_kind(phase: Ints) -> str:
@@ -22,5 +22,5 @@ def run_kind(phase: Ints) -> str:
     Args:
         phase: of all its operations.
     """
-    trains = has_phase(phase, _OF_TRAINING)
-    return INFERENCE if not trains and (phase == Phase.F).any() else TRAINING
+    is_training = has_phase(phase, _TRAINING_PHASES)
+    return INFERENCE if not is_training and (phase == Phase.F).any() else TRAINING

@@ -73,36 +73,36 @@ def is_full_match(pattern: re.Pattern[str], name: str) -> bool:
     return len(name) <= MAX_RANGE_NAME and pattern.fullmatch(name) is not None
 
 
-def to_one_line(text: str, longest: int | None = None) -> str:
+def to_one_line(text: str, max_length: int | None = None) -> str:
     """Return a text on one line: printable characters only, runs of blanks as one.
 
     Args:
         text: any text.
-        longest: how many characters it may have, the ellipsis of a cut one included; None for
+        max_length: how many characters it may have, the ellipsis of a cut one included; None for
             any number.
     """
     # Four times as many characters as are kept leave room for blanks that are folded.
-    some = text if longest is None else text[: 4 * longest + 1]
-    flat = " ".join(replace_unprintable(some).split())
-    if longest is None or len(flat) <= longest:
+    prefix = text if max_length is None else text[: 4 * max_length + 1]
+    flat = " ".join(replace_unprintable(prefix).split())
+    if max_length is None or len(flat) <= max_length:
         return flat
-    return flat[: longest - 1].rstrip() + "…"
+    return flat[: max_length - 1].rstrip() + "…"
 
 
-def find_nearest_word(word: str, known: Iterable[str]) -> str | None:
+def find_nearest_word(word: str, candidates: Iterable[str]) -> str | None:
     """Return the known word that another one was probably meant to be; None where none is near.
 
     Dashes in front, which all options share, count for nothing.
     """
-    bare = {name.lstrip("-").lower(): name for name in known}
-    near = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_MIN_SIMILARITY)
-    return bare[near[0]] if near else None
+    bare = {name.lstrip("-").lower(): name for name in candidates}
+    matches = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_MIN_SIMILARITY)
+    return bare[matches[0]] if matches else None
 
 
-def suggest_word(word: str, known: Iterable[str]) -> str:
+def suggest_word(word: str, candidates: Iterable[str]) -> str:
     """Return a clause with the known word that was probably meant; "" where none is near."""
-    near = find_nearest_word(word, known)
-    return f"; did you mean {near}?" if near else ""
+    nearest_word = find_nearest_word(word, candidates)
+    return f"; did you mean {nearest_word}?" if nearest_word else ""
 
 
 def format_count(number: int, singular: str, plural: str = "") -> str:
@@ -110,21 +110,21 @@ def format_count(number: int, singular: str, plural: str = "") -> str:
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
-def list_first(words: Iterable[str], most: int) -> str:
+def list_first(words: Iterable[str], max_words: int) -> str:
     """Return some words with commas between, and an ellipsis for those beyond the first few."""
-    some = list(itertools.islice(words, most + 1))
-    return ", ".join(some[:most]) + (", …" if len(some) > most else "")
+    first_words = list(itertools.islice(words, max_words + 1))
+    return ", ".join(first_words[:max_words]) + (", …" if len(first_words) > max_words else "")
 
 
-def list_and_count(words: Sequence[str], most: int) -> str:
+def list_and_count(words: Sequence[str], max_words: int) -> str:
     """Return some words with commas between; those beyond the first few are counted."""
-    rest = len(words) - most
-    return ", ".join(words[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+    n_more = len(words) - max_words
+    return ", ".join(words[:max_words]) + (f" and {n_more:,} more" if n_more > 0 else "")
 
 
-def format_percent(share: float | None) -> str:
+def format_percent(ratio: float | None) -> str:
     """Return a ratio as percent, or a dash."""
-    return "-" if share is None else f"{100 * share:.2f} %"
+    return "-" if ratio is None else f"{100 * ratio:.2f} %"
 
 
 def format_percent_bounds(
@@ -151,10 +151,12 @@ def format_rank_name(number: int | None, index: int, label: str) -> str:
     """
     # Where nothing but the number tells devices apart, labels end with it.
     place = re.sub(r"rank \d+$", "", label).strip(" :")
-    placed = place not in {"", "table"}
+    has_place = place not in {"", "table"}
     if number is None:
-        return f"{place} (pipeline order {index})" if placed else f"rank {index} in pipeline order"
-    return f"rank {number} ({place})" if placed else f"rank {number}"
+        return (
+            f"{place} (pipeline order {index})" if has_place else f"rank {index} in pipeline order"
+        )
+    return f"rank {number} ({place})" if has_place else f"rank {number}"
 
 
 def replace_control_characters(text: str) -> str:
@@ -248,5 +250,5 @@ def name_python_arguments() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        named = _OPTION.sub(lambda option: (option[1] or "").replace("-", "_"), str(error))
-        raise UsageError(named) from error
+        message = _OPTION.sub(lambda option: (option[1] or "").replace("-", "_"), str(error))
+        raise UsageError(message) from error

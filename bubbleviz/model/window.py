@@ -19,9 +19,9 @@ import numpy as np
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.columns import Bools, Ints
 
-_ITERATIONS = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
+_ITERATION_PATTERN = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
 _TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
-_TIMES = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
+_TIME_PATTERN = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORM = "it is not of the form iteration:5 or iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
 #: Later than any capture.
@@ -56,15 +56,15 @@ class Window:
         if self.iterations is not None:
             first, last = self.iterations
             number = [int(name) if name.isdecimal() else -1 for name in names]
-            inside = np.array([first <= n <= last for n in number], bool)
+            is_inside = np.array([first <= n <= last for n in number], bool)
         else:
             since_ns, until_ns = self.times_ns or (0, FOREVER_NS)
-            inside = (start_ns >= since_ns) & (end_ns <= until_ns) & (end_ns > start_ns)
-        if not inside.any():
+            is_inside = (start_ns >= since_ns) & (end_ns <= until_ns) & (end_ns > start_ns)
+        if not is_inside.any():
             raise InputError(
                 f"--window {self.text}: {self._explain_empty(names, start_ns, end_ns)}"
             )
-        return np.asarray(inside, bool)
+        return np.asarray(is_inside, bool)
 
     def mask_overlapping(self, start_ns: Ints, end_ns: Ints) -> Bools:
         """Tell which iterations share time with a window of time; none with one of iterations."""
@@ -80,9 +80,9 @@ class Window:
         captured = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if self.iterations is not None:
             return f"there is no such iteration; the capture holds {captured}"
-        worked = end_ns > start_ns
-        low = int(start_ns[worked].min(initial=FOREVER_NS)) / 1e9
-        high = int(end_ns[worked].max(initial=0)) / 1e9
+        has_work = end_ns > start_ns
+        low = int(start_ns[has_work].min(initial=FOREVER_NS)) / 1e9
+        high = int(end_ns[has_work].max(initial=0)) / 1e9
         return (
             "no iteration begins and ends in it; the capture holds iteration "
             f"{captured}, from {low:.6f} s to {high:.6f} s"
@@ -97,18 +97,18 @@ def parse_window(text: str) -> Window:
     Raises:
         UsageError: it is of no such form, or ends before it begins.
     """
-    shown = repr(text if len(text) <= 60 else f"{text[:59]}…")
-    if numbered := _ITERATIONS.fullmatch(text):
-        first, last = int(numbered[1]), int(numbered[2] or numbered[1])
+    quoted = repr(text if len(text) <= 60 else f"{text[:59]}…")
+    if iteration_match := _ITERATION_PATTERN.fullmatch(text):
+        first, last = int(iteration_match[1]), int(iteration_match[2] or iteration_match[1])
         window = Window(text, iterations=(first, last))
-    elif timed := _TIMES.fullmatch(text):
-        first = _parse_ns(timed[1], timed[2], 0)
-        last = _parse_ns(timed[3], timed[4], FOREVER_NS) - 1
+    elif time_match := _TIME_PATTERN.fullmatch(text):
+        first = _parse_ns(time_match[1], time_match[2], 0)
+        last = _parse_ns(time_match[3], time_match[4], FOREVER_NS) - 1
         window = Window(text, times_ns=(first, last + 1))
     else:
-        raise UsageError(f"--window {shown}: {_FORM}")
+        raise UsageError(f"--window {quoted}: {_FORM}")
     if last < first:
-        raise UsageError(f"--window {shown}: ends before it begins")
+        raise UsageError(f"--window {quoted}: ends before it begins")
     return window
 
 
@@ -116,6 +116,8 @@ def _parse_ns(number: str | None, unit: str | None, default: int) -> int:
     """Return a time written with its unit, without rounding through floating point."""
     if number is None or unit is None:
         return default
-    whole, _, part = number.partition(".")
-    exact_ns = int(whole) * _UNIT_NS[unit] + int(part.ljust(9, "0")) * _UNIT_NS[unit] // 10**9
+    whole_units, _, fraction = number.partition(".")
+    exact_ns = (
+        int(whole_units) * _UNIT_NS[unit] + int(fraction.ljust(9, "0")) * _UNIT_NS[unit] // 10**9
+    )
     return min(exact_ns, FOREVER_NS)

@@ -63,16 +63,14 @@ def _as_ints(column: _Codes) -> _Ints:
     return column.astype(np.int64, copy=False)
 
 
-def union(
-    start_ns: _Ints, end_ns: _Ints, chosen: _Bools | None = None
-) -> tuple[_Ints, _Ints] | None:
+def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_Ints, _Ints] | None:
     """Return the union of intervals, or None if their starts do not ascend."""
     native = library()
     if native is None:
         return None
     length = len(start_ns)
     union_start_ns, union_end_ns = _empty(length), _empty(length)
-    count = native.call("union", start_ns, end_ns, chosen, length, union_start_ns, union_end_ns)
+    count = native.call("union", start_ns, end_ns, mask, length, union_start_ns, union_end_ns)
     if count < 0:
         return None
     return cut(union_start_ns, count), cut(union_end_ns, count)
@@ -101,43 +99,43 @@ def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints
 
 
 def group_extents(
-    group: _Codes, groups: int, low_ns: _Ints, high_ns: _Ints
+    group: _Codes, n_groups: int, low_ns: _Ints, high_ns: _Ints
 ) -> tuple[_Ints, _Ints] | None:
     """Return the earliest low and latest high of each group, or None if a group is unknown."""
     native = library()
     if native is None:
         return None
-    low, high = _empty(groups), _empty(groups)
+    low, high = _empty(n_groups), _empty(n_groups)
     rows = _as_ints(group), low_ns, high_ns, len(group)
-    status = native.call("extents", *rows, groups, low, high)
+    status = native.call("extents", *rows, n_groups, low, high)
     return None if status else (low, high)
 
 
 def group_union(
-    group: _Codes, groups: int, start_ns: _Ints, end_ns: _Ints, chosen: _Bools | None = None
+    group: _Codes, n_groups: int, start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None
 ) -> tuple[_Ints, _Ints, _Ints] | None:
     """Return the union of each group's intervals, or None if their starts do not ascend."""
     native = library()
     if native is None:
         return None
-    rows = group.astype(np.int32, copy=False), start_ns, end_ns, chosen, len(group)
-    scratch = [_empty(groups) for _ in range(3)]
+    rows = group.astype(np.int32, copy=False), start_ns, end_ns, mask, len(group)
+    scratch = [_empty(n_groups) for _ in range(3)]
     columns = [_empty(len(group)) for _ in range(3)]
-    count = native.call("group_union", *rows, groups, *scratch, *columns)
+    count = native.call("group_union", *rows, n_groups, *scratch, *columns)
     if count < 0:
         return None
     return cut(columns[0], count), cut(columns[1], count), cut(columns[2], count)
 
 
 def measure_groups(
-    sets: tuple[_Ints, _Ints, _Ints], groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
+    sets: tuple[_Ints, _Ints, _Ints], n_groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
 ) -> _Ints | None:
     """Return how much of each window [low, high] of a group the set of the group covers."""
     native = library()
     if native is None:
         return None
     owner, start_ns, end_ns = sets
-    begin = np.searchsorted(owner, np.arange(groups + 1))
+    begin = np.searchsorted(owner, np.arange(n_groups + 1))
     covered_ns = np.empty(low_ns.shape, np.int64)
     windows = group, low_ns, high_ns, low_ns.size
     native.call("measure_groups", begin, start_ns, end_ns, *windows, covered_ns)
@@ -175,15 +173,15 @@ def find_innermost(
 
 
 def last_before(
-    group: _Ints, time_ns: _Ints, wanted: _Ints, wanted_ns: _Ints, *, or_at: bool = False
+    group: _Ints, time_ns: _Ints, query_group: _Ints, query_ns: _Ints, *, or_at: bool = False
 ) -> _Ints | None:
     """Return the last row of each wanted group before a time, or None if rows do not ascend."""
     native = library()
     if native is None:
         return None
-    row = _empty(len(wanted))
+    row = _empty(len(query_group))
     rows = _as_ints(group), time_ns, len(group)
-    queries = _as_ints(wanted), wanted_ns, len(wanted)
+    queries = _as_ints(query_group), query_ns, len(query_group)
     status = native.call("last_before", *rows, *queries, int(or_at), row)
     return None if status else row
 

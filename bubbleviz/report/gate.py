@@ -133,7 +133,7 @@ class Check:
             parts.append(f"the clocks' bounds reach {high}, above {limit.written}")
         if self.ratio.contradicted:
             parts.append("it needs clocks that contradict each other")
-        is_only_incomplete = bool(restrictions) and all(own.of_part for own in restrictions)
+        is_only_incomplete = bool(restrictions) and all(own.is_missing_part for own in restrictions)
         if self.within and is_only_incomplete and not self.allow_incomplete:
             parts.append("--allow-incomplete checks the ranks here")
         kernel_time = describe_kernel_time(self.saved)
@@ -220,7 +220,7 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
         allow_incomplete: Whether ranks or stages may be missing.
     """
     restrictions = read_restrictions(saved.restrictions)
-    return [own for own in restrictions if not (own.of_part and allow_incomplete)]
+    return [own for own in restrictions if not (own.is_missing_part and allow_incomplete)]
 
 
 def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> list[str]:

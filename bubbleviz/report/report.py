@@ -49,7 +49,7 @@ from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 from bubbleviz.model.texts import format_count, list_and_count, list_first
 from bubbleviz.report.kernel_time import NOTICEABLE, KernelTime
-from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
+from bubbleviz.report.restrictions import drop_few_left_out, list_restrictions
 
 if TYPE_CHECKING:
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
@@ -242,8 +242,8 @@ class Report:
     def restrictions(self) -> tuple[Restriction, ...]:
         """Why the ratios are not those of a whole pipeline, what weighs most first."""
         kernels = sum(profile.kernels for profile in self.profiles)
-        limitations = without_few_left_out(self.limitations, kernels)
-        return restrictions_of(
+        limitations = drop_few_left_out(self.limitations, kernels)
+        return list_restrictions(
             None if self.schedule is None else self.schedule.reason,
             limitations,
             ranks_missing=self.incomplete,

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from bubbleviz.report.summary import RestrictionEntry
 
 
-def _none(code: str, reason: str, caveat: str = "") -> Restriction:
+def _make_no_pipeline(code: str, reason: str, caveat: str = "") -> Restriction:
     text = f"no pipeline was measured: {reason}"
     return Restriction(code, text, caveat, no_pipeline_reason=reason)
 
 
-ONE_STAGE = _none("single-stage", reasons.SINGLE_STAGE)
-UNPROVEN = _none("pipeline-unproven", reasons.PIPELINE_UNPROVEN)
+ONE_STAGE = _make_no_pipeline("single-stage", reasons.SINGLE_STAGE)
+UNPROVEN = _make_no_pipeline("pipeline-unproven", reasons.PIPELINE_UNPROVEN)
 RANKS_MISSING = Restriction(
     "ranks-missing",
     "incomplete: ranks of the run are missing",
     "it is incomplete, since ranks of the run are missing",
-    of_part=True,
+    is_missing_part=True,
 )
 WITHOUT_GPU_WORK = Restriction(
     "stages-without-gpu-work",
     "incomplete: the GPU work of some stages was not recorded",
     "it is incomplete, since the GPU work of some stages was not recorded",
-    of_part=True,
+    is_missing_part=True,
     kind=LimitationKind.STAGES_WITHOUT_GPU_WORK,
     advice="Trace GPU work in every process: some stages have ranges and no kernel in the "
     "profiles, so the bubble is unknown",
@@ -63,7 +63,7 @@ MAYBE_INCOMPLETE = Restriction(
     "stages-may-be-missing",
     "maybe incomplete: stages may be missing",
     "it may be incomplete, since stages of the run may be missing",
-    of_part=True,
+    is_missing_part=True,
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
 ITERATIONS_UNDIVIDED = Restriction(
@@ -86,7 +86,9 @@ RESTRICTIONS = (
     ONE_STAGE,
     UNPROVEN,
     RANKS_MISSING,
-    _none("other-stages-missing", reasons.OTHER_STAGES_MISSING, "it is of one stage of a pipeline"),
+    _make_no_pipeline(
+        "other-stages-missing", reasons.OTHER_STAGES_MISSING, "it is of one stage of a pipeline"
+    ),
     WITHOUT_GPU_WORK,
     Restriction(
         "file-damaged",
@@ -152,7 +154,7 @@ RESTRICTIONS = (
         "ranks-without-operations",
         "maybe incomplete: GPUs that computed as long as others take no part",
         "GPUs that computed as long as others take no part in it",
-        of_part=True,
+        is_missing_part=True,
         kind=LimitationKind.RANKS_WITHOUT_OPERATIONS,
         advice="Name the forwards and backwards of all GPUs: some computed only outside "
         "operations, so the bubble is unknown",
@@ -163,15 +165,15 @@ RESTRICTIONS = (
         "stages-counted-from-held",
         "stages are counted from the first that has a profile",
         "its stages are counted from the first that has a profile",
-        of_part=True,
-        kind=LimitationKind.STAGES_COUNTED_FROM_HELD,
+        is_missing_part=True,
+        kind=LimitationKind.EARLIER_STAGES_UNKNOWN,
     ),
     Restriction(
         "stages-counted-among-given",
         "stages are counted among the given ranks",
         "its stages are counted among the given ranks",
-        of_part=True,
-        kind=LimitationKind.STAGES_COUNTED_AMONG_GIVEN,
+        is_missing_part=True,
+        kind=LimitationKind.INNER_STAGES_UNKNOWN,
     ),
     Restriction(
         "operations-without-gpu-work",
@@ -194,7 +196,7 @@ RESTRICTIONS = (
         "host-name-shared",
         "one host name stands for several machines",
         "profiles of one host name were recorded on several machines, by their clocks",
-        of_part=True,
+        is_missing_part=True,
         kind=LimitationKind.HOST_NAME_SHARED,
     ),
     Restriction(
@@ -214,10 +216,10 @@ _MANY_LEFT_OUT = 0.01
 _VISIBLE = 0.0001
 _CODES = {own.code for own in RESTRICTIONS}
 #: Characters of the words of a restriction that this version does not know.
-_LONGEST = 200
+_MAX_TEXT = 200
 
 
-def restrictions_of(
+def list_restrictions(
     reason: str | None,
     limitations: Iterable[Limitation],
     *,
@@ -254,7 +256,7 @@ def restrictions_of(
     )
 
 
-def without_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
+def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
     """Drop the limitations on kernels that were left out, if few kernels were left out.
 
     Some profilers cannot collect the times of a few kernels, so a small share of such kernels is
@@ -291,7 +293,7 @@ def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction,
     """
     codes = {entry.code for entry in entries}
     known = tuple(own for own in RESTRICTIONS if own.code in codes)
-    later = [_unknown(entry.code, entry.text) for entry in entries if entry.code not in _CODES]
+    later = [_make_unknown(entry.code, entry.text) for entry in entries if entry.code not in _CODES]
     return (*known, *dict.fromkeys(later))
 
 
@@ -305,10 +307,10 @@ def find_no_pipeline(entries: Sequence[RestrictionEntry]) -> str | None:
     return find_no_pipeline_reason(read_restrictions(entries))
 
 
-def _unknown(code: str, words: str) -> Restriction:
+def _make_unknown(code: str, words: str) -> Restriction:
     """Return a restriction of a later version."""
-    shown = to_one_line(words or code, _LONGEST)
-    return Restriction(to_one_line(code, _LONGEST), shown, f"it is restricted ({shown})")
+    shown = to_one_line(words or code, _MAX_TEXT)
+    return Restriction(to_one_line(code, _MAX_TEXT), shown, f"it is restricted ({shown})")
 
 
 def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:

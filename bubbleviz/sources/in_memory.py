@@ -50,7 +50,7 @@ class InMemoryCalls:
         """Return the name of each call of some rows (distinct, ascending)."""
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
-    def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+    def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
         """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
         fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
         return np.compress(fits[self.name_id[rows]], rows)
@@ -60,12 +60,12 @@ class InMemoryCalls:
         fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
         return np.flatnonzero(fits[self.name_id]) if fits.any() else np.empty(0, np.int64)
 
-    def containing(self, letters: str) -> Ints:
+    def find_containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
         fits = np.array([letters in text for text in self.texts], bool)
         return np.flatnonzero(fits[self.name_id])
 
-    def failed(self, rows: Ints) -> Bools:
+    def mask_failed(self, rows: Ints) -> Bools:
         """Tell which calls of some rows returned an error, which these formats do not record."""
         return np.zeros(len(rows), bool)
 

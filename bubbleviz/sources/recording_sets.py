@@ -46,7 +46,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         activities=activities,
         calls=_join_calls(profiles),
         ranges=ranges,
-        every_range=in_memory.InMemoryRanges(ranges),
+        all_ranges=in_memory.InMemoryRanges(ranges),
         overheads=join_tables([profile.overheads for profile in profiles]),
         threads=tuple(dict.fromkeys(thread for p in profiles for thread in p.threads)),
         devices=tuple(_devices_by_process(profiles)),

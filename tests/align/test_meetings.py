@@ -177,7 +177,7 @@ def test_sizes_that_the_user_gives_need_no_clock() -> None:
     assert met(table(*rows), where, apart) == [(0, 1), (2, 3)]
 
 
-COMMUNICATOR = Group("0x00000000000000a1", size=2, sole=True)
+COMMUNICATOR = Group("0x00000000000000a1", size=2, has_unique_name=True)
 
 
 def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
@@ -197,5 +197,8 @@ def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
     rows = [(0, 0, 0, 0, 400, 0), (1, 0, 0, 100, 200, 0), (1, 0, 0, 200, 400, 0)]
     assert met(table(*rows, groups=(COMMUNICATOR,)), places([0, 5])) == [(0, 1, 2)]
     # Those of a group are not taken for ones without.
-    rows, group = [(0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100)], Group("0xb2", size=8, sole=True)
+    rows, group = (
+        [(0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100)],
+        Group("0xb2", size=8, has_unique_name=True),
+    )
     assert met(table(*rows, groups=(group,)), HALF) == []

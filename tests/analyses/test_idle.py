@@ -488,8 +488,8 @@ def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader"
     )
 
 
-def texts(report: IdleMeasurement, top: int = 12) -> str:
-    return plain_text(sections(report, top))
+def texts(measurement: IdleMeasurement, top: int = 12) -> str:
+    return plain_text(sections(measurement, top))
 
 
 def test_a_kernel_whose_name_has_two_ids_is_one_kernel(tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ def copied(folder: Path, *copies: M, name: str = "profile.sqlite") -> Path:
     return profile(folder, KERNELS, CALLS, copies=list(copies), name=name)
 
 
-def totals(report: IdleMeasurement) -> list[tuple[str, str, str, int, int | None, int]]:
+def totals(measurement: IdleMeasurement) -> list[tuple[str, str, str, int, int | None, int]]:
     return [
         (t.direction.label, t.source.label, t.target.label, t.count, t.size, t.time_ns)
-        for t in report.copies()
+        for t in measurement.copies()
     ]
 
 

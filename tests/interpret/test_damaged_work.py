@@ -25,7 +25,7 @@ from bubbleviz.render.json_document import render
 from bubbleviz.render.text.first_screen import headline_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import read_restrictions, without_few_left_out
+from bubbleviz.report.restrictions import drop_few_left_out, read_restrictions
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import no_ranges
@@ -666,7 +666,7 @@ def test_kernels_of_a_trace_that_end_before_they_start_are_marked(tmp_path: Path
 @pytest.mark.parametrize(("kernels", "is_marked"), [(9_999, True), (10_000, False), (0, True)])
 def test_few_impossible_kernels_of_many_have_no_mark(kernels: int, is_marked: bool) -> None:
     note = Limitation("kernels", "why", 1, LimitationKind.KERNELS_IMPOSSIBLE)
-    assert bool(without_few_left_out([note], kernels)) is is_marked
+    assert bool(drop_few_left_out([note], kernels)) is is_marked
 
 
 US = 1_000

@@ -58,7 +58,7 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> Operations:
     count = len(names)
     none = np.full(count, -1)
     start = np.arange(count) * length
-    return Operations.without_work(
+    return Operations.make_without_work(
         rank=np.zeros(count, np.int64),
         iteration=np.zeros(count, np.int64),
         phase=np.array([int(phase) for phase, _ in names], np.int64),

@@ -17,7 +17,7 @@ ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=12)
 @given(ROWS)
 def test_distinct_rows_are_those_of_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
     first, second, chosen = np.array(rows, np.int64).reshape(-1, 3).T
-    distinct = find_distinct_rows(first, second, chosen=chosen == 1)
+    distinct = find_distinct_rows(first, second, mask=chosen == 1)
     wanted = sorted({(one, other) for one, other, is_chosen in rows if is_chosen})
     assert [tuple(row) for row in distinct.T.tolist()] == wanted
 

@@ -148,7 +148,7 @@ def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
         reading = file.read((), partial=True)
         calls = sum(map(len, reading.calls.blocks()))
         none = np.empty(0, np.int64)
-        everything = reading.every_range.lasting(0, none, none, none, None)
+        everything = reading.all_ranges.lasting(0, none, none, none, None)
 
     work = reading.activities
     start_ns = work.start_ns - work.start_ns.min()

@@ -36,8 +36,8 @@ def spent(rank: RankIdle) -> dict[str, float]:
     return {part.activity: part.idle_ns / US for part in rank.activities}
 
 
-def only(report: IdleMeasurement) -> RankIdle:
-    (rank,) = report.ranks
+def only(measurement: IdleMeasurement) -> RankIdle:
+    (rank,) = measurement.ranks
     return rank
 
 

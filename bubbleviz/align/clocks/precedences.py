@@ -26,7 +26,7 @@ from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, lookup
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
-from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
+from bubbleviz.model.phases import BACKWARD, CHAINED, COUNTED, WORK, Phase
 
 #: Ranks leave a collective within so long of each other.
 LEAVE_NS = 50_000
@@ -92,7 +92,7 @@ def _hops(
 
     A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
     """
-    is_usable = mask_phases(operations.phase, PASSED_ON) & (operations.has_span == 1)
+    is_usable = mask_phases(operations.phase, CHAINED) & (operations.has_span == 1)
     is_usable &= (operations.occurrence == 0) & (operations.iteration >= 0)
     rows = np.flatnonzero(is_usable & (operations.virtual_stage >= 0))
     rank = operations.rank[rows]

@@ -21,7 +21,7 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
-from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.phases import CHAINED, Phase
 
 #: Maximum number of events of an iteration that are compared, spread evenly over all of them.
 _MAX_EVENTS = 64
@@ -94,7 +94,7 @@ def build_histories(
     )
     counts = np.count_nonzero(np.isfinite(start_ns), axis=1)
 
-    passes_on = mask_phases(operations.phase[spanned], PASSED_ON) & (
+    passes_on = mask_phases(operations.phase[spanned], CHAINED) & (
         operations.occurrence[spanned] == 0
     )
     is_complete = (operations.cut[spanned] == 0) & (operations.virtual_stage[spanned] >= 0)

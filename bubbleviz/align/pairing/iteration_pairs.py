@@ -57,7 +57,7 @@ def pair_iterations(joined: JoinedRecordings) -> JoinedRecordings:
         limitations of the pairing.
     """
     named_ranks = find_distinct_rows(
-        joined.operations.rank, chosen=joined.works & (joined.named_iteration >= 0)
+        joined.operations.rank, mask=joined.works & (joined.named_iteration >= 0)
     )[0]
     unnamed = subtract_values(joined.working, named_ranks)
     links: tuple[Link, ...] = ()
@@ -138,7 +138,7 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
     has_times = works & (operations.iteration >= 0) & (operations.has_span == 1)
     is_gradient = has_times & mask_phases(operations.phase, _GRADIENTS)
     iterations, iterations_with_gradients = (
-        find_distinct_rows(operations.rank, operations.iteration, chosen=chosen)[0]
+        find_distinct_rows(operations.rank, operations.iteration, mask=chosen)[0]
         for chosen in (has_times, is_gradient)
     )
     if len(iterations) == len(iterations_with_gradients):

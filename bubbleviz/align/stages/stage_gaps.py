@@ -230,7 +230,7 @@ def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
         "profile holds the ranks between them; ratios are incomplete, and stages are counted among "
         "the given ranks"
     )
-    kind = LimitationKind.STAGES_COUNTED_AMONG_GIVEN
+    kind = LimitationKind.INNER_STAGES_UNKNOWN
     return Limitation("stages without a profile", reason, len(gaps), kind)
 
 
@@ -271,7 +271,7 @@ def find_turns(operations: Operations) -> frozenset[int]:
     """
     virtual_stage = operations.virtual_stage
     is_known = virtual_stage >= 0
-    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
     is_same_rank = rank[1:] == rank[:-1]
     is_followed = is_same_rank & (stage[1:] == stage[:-1] + 1)
     return frozenset(stage[:-1][is_followed].tolist())
@@ -342,7 +342,7 @@ def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) ->
 
 def _count_microbatches(forward: Waits, group: Ints, chosen: Bools, count: int) -> Ints:
     """Return the number of distinct microbatches in each group among the chosen waits."""
-    pairs = grouping.find_distinct_rows(group, forward.microbatch, chosen=chosen)
+    pairs = grouping.find_distinct_rows(group, forward.microbatch, mask=chosen)
     return np.bincount(pairs[0], minlength=count)
 
 

@@ -79,7 +79,7 @@ def _working(operations: Operations) -> int:
     """Return how many (rank, chunk) run forward or backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = mask_phases(operations.phase, phases) & (operations.has_span == 1)
-    return len(grouping.find_distinct_rows(operations.rank, operations.chunk, chosen=work).T)
+    return len(grouping.find_distinct_rows(operations.rank, operations.chunk, mask=work).T)
 
 
 def run_alike(orders: Orders, rank: Ints, stage: Ints) -> bool:

@@ -28,7 +28,7 @@ def find_transfer_stages(joined: JoinedRecordings) -> Ints:
         return virtual_stage
     is_known, has_span = virtual_stage >= 0, operations.has_span == 1
     n_ranks = len(joined.ranks)
-    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
     is_only_stage = np.bincount(rank, minlength=1)[rank] == 1
     only_stage = scatter(n_ranks, rank[is_only_stage], stage[is_only_stage])
     stage_of_transfer = virtual_stage.copy()
@@ -109,7 +109,7 @@ def _passes_an_end(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
     if (is_beyond & mask_phases(phase, (Phase.RECV_F, Phase.RECV_B))).any():
         return True
     is_known = joined.works & (virtual_stage >= 0)
-    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, chosen=is_known)
+    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
     # The only rank that holds each stage, or -1. The entries before the first stage and after the
     # last one are -1, too.
     is_only_rank = np.bincount(stage, minlength=1)[stage] == 1

@@ -84,7 +84,7 @@ _COUNTED_FROM_HELD = Limitation(
     "numbers of stages",
     "the first stage with a profile receives activations, so earlier stages, of unknown number, "
     "have none; stages are counted from it",
-    kind=LimitationKind.STAGES_COUNTED_FROM_HELD,
+    kind=LimitationKind.EARLIER_STAGES_UNKNOWN,
 )
 
 
@@ -137,7 +137,7 @@ class _Inputs:
         work = self.joined.works
         if work.any() and not (work & (named < 0)).any():
             return operations.replace_columns(iteration=named)
-        pairs = grouping.find_distinct_rows(operations.rank, operations.iteration, chosen=work)
+        pairs = grouping.find_distinct_rows(operations.rank, operations.iteration, mask=work)
         counts = np.bincount(pairs[0], minlength=1)
         return operations if len(grouping.find_distinct(counts[counts > 0])) == 1 else None
 

@@ -29,7 +29,7 @@ def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     operations, stage, work = joined.operations, joined.named_stage, joined.works
     if not work.any() or (work & (stage < 0)).any():
         return None
-    rows = grouping.find_distinct_rows(operations.rank, operations.chunk, stage, chosen=work)
+    rows = grouping.find_distinct_rows(operations.rank, operations.chunk, stage, mask=work)
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
@@ -57,7 +57,7 @@ def stages_in_order(joined: JoinedRecordings, stage_of_rank: Ints, n_stages: int
         n_stages: Number of places.
     """
     keys = joined.operations.rank, joined.operations.chunk
-    pairs = grouping.find_distinct_rows(*keys, chosen=joined.works)
+    pairs = grouping.find_distinct_rows(*keys, mask=joined.works)
     waits = usual_waits(joined.operations, joined.arrivals)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(grouping.find_distinct(pairs[1]).tolist()):

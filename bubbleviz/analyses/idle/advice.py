@@ -61,67 +61,67 @@ _OF_COPIES = ("transfer", "blocked by copies")
 
 
 def title_of(
-    report: IdleMeasurement, written: Callable[[float | None], str] = format_percent
+    measurement: IdleMeasurement, written: Callable[[float | None], str] = format_percent
 ) -> str:
     """Return how many devices were idle for how long, in one line; hosts are no devices.
 
     Args:
-        report: of some profiles.
+        measurement: of some profiles.
         written: writes a share in percent.
     """
     # A trace of XLA has a row for each device of a host's processor.
-    hosts = len({rank.host for rank in report.ranks if rank.on_host})
+    hosts = len({rank.host for rank in measurement.ranks if rank.on_host})
     beside = f"{format_count(hosts, 'host')} without a device" if hosts else ""
-    window = "" if report.window is None else f", in {report.window} alone"
-    if not report.devices:
+    window = "" if measurement.window is None else f", in {measurement.window} alone"
+    if not measurement.devices:
         return f"{beside}: operators, and no work of any device{window}"
-    devices = format_count(len(report.devices), "device")
-    if report.span_ns:
-        devices += f", idle for {written(report.idle_ns / report.span_ns)} of the time"
-        if unknown_ns := report.unknown_ns:
-            devices += f" ({written(unknown_ns / report.span_ns)} unknown)"
-        compute_ns = report.summed("compute_ns")
+    devices = format_count(len(measurement.devices), "device")
+    if measurement.span_ns:
+        devices += f", idle for {written(measurement.idle_ns / measurement.span_ns)} of the time"
+        if unknown_ns := measurement.unknown_ns:
+            devices += f" ({written(unknown_ns / measurement.span_ns)} unknown)"
+        compute_ns = measurement.summed("compute_ns")
         # Busy is not computing: what only communicates or copies is said apart.
-        if report.span_ns - report.idle_ns - compute_ns >= SHARE * report.span_ns:
-            devices += f" and computing for {written(compute_ns / report.span_ns)}"
+        if measurement.span_ns - measurement.idle_ns - compute_ns >= SHARE * measurement.span_ns:
+            devices += f" and computing for {written(compute_ns / measurement.span_ns)}"
     else:
         devices += " with a single kernel or copy, which leaves no time to be idle"
-    marks = "".join(f", {restriction.text}" for restriction in report.restrictions)
+    marks = "".join(f", {restriction.text}" for restriction in measurement.restrictions)
     return f"{devices}{window}{marks}" + (f"; {beside}" if beside else "")
 
 
-def advice(report: IdleMeasurement) -> tuple[str, ...]:
+def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return what to look at, one sentence each, the largest time first; at least one sentence."""
-    if not report.devices:
-        return (_advise_to_record_devices(report),)
-    if not report.span_ns:
+    if not measurement.devices:
+        return (_advise_to_record_devices(measurement),)
+    if not measurement.span_ns:
         return (_SINGLE_WORK,)
-    record_again = [entry.advice for entry in report.restrictions if entry.kind in _DAMAGED]
+    record_again = [entry.advice for entry in measurement.restrictions if entry.kind in _DAMAGED]
     if record_again:
         return tuple(record_again)
-    is_idle = report.idle_ns >= MIN_IDLE_SHARE * report.span_ns
-    parts = _advise_on_busy_time(report, SHARE if is_idle else MIN_IDLE_SHARE)
+    is_idle = measurement.idle_ns >= MIN_IDLE_SHARE * measurement.span_ns
+    parts = _advise_on_busy_time(measurement, SHARE if is_idle else MIN_IDLE_SHARE)
     if is_idle:
-        parts.append((report.idle_ns, _advise_on_idle_time(report)))
+        parts.append((measurement.idle_ns, _advise_on_idle_time(measurement)))
     # The sort is stable, so parts of equal time keep their order.
     parts.sort(key=lambda part: -part[0])
     sentences = [sentence for _, sentence in parts]
     # An incomplete profile is no reason to change the program.
-    is_incomplete = any(restriction.kind in _LOSSES for restriction in report.restrictions)
-    main_activity = _find_main_activity(report) if is_idle else None
+    is_incomplete = any(restriction.kind in _LOSSES for restriction in measurement.restrictions)
+    main_activity = _find_main_activity(measurement) if is_idle else None
     is_named = main_activity is not None and main_activity.activity == UNRECORDED
     if is_incomplete and not is_named:
         sentences.insert(0, _INCOMPLETE)
     if sentences:
         return tuple(sentences)
-    kinds = {limitation.kind for limitation in report.limitations}
+    kinds = {limitation.kind for limitation in measurement.limitations}
     return (_LITTLE_TO_GAIN if kinds.isdisjoint(_COUNTED) else _COMPUTE_MAY_WAIT,)
 
 
-def _advise_to_record_devices(report: IdleMeasurement) -> str:
+def _advise_to_record_devices(measurement: IdleMeasurement) -> str:
     """Return how to record the devices of a run whose profiles contain only hosts."""
     record = "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
-    if _is_of_xla(report):
+    if _is_of_xla(measurement):
         record = (
             "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those "
             "that JAX finds), and record it again"
@@ -129,32 +129,32 @@ def _advise_to_record_devices(report: IdleMeasurement) -> str:
     return f"no device work was recorded, so idle time is unknown; {record}"
 
 
-def _is_of_xla(report: IdleMeasurement) -> bool:
+def _is_of_xla(measurement: IdleMeasurement) -> bool:
     """Return whether XLA recorded all profiles."""
-    return {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}
+    return {rank.format for rank in measurement.ranks} <= {"xplane", "xla-trace"}
 
 
-def _advise_on_busy_time(report: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
+def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
     """Return advice on exposed communication and copies, with the time of each.
 
     Args:
-        report: The report.
+        measurement: The report.
         min_share: Minimum share of the span for which advice is given.
     """
     # Events and kernels of NCCL show who is late; other libraries show no more than this.
-    has_nccl = any(is_nccl(name) for rank in report.devices for name in rank.works)
+    has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
     late = "; bubbleviz nccl names who is late, if communicators were recorded" if has_nccl else ""
-    waiting_ns = report.summed("exposed_point_to_point_ns")
-    communication_ns = report.summed("exposed_communication_ns")
-    kinds = {limitation.kind for limitation in report.limitations}
+    waiting_ns = measurement.summed("exposed_point_to_point_ns")
+    communication_ns = measurement.summed("exposed_communication_ns")
+    kinds = {limitation.kind for limitation in measurement.limitations}
     if LimitationKind.WAITS_UNCLEAR in kinds:
         times = [(communication_ns, _UNCLEAR_WAITS)]
     else:
         other_ns = communication_ns - waiting_ns
         times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + late)]
-    remedy = copies.describe_longest(report.copies()) or _COPY_LESS
-    times.append((report.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
-    span_ns = report.span_ns
+    remedy = copies.describe_longest(measurement.copies()) or _COPY_LESS
+    times.append((measurement.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
+    span_ns = measurement.span_ns
     return [
         (time_ns, f"{format_percent(time_ns / span_ns)} {sentence}")
         for time_ns, sentence in times
@@ -162,23 +162,23 @@ def _advise_on_busy_time(report: IdleMeasurement, min_share: float) -> list[tupl
     ]
 
 
-def _find_main_activity(report: IdleMeasurement) -> ActivityIdle | None:
+def _find_main_activity(measurement: IdleMeasurement) -> ActivityIdle | None:
     """Return the activity that takes most of the idle time, or None if none takes 10 % of it."""
-    longest = report.activities[0]
-    return longest if longest.idle_ns / report.idle_ns >= SHARE else None
+    longest = measurement.activities[0]
+    return longest if longest.idle_ns / measurement.idle_ns >= SHARE else None
 
 
-def _advise_on_idle_time(report: IdleMeasurement) -> str:
+def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
     """Return what to do about the activity that takes most of the idle time."""
-    main = _find_main_activity(report)
+    main = _find_main_activity(measurement)
     if main is None:
         return "no activity takes 10 % of the idle time: no single cause stands out"
-    hint = report.advice.get(main.activity, "see what runs in it, or add ranges inside it")
+    hint = measurement.advice.get(main.activity, "see what runs in it, or add ranges inside it")
     if main.activity in _OF_COPIES:
-        hint = copies.describe_longest(report.copies()) or hint
-    if main.activity == UNTRACED and _is_of_xla(report):
+        hint = copies.describe_longest(measurement.copies()) or hint
+    if main.activity == UNTRACED and _is_of_xla(measurement):
         hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
-    share = format_percent(main.idle_ns / report.idle_ns)
-    of_span = format_percent(main.idle_ns / report.span_ns)
+    share = format_percent(main.idle_ns / measurement.idle_ns)
+    of_span = format_percent(main.idle_ns / measurement.span_ns)
     name = to_one_line(main.activity, _NAME)
     return f'{share} of the idle time ({of_span} of all) is "{name}": {hint}'

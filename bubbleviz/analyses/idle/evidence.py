@@ -295,7 +295,7 @@ def _find_steps(
     since, until = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
     shortest_ns = max(int((until - since).min()) // _SHORTEST_STEP, 1)
     first, last = np.array([since.min()]), np.array([until.max()])
-    ranges = profile.every_range.lasting(shortest_ns, threads, first, last, None)
+    ranges = profile.all_ranges.lasting(shortest_ns, threads, first, last, None)
     steps = {
         process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
         for process in sorted({device.process for device in devices})

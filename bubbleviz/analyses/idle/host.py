@@ -281,7 +281,7 @@ def host_ranges_of(
     since, until = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
     logs = [
         log.lasting(max(GRAIN_NS, shortest_ns), threads, since, until, None)
-        for log in (profile.every_range, profile.system_calls)
+        for log in (profile.all_ranges, profile.system_calls)
         if log is not None
     ]
     first = np.cumsum([0, *(len(log.names) for log in logs)]).tolist()

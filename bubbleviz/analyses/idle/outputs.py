@@ -49,51 +49,53 @@ COLUMNS = (
 )
 
 
-def as_json(report: IdleMeasurement, top: int) -> str:
+def as_json(measurement: IdleMeasurement, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
-    return format_json(values_of(summary_of_idle(report, top)))
+    return format_json(values_of(summary_of_idle(measurement, top)))
 
 
-def summary_of_idle(report: IdleMeasurement, top: int = 0) -> IdleSummary:
+def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
     """Return the summary of a report, with the ``top`` longest gaps of each rank."""
-    headline, numbers = _numbers(report)
-    ranks = zip(report.ranks, report.scores(), strict=True)
+    headline, numbers = _numbers(measurement)
+    ranks = zip(measurement.ranks, measurement.scores(), strict=True)
     return IdleSummary(
         schema=IDLE_SCHEMA,
         version=__version__,
         headline=headline,
         iterations=(),
         summary=numbers,
-        restrictions=RestrictionEntry.list_of(report.restrictions),
+        restrictions=RestrictionEntry.list_of(measurement.restrictions),
         definitions=DEFINITIONS,
-        shortest_ns=report.shortest_ns,
-        window=report.window,
-        span_ns=report.span_ns,
-        idle_ns=report.idle_ns,
-        proved_idle_ns=report.proved_idle_ns,
-        what_to_do_first=advice(report)[0],
+        shortest_ns=measurement.shortest_ns,
+        window=measurement.window,
+        span_ns=measurement.span_ns,
+        idle_ns=measurement.idle_ns,
+        proved_idle_ns=measurement.proved_idle_ns,
+        what_to_do_first=advice(measurement)[0],
         activities=[
-            _activity(total, report.idle_ns, total.example and total.example.of_rank(total.rank))
-            for total in report.activities
+            _activity(
+                total, measurement.idle_ns, total.example and total.example.of_rank(total.rank)
+            )
+            for total in measurement.activities
         ],
-        meanings=dict(report.meaning),
-        kernels=report.work(),
-        copies=[_copies(total) for total in report.copies()],
+        meanings=dict(measurement.meaning),
+        kernels=measurement.work(),
+        copies=[_copies(total) for total in measurement.copies()],
         ranks=[
-            _rank(index, rank, score, _longest_gaps(rank, report.shortest_ns, top))
+            _rank(index, rank, score, _longest_gaps(rank, measurement.shortest_ns, top))
             for index, (rank, score) in enumerate(ranks)
         ],
-        limitations=LimitationEntry.list_of(report.limitations),
+        limitations=LimitationEntry.list_of(measurement.limitations),
     )
 
 
-def _numbers(report: IdleMeasurement) -> tuple[str, IdleNumbers]:
+def _numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
     """Return the name of the primary idle share, and the statistics on idle time.
 
     Shares and times are means over the steps of all devices, or over the devices if no steps are
     known.
     """
-    devices = [rank for rank in report.devices if rank.measured]
+    devices = [rank for rank in measurement.devices if rank.measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
     step_times = [(step.idle_ns, step.length_ns) for step in steps if step.length_ns]
     device_times = [(rank.idle_ns, rank.span_ns) for rank in devices]
@@ -293,19 +295,20 @@ def _steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
     return find_covering(start_ns, end_ns, time_ns)
 
 
-def csv_of_gaps(report: IdleMeasurement) -> str:
+def csv_of_gaps(measurement: IdleMeasurement) -> str:
     """Return the gaps as CSV: one row per attributed gap, and the sums of short gaps by step.
 
     A cell holds the idle time by activity as JSON.
     """
     return format_csv(
-        COLUMNS, (row for index in range(len(report.ranks)) for row in _csv_rows(report, index))
+        COLUMNS,
+        (row for index in range(len(measurement.ranks)) for row in _csv_rows(measurement, index)),
     )
 
 
-def _csv_rows(report: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
+def _csv_rows(measurement: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
     """Yield the rows of one device."""
-    rank = report.ranks[index]
+    rank = measurement.ranks[index]
     device = index, quote_formula(rank.host), rank.pid, rank.device_id
     for gap in _list_gaps(rank, rank.gaps, quote_formula):
         spent_ns = Counter[str]()

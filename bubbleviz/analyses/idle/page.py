@@ -28,23 +28,25 @@ from bubbleviz.render.web.page import LEVEL, page
 from bubbleviz.render.web.shards import bytes_of, deflated
 
 
-def written(report: IdleMeasurement, name: str, gaps: int) -> str:
+def written(measurement: IdleMeasurement, name: str, gaps: int) -> str:
     """Return an output: ``svg``, ``csv``, ``json`` with so many gaps of a rank, or the page."""
     if name == "json":
-        return outputs.as_json(report, gaps)
-    return {"svg": picture.draw_idle, "csv": outputs.csv_of_gaps}.get(name, render)(report)
+        return outputs.as_json(measurement, gaps)
+    return {"svg": picture.draw_idle, "csv": outputs.csv_of_gaps}.get(name, render)(measurement)
 
 
-def render(report: IdleMeasurement) -> str:
+def render(measurement: IdleMeasurement) -> str:
     """Return a report as a page of HTML, for any browser."""
-    title, *told = (escape(to_one_line(text, 600)) for text in (title_of(report), *advice(report)))
+    title, *told = (
+        escape(to_one_line(text, 600)) for text in (title_of(measurement), *advice(measurement))
+    )
     parts = {
         name: (table.title or name, html([replace(table, title="")]))
-        for name, table in list_tables(report).items()
+        for name, table in list_tables(measurement).items()
         if table.rows
     }
-    parts["Shares"] = "Shares of time", picture.draw_idle(report)
-    if limits := [own.sentence for own in report.limitations]:
+    parts["Shares"] = "Shares of time", picture.draw_idle(measurement)
+    if limits := [own.sentence for own in measurement.limitations]:
         parts["Limitations"] = "Limitations", html([blocks.bullets(limits)])
     own = (
         f"<title>{title}</title>",
@@ -56,22 +58,22 @@ def render(report: IdleMeasurement) -> str:
             for name, (heading, text) in parts.items()
         ),
     )
-    names, columns = _timeline(report)
+    names, columns = _timeline(measurement)
     text = json.dumps({"idle": names}).encode()
     return page(deflated(text, LEVEL), deflated(columns, LEVEL), own=own)
 
 
-def _timeline(report: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
+def _timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
     """Return what the timeline is drawn from, names and columns (see ``assets/idle.js``)."""
     first_ns: dict[str, int] = {}
-    for rank in report.ranks:
+    for rank in measurement.ranks:
         first_ns[rank.path] = min(first_ns.get(rank.path, rank.start_ns), rank.start_ns)
-    causes = {own.activity: at for at, own in enumerate(report.activities)}
+    causes = {own.activity: at for at, own in enumerate(measurement.activities)}
     works: dict[str, int] = {}
     names: list[str] = []
     tables: dict[str, list[Ints]] = {"busy": [], "gaps": [], "spans": []}
-    for at, rank in enumerate(report.ranks):
-        long = rank.long_gaps(report.shortest_ns)
+    for at, rank in enumerate(measurement.ranks):
+        long = rank.long_gaps(measurement.shortest_ns)
         pieces = rank.idle.take(find_positions(long.interval, rank.idle.interval) != NONE)
         stretches = np.append(rank.start_ns, long.end_ns), np.append(long.start_ns, rank.end_ns)
         work = _numbers(rank.works, works)[np.append(long.before[:1], long.after)]
@@ -92,10 +94,10 @@ def _timeline(report: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
         )
         for name, own in tables.items()
     }
-    colours = picture.colours_of(report)
-    devices = [(rank.label, rank.idle_ns / rank.span_ns) for rank in report.ranks]
+    colours = picture.colours_of(measurement)
+    devices = [(rank.label, rank.idle_ns / rank.span_ns) for rank in measurement.ranks]
     activities = [
-        (name, report.meaning.get(name, ""), colours.get(name, picture.REST_COLOUR))
+        (name, measurement.meaning.get(name, ""), colours.get(name, picture.REST_COLOUR))
         for name in causes
     ]
     names_of = {"devices": devices, "steps": names, "activities": activities, "works": [*works]}

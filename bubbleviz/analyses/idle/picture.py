@@ -38,11 +38,11 @@ _BAR, _PITCH = 13.0, 16.0
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
 
-def draw_idle(report: IdleMeasurement) -> str:
+def draw_idle(measurement: IdleMeasurement) -> str:
     """Return the SVG document of a report."""
     page = Page("bvg-")
-    count = len(report.ranks)
-    page.title = title_of(report, percent)
+    count = len(measurement.ranks)
+    page.title = title_of(measurement, percent)
     page.description = "One strip per device; each slice is filled by the shares of its time."
     page.heading(page.title)
     page.y += 4
@@ -52,8 +52,8 @@ def draw_idle(report: IdleMeasurement) -> str:
         10.5,
     )
     page.y += 12
-    ranks = report.ranks[:MAX_SHOWN_DEVICES]
-    colours = colours_of(report)
+    ranks = measurement.ranks[:MAX_SHOWN_DEVICES]
+    colours = colours_of(measurement)
     size = 11.0
     labels = [to_one_line(rank.label, 60) for rank in ranks]
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
@@ -79,19 +79,19 @@ def draw_idle(report: IdleMeasurement) -> str:
             page.y += _STEPS
         page.y += _GAP
     _draw_axis(page, left, right, top, whole_ns)
-    _draw_legend(page, report, colours)
-    _draw_side_by_side(page, report, colours, left, right)
+    _draw_legend(page, measurement, colours)
+    _draw_side_by_side(page, measurement, colours, left, right)
     if count > MAX_SHOWN_DEVICES:
         page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
-    if report.limitations:
-        page.paragraph(_limitation_line(report), 9.5, lines=3)
+    if measurement.limitations:
+        page.paragraph(_limitation_line(measurement), 9.5, lines=3)
     return page.svg()
 
 
-def _limitation_line(report: IdleMeasurement) -> str:
+def _limitation_line(measurement: IdleMeasurement) -> str:
     """Return a line that lists the limitations without reasons, which would name files."""
     counts = Counter[str]()
-    for limitation in report.limitations:
+    for limitation in measurement.limitations:
         counts[limitation.what] += limitation.count
     named = (
         f"{to_one_line(what, 160)} ({count:,})" if count != 1 else to_one_line(what, 160)
@@ -100,13 +100,15 @@ def _limitation_line(report: IdleMeasurement) -> str:
     return f"Limitations: {'; '.join(named)}."
 
 
-def colours_of(report: IdleMeasurement) -> dict[str, str]:
+def colours_of(measurement: IdleMeasurement) -> dict[str, str]:
     """Return the colour of everything that has one of its own."""
-    names = [*BUSY, *(total.activity for total in report.activities[:_COLOURED])]
+    names = [*BUSY, *(total.activity for total in measurement.activities[:_COLOURED])]
     others = iter(MORE_ACTIVITIES * _COLOURED)
     colours = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
     # Activities of hosts without a device are not in the report's list.
-    others_shown = len(report.activities) > _COLOURED or len(report.devices) < len(report.ranks)
+    others_shown = len(measurement.activities) > _COLOURED or len(measurement.devices) < len(
+        measurement.ranks
+    )
     return {**colours, REST: REST_COLOUR} if others_shown else colours
 
 
@@ -170,15 +172,15 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
     page.y += 22
 
 
-def _draw_legend(page: Page, report: IdleMeasurement, colours: dict[str, str]) -> None:
+def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, str]) -> None:
     """Draw the meaning of colours, each with its share of all time."""
     names = list(colours)
     totals_ns = np.zeros(len(names), np.int64)
-    for rank in report.ranks:
+    for rank in measurement.ranks:
         totals_ns += rank.slices(names).sum(axis=1)
     x, line = page.left, 18.0
     for (name, colour), total_ns in zip(colours.items(), totals_ns.tolist(), strict=True):
-        share = total_ns / report.span_ns if report.span_ns else 0.0
+        share = total_ns / measurement.span_ns if measurement.span_ns else 0.0
         if share < _NOTHING:
             continue
         text = f"{to_one_line(name, 44)}  {percent(share)}"
@@ -192,10 +194,10 @@ def _draw_legend(page: Page, report: IdleMeasurement, colours: dict[str, str]) -
 
 
 def _draw_side_by_side(
-    page: Page, report: IdleMeasurement, colours: dict[str, str], left: float, right: float
+    page: Page, measurement: IdleMeasurement, colours: dict[str, str], left: float, right: float
 ) -> None:
     """Draw one bar per device, all equally long, divided as its time was; none for one alone."""
-    ranks, names, shares = report.device_shares(_COLOURED)
+    ranks, names, shares = measurement.device_shares(_COLOURED)
     idle = shares[:, len(BUSY) :].sum(axis=1)
     count = min(len(ranks), _MOST_BARS)
     if count < 2:
@@ -207,7 +209,9 @@ def _draw_side_by_side(
     top, size = page.y, 10.5
     for row, at in enumerate(ranks[:count]):
         base = top + row * _PITCH + _BAR - 3
-        label = truncate_text(to_one_line(report.ranks[at].label, 60), size, left - page.left - 8)
+        label = truncate_text(
+            to_one_line(measurement.ranks[at].label, 60), size, left - page.left - 8
+        )
         page.text(label, page.left, base, size)
         page.text(percent(float(idle[row])), right + 10, base, size)
     # From the left edge of the first part to the right edge of the last.

@@ -16,7 +16,7 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, ProvedWait, WorkTotal
-from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
+from bubbleviz.report.restrictions import drop_few_left_out, list_restrictions
 
 #: Kinds of limitations that make busy and idle times uncertain.
 _RESTRICTING = frozenset(
@@ -342,8 +342,8 @@ class IdleMeasurement:
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < MIN_IDLE_SHARE * self.span_ns:
             kernels = sum(total.count for total in self.work() if total.work_class != COPIES)
-            restricting = list(without_few_left_out(restricting, kernels))
-        return restrictions_of(None, restricting, ranks_missing=False)
+            restricting = list(drop_few_left_out(restricting, kernels))
+        return list_restrictions(None, restricting, ranks_missing=False)
 
     @property
     def idle_ns(self) -> int:

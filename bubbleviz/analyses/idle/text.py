@@ -53,22 +53,22 @@ _PROVED = 0.1
 
 
 def sections(
-    report: IdleMeasurement, top: int | None = None, *, everything: bool = True
+    measurement: IdleMeasurement, top: int | None = None, *, everything: bool = True
 ) -> Iterator[blocks.Block]:
     """Yield what to print.
 
     Args:
-        report: of some profiles.
+        measurement: of some profiles.
         top: rows of a table, at most; None for as many as a screen holds.
         everything: whether to print all tables rather than what fits one screen.
     """
-    few = _FEW if _named(report) else _SOME
+    few = _FEW if _named(measurement) else _SOME
     devices, activities, steps, waits, kernels = (top,) * 5 if top else few
     hint, by = "; -v", ""
     if everything:
-        hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in report.ranks))})"
-    yield blocks.Sentence(title_of(report), style="" if everything else "bold")
-    table = device_table(report, devices, hint)
+        hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))})"
+    yield blocks.Sentence(title_of(measurement), style="" if everything else "bold")
+    table = device_table(measurement, devices, hint)
     if everything:
         yield blocks.Sentence(
             f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\n"
@@ -77,27 +77,29 @@ def sections(
             f"queued: {DEFINITIONS['queued']}; empty: the share of the span with none."
         )
         yield table
-        yield from _side_by_side(report, devices)
+        yield from _side_by_side(measurement, devices)
     else:
         first = [{name: row[name] for name in _FIRST} for row in table.rows]
-        yield replace(table, title=table.title if len(report.ranks) > devices else "", rows=first)
-    yield from _kernels(report, kernels, hint, everything=everything)
-    exposed_ns = report.summed("exposed_copy_ns")
-    if report.copies() and (everything or exposed_ns >= SHARE * report.span_ns > 0):
-        yield copy_table(report, kernels if everything else _FEW_COPIES, hint)
-    if report.activities:
-        table = activity_table(report, activities, hint)
+        yield replace(
+            table, title=table.title if len(measurement.ranks) > devices else "", rows=first
+        )
+    yield from _kernels(measurement, kernels, hint, everything=everything)
+    exposed_ns = measurement.summed("exposed_copy_ns")
+    if measurement.copies() and (everything or exposed_ns >= SHARE * measurement.span_ns > 0):
+        yield copy_table(measurement, kernels if everything else _FEW_COPIES, hint)
+    if measurement.activities:
+        table = activity_table(measurement, activities, hint)
         # The sum of all, below an empty row, is for those that want all of it.
         yield table if everything else replace(table, rows=table.rows[:-2])
-    if everything or report.proved_idle_ns >= _PROVED * report.idle_ns > 0:
-        yield from _waits(report, waits, hint)
+    if everything or measurement.proved_idle_ns >= _PROVED * measurement.idle_ns > 0:
+        yield from _waits(measurement, waits, hint)
     if everything:
-        yield from _explained(report, activities)
+        yield from _explained(measurement, activities)
     if everything or top:
-        yield from _steps(report, f"Steps{by}, most idle ones", steps, hint)
-    elif idlest := _idlest(report):
+        yield from _steps(measurement, f"Steps{by}, most idle ones", steps, hint)
+    elif idlest := _idlest(measurement):
         yield blocks.Sentence(idlest)
-    told = "\n".join(advice(report)[: None if everything else _ADVICE])
+    told = "\n".join(advice(measurement)[: None if everything else _ADVICE])
     yield blocks.Sentence(f"\n{told}\n" if everything else f"\n{told}")
     if not everything:
         yield blocks.Sentence(
@@ -106,26 +108,26 @@ def sections(
 
 
 def _kernels(
-    report: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
+    measurement: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
 ) -> Iterator[blocks.Block]:
     """Yield what kernels ran longest, by class and by name; nothing without a device."""
-    work = report.work()
+    work = measurement.work()
     total_ns = sum(total.time_ns for total in work)
-    if not total_ns or not report.span_ns:
+    if not total_ns or not measurement.span_ns:
         return
     class_ns = Counter[str]()
     for total in work:
         class_ns[total.work_class] += total.time_ns
     shares = [f"{name} {format_percent(ns / total_ns)}" for name, ns in class_ns.most_common()]
-    table = kernel_table(report, top, hint, whole=everything)
+    table = kernel_table(measurement, top, hint, whole=everything)
     yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
 
 
 def kernel_table(
-    report: IdleMeasurement, top: int, hint: str = "", *, whole: bool = True
+    measurement: IdleMeasurement, top: int, hint: str = "", *, whole: bool = True
 ) -> blocks.Table:
     """Return a row for each of the ``top`` kernels that ran longest, with whole names if wanted."""
-    work = report.work()
+    work = measurement.work()
     total_ns = sum(total.time_ns for total in work) or 1
     rows = [
         {
@@ -147,9 +149,9 @@ def kernel_table(
     return replace(table, wrap=("kernel",)) if whole else table
 
 
-def copy_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a table of the ``top`` kinds of copies with the longest total, one row each."""
-    totals = report.copies()
+    totals = measurement.copies()
     sum_ns = sum(total.time_ns for total in totals) or 1
     rows = [
         {
@@ -169,44 +171,48 @@ def copy_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Tabl
     return _table(title, rows, len(totals), top, hint, left, giving_way)
 
 
-def _explained(report: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
+def _explained(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield what the main activities mean, and where the longest gap of each is."""
     short = (
-        f"below {report.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
+        f"below {measurement.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
         "from one kernel to the next"
     )
-    meaning = {**report.meaning, host_activities.SHORT: short}
-    shown = report.activities[:top]
+    meaning = {**measurement.meaning, host_activities.SHORT: short}
+    shown = measurement.activities[:top]
     known = [total.activity for total in shown if total.activity in meaning]
     if known:
         yield blocks.Sentence("")
         yield blocks.bullets([f"{activity}: {meaning[activity]}" for activity in known])
-    if examples := [_example(report, own, own.example) for own in shown if own.example]:
+    if examples := [_example(measurement, own, own.example) for own in shown if own.example]:
         yield blocks.heading("Longest gap by activity")
         yield blocks.bullets(examples)
 
 
-def list_tables(report: IdleMeasurement) -> dict[str, blocks.Table]:
+def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     """Return the tables of devices, kernels, activities of hosts and waits by short names."""
-    kernels = kernel_table(report, MAX_SHOWN_DEVICES)
+    kernels = kernel_table(measurement, MAX_SHOWN_DEVICES)
     # Names, which are long, stand behind numbers.
     columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
     rows = [{name: row[name] for name in columns} for row in kernels.rows if row]
     return {
-        "Devices": replace(device_table(report, MAX_SHOWN_DEVICES), title="Devices"),
+        "Devices": replace(device_table(measurement, MAX_SHOWN_DEVICES), title="Devices"),
         "Kernels": replace(kernels, rows=rows),
-        **({"Copies": copy_table(report, MAX_SHOWN_DEVICES)} if report.copies() else {}),
-        **({"Hosts": activity_table(report, MAX_SHOWN_DEVICES)} if report.activities else {}),
-        "Waits": wait_table(report, MAX_SHOWN_DEVICES),
+        **({"Copies": copy_table(measurement, MAX_SHOWN_DEVICES)} if measurement.copies() else {}),
+        **(
+            {"Hosts": activity_table(measurement, MAX_SHOWN_DEVICES)}
+            if measurement.activities
+            else {}
+        ),
+        "Waits": wait_table(measurement, MAX_SHOWN_DEVICES),
     }
 
 
-def notebook(report: IdleMeasurement) -> str:
+def notebook(measurement: IdleMeasurement) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
-    lines = (title_of(report), *advice(report))
-    below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
-    above = html([*map(blocks.Sentence, lines), *list_tables(report).values()])
-    return framed(above, draw_idle(report), html(below))
+    lines = (title_of(measurement), *advice(measurement))
+    below = (blocks.Sentence(limitation.sentence) for limitation in measurement.limitations)
+    above = html([*map(blocks.Sentence, lines), *list_tables(measurement).values()])
+    return framed(above, draw_idle(measurement), html(below))
 
 
 def _table(
@@ -230,10 +236,10 @@ def _table(
     return blocks.Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
 
 
-def device_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return one row per device: its span, and the shares of it."""
     rows = []
-    for rank in report.ranks[:top]:
+    for rank in measurement.ranks[:top]:
         queue = rank.launch_queue
         empty = None if queue is None else queue.empty_ns / rank.span_ns
         shares = {
@@ -253,22 +259,22 @@ def device_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Ta
             }
         )
     giving_way = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
-    title = "Devices" if report.devices else "Hosts"
-    return _table(title, rows, len(report.ranks), top, hint, ("device",), giving_way)
+    title = "Devices" if measurement.devices else "Hosts"
+    return _table(title, rows, len(measurement.ranks), top, hint, ("device",), giving_way)
 
 
-def _side_by_side(report: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
+def _side_by_side(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
-    ranks, names, shares = report.device_shares(_COMPARED)
-    if len(ranks) < 2 or not report.activities:
+    ranks, names, shares = measurement.device_shares(_COMPARED)
+    if len(ranks) < 2 or not measurement.activities:
         return
     shares, names = shares[:, len(BUSY) :], names[len(BUSY) :]
     idle = shares.sum(axis=1)
     # The sort is stable: devices that are equally idle keep their order.
     order = np.argsort(-idle, kind="stable").tolist()
-    labels = [blocks.short_name(report.ranks[at].label) for at in ranks]
+    labels = [blocks.short_name(measurement.ranks[at].label) for at in ranks]
     headers = [blocks.short_name(name, _HEADER) for name in names]
-    scores = ["-" if score is None else f"{score:.2f}" for score in report.scores()]
+    scores = ["-" if score is None else f"{score:.2f}" for score in measurement.scores()]
     rows = [
         {
             "device": labels[row],
@@ -288,33 +294,33 @@ def _side_by_side(report: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     )
 
 
-def activity_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
     rows = [
         {
             "activity": blocks.short_name(total.activity),
             "idle ms": blocks.milliseconds(total.idle_ns),
-            "of idle %": blocks.in_percent(total.idle_ns / report.idle_ns),
-            "of span %": blocks.in_percent(total.idle_ns / report.span_ns),
+            "of idle %": blocks.in_percent(total.idle_ns / measurement.idle_ns),
+            "of span %": blocks.in_percent(total.idle_ns / measurement.span_ns),
             "gaps": f"{total.gaps:,}",
             "longest ms": blocks.milliseconds(total.longest_ns),
         }
-        for total in report.activities[:top]
+        for total in measurement.activities[:top]
     ]
     whole = {
-        "activity": f"sum of {len(report.activities)}",
-        "idle ms": blocks.milliseconds(report.idle_ns),
+        "activity": f"sum of {len(measurement.activities)}",
+        "idle ms": blocks.milliseconds(measurement.idle_ns),
         "of idle %": "100.00",
-        "of span %": blocks.in_percent(report.idle_ns / report.span_ns),
+        "of span %": blocks.in_percent(measurement.idle_ns / measurement.span_ns),
     }
     title = "What hosts did while devices were idle"
     every = [*rows, {}, whole]
-    return _table(title, every, len(report.activities), top, hint, ("activity",))
+    return _table(title, every, len(measurement.activities), top, hint, ("activity",))
 
 
-def wait_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` waits of all devices."""
-    waits = [(wait, rank) for rank in report.devices for wait in rank.waits]
+    waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
     waits.sort(key=lambda pair: pair[0].order())
     rows = [
@@ -335,29 +341,31 @@ def wait_table(report: IdleMeasurement, top: int, hint: str = "") -> blocks.Tabl
     return _table(title, rows, len(waits), top, hint, left, giving_way)
 
 
-def _waits(report: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
+def _waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield who waited for which work, and how much of the time that explains; nothing of none."""
-    if not any(rank.waits for rank in report.devices):
+    if not any(rank.waits for rank in measurement.devices):
         return
-    yield wait_table(report, top, hint)
+    yield wait_table(measurement, top, hint)
     parts = []
-    if report.idle_ns:
-        parts.append(f"{format_percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
+    if measurement.idle_ns:
+        parts.append(
+            f"{format_percent(measurement.proved_idle_ns / measurement.idle_ns)} of the idle time"
+        )
     for what, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
-        awaited_ns = report.summed(f"awaited_{name}")
+        awaited_ns = measurement.summed(f"awaited_{name}")
         if awaited_ns:
-            share = awaited_ns / report.summed(f"exposed_{name}")
+            share = awaited_ns / measurement.summed(f"exposed_{name}")
             parts.append(f"{format_percent(share)} of exposed {what} held up launched work")
     if parts:
         yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
 
-def _example(report: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
+def _example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
     """Return where the longest gap of an activity is."""
-    rank = report.ranks[total.rank]
+    rank = measurement.ranks[total.rank]
     at = blocks.milliseconds(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
-    device = f" of {to_one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
+    device = f" of {to_one_line(rank.label, _NAME)}" if len(measurement.ranks) > 1 else ""
     where = " > ".join(to_one_line(name, _NAME) for name in gap.where)
     host = f"; the host in {blocks.shortened(where, _PATH)}" if where else ""
     return (
@@ -368,9 +376,9 @@ def _example(report: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> s
     )
 
 
-def _idlest(report: IdleMeasurement) -> str:
+def _idlest(measurement: IdleMeasurement) -> str:
     """Return the step that was idle longest, in a sentence; "" where none has a name."""
-    steps = [step for rank in report.devices for step in rank.steps if step.name is not None]
+    steps = [step for rank in measurement.devices for step in rank.steps if step.name is not None]
     if not steps:
         return ""
     step = max(steps, key=lambda own: own.idle_ns)
@@ -380,15 +388,17 @@ def _idlest(report: IdleMeasurement) -> str:
     )
 
 
-def _named(report: IdleMeasurement) -> bool:
-    return any(step.name is not None for rank in report.devices for step in rank.steps)
+def _named(measurement: IdleMeasurement) -> bool:
+    return any(step.name is not None for rank in measurement.devices for step in rank.steps)
 
 
-def _steps(report: IdleMeasurement, title: str, top: int, hint: str = "") -> Iterator[blocks.Block]:
+def _steps(
+    measurement: IdleMeasurement, title: str, top: int, hint: str = ""
+) -> Iterator[blocks.Block]:
     """Yield the steps with most idle time, in their own order; nothing where none has a name."""
-    if not _named(report):
+    if not _named(measurement):
         return
-    steps = [(rank, step) for rank in report.devices for step in rank.steps]
+    steps = [(rank, step) for rank in measurement.devices for step in rank.steps]
     most_idle = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
     rows = [
         {

@@ -34,7 +34,7 @@ from bubbleviz.model.profile import Source
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.report.restrictions import restrictions_of
+from bubbleviz.report.restrictions import list_restrictions
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import read_each
@@ -75,7 +75,7 @@ class Communication:
         """Why operations are missing from the sums, what weighs most first."""
         is_damage = LimitationKind.FILE_DAMAGED
         damage = [note for note in self.limitations if note.kind is is_damage]
-        return restrictions_of(None, damage, ranks_missing=False)
+        return list_restrictions(None, damage, ranks_missing=False)
 
     @property
     def counts(self) -> list[int]:

@@ -42,7 +42,9 @@ def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints
     of_text = np.array([number.get(name, NONE) for name in texts], np.int64)
     of_kernel = np.array([number.get(name, NONE) for name in names], np.int64)
     name = of_text[collectives.name]
-    name = np.where(plain[collectives.name] & (collectives.uneven > 0), number["AlltoAllv"], name)
+    name = np.where(
+        plain[collectives.name] & (collectives.is_uneven > 0), number["AlltoAllv"], name
+    )
     counted = _counted(collectives, name, known)
     size = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)[
         collectives.datatype

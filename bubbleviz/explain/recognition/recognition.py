@@ -155,7 +155,7 @@ def recognise_schedule(
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
     """Return whether a single rank works, or only replicas of one stage."""
     work = mask_phases(operations.phase, COUNTED)
-    working = find_distinct_rows(operations.rank, chosen=work)[0].tolist()
+    working = find_distinct_rows(operations.rank, mask=work)[0].tolist()
     stages = {ranks[rank].stage for rank in working}
     return len(working) == 1 or (len(stages) == 1 and None not in stages)
 

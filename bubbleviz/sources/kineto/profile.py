@@ -344,7 +344,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
             calls.start_ns, calls.end_ns, thread, calls.correlation, name_id, used
         ),
         ranges=every_range,
-        every_range=in_memory.InMemoryRanges(every_range),
+        all_ranges=in_memory.InMemoryRanges(every_range),
         overheads=model.Overheads(
             process_of(threads[events.overheads.thread]),
             events.overheads.start_ns.copy(),

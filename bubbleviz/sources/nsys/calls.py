@@ -119,7 +119,7 @@ class ExportedCalls:
         names = {number: _VERSION.sub("", text) for number, text in texts.items()}
         return tuple(names.get(number, "") for number in name_id.tolist())
 
-    def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+    def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
         """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
         return rows[np.isin(self._columns_at(rows)[NAME_OF_CALL], ids)]
@@ -134,14 +134,14 @@ class ExportedCalls:
         launching: Ints = row[correlation_id != NOTHING]
         return launching
 
-    def containing(self, letters: str) -> Ints:
+    def find_containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
         names = self.export.matching_strings((f"*{letters}*",))
         row, _, correlation_id = calls_named(self.export, names, ("",))
         found: Ints = row[correlation_id != NOTHING]
         return found
 
-    def failed(self, rows: Ints) -> Bools:
+    def mask_failed(self, rows: Ints) -> Bools:
         """Tell which calls of some rows (distinct, ascending) returned an error."""
         return np.asarray(self._columns_at(rows)[5] != 0, bool)
 

@@ -244,7 +244,7 @@ class NsysFile:
             activities=activities,
             calls=calls or no_calls(),
             ranges=ranges,
-            every_range=nvtx.LongRanges(export),
+            all_ranges=nvtx.LongRanges(export),
             overheads=overheads,
             threads=target.threads_of(export),
             devices=target.devices_of(export),
@@ -257,7 +257,7 @@ class NsysFile:
             if export.has("calls/system")
             else None,
             payloads=lambda: read_payloads(export),
-            payloads_described=export.has("ranges/payload_entries"),
+            has_payload_schema=export.has("ranges/payload_entries"),
             synchronisation=lambda: read_synchronisation(export),
             memory=lambda: read_memory(export),
             streams=work.read_streams,

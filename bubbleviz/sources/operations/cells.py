@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.declared_collectives import DeclaredCollectives
 from bubbleviz.model.grouping import expand_ranges
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.operations import BusyIntervals
 from bubbleviz.model.texts import to_one_line
-from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.sources.operations.schema import (
     COLUMNS,
     MAX_TIME_NS,
@@ -287,7 +287,7 @@ class Cells:
         start_ns, end_ns = np.array(ends, np.int64).reshape(-1, 2)[at].T.copy()
         return BusyIntervals(rows[row], start_ns, end_ns)
 
-    def collectives(self) -> ToldCollectives:
+    def collectives(self) -> DeclaredCollectives:
         """Return the collectives in the cells of their column, or none if the table lacks it.
 
         Raises:
@@ -295,7 +295,7 @@ class Cells:
         """
         column = self.texts.get("collectives")
         if column is None:
-            return ToldCollectives.make_empty()
+            return DeclaredCollectives.make_empty()
         names: tuple[Numbering[str], ...] = (Numbering(), Numbering(), Numbering())
         rows = []
         for row in np.flatnonzero(column.known).tolist():
@@ -316,9 +316,9 @@ class Cells:
         # These are the columns of ToldCollectives, in the same order.
         table = np.array(rows, np.int64).reshape(-1, 1 + _N_TEXTS + _N_NUMBERS)
         columns = (of_value.copy() for of_value in table.T)
-        values = dict(zip(ToldCollectives.column_names(), columns, strict=True))
+        values = dict(zip(DeclaredCollectives.column_names(), columns, strict=True))
         iterations, kinds, groups = (number.values for number in names)
-        return ToldCollectives(**values, iterations=iterations, kinds=kinds, groups=groups)
+        return DeclaredCollectives(**values, iterations=iterations, kinds=kinds, groups=groups)
 
 
 def _is_collective(entry: object) -> bool:

@@ -13,7 +13,7 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import texts
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import Contents, Profile, Source, ToldClock
+from bubbleviz.model.profile import Contents, DeclaredClock, Profile, Source
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.arrow import read_columns
 from bubbleviz.sources.operations.cells import Cells
@@ -122,7 +122,7 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
         session_clock_ns=0,
         device="rank",
         # All tables share one clock, whatever hosts they name, unless they have a column clock.
-        clock=ToldClock("tables"),
+        clock=DeclaredClock("tables"),
     )
 
     def cells() -> Cells:

@@ -12,10 +12,10 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.numbering import CodedTexts
-from bubbleviz.model.operation_table import OperationTable, ToldPlace
+from bubbleviz.model.operation_table import DeclaredRank, OperationTable
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.profile import Source, ToldClock
+from bubbleviz.model.profile import DeclaredClock, Source
 from bubbleviz.sources.operations.cells import Cells, shown, stripped
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
@@ -105,7 +105,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     )
 
 
-def _read_ranks(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
+def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
     """Return the ranks of a table.
 
     Returns:
@@ -136,8 +136,8 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
         clock = None
         if (clock_name := clocks[index]) is not None:
             uncertainty_ns = uncertainties_ns[index]
-            clock = ToldClock(clock_name, aligned=is_aligned, uncertainty_ns=uncertainty_ns)
-        place = ToldPlace(
+            clock = DeclaredClock(clock_name, aligned=is_aligned, uncertainty_ns=uncertainty_ns)
+        place = DeclaredRank(
             number=rank,
             global_rank=global_ranks[index] if "global_rank" in cells.names else rank,
             host=hosts[index],
@@ -289,7 +289,7 @@ def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Span
     # An operation without a name is named after its phase.
     names, labels = cells.text("name"), [phase.label for phase in Phase]
     name_id = np.where(names.known, names.code, len(names.texts) + phase)
-    return Operations.without_work(
+    return Operations.make_without_work(
         rank=rank_index,
         iteration=iteration,
         phase=phase,

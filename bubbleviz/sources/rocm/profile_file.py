@@ -184,7 +184,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
             activities=work,
             calls=calls,
             ranges=ranges,
-            every_range=in_memory.InMemoryRanges(ranges, recording.range_texts),
+            all_ranges=in_memory.InMemoryRanges(ranges, recording.range_texts),
             overheads=profile.Overheads.make_empty(),
             threads=tuple(recording.threads),
             devices=tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name))),

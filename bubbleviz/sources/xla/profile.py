@@ -411,7 +411,7 @@ def profile_of(
         activities=activities,
         calls=work.calls,
         ranges=work.ranges,
-        every_range=in_memory.InMemoryRanges(work.ranges),
+        all_ranges=in_memory.InMemoryRanges(work.ranges),
         overheads=model.Overheads.make_empty(),
         threads=tuple(dict.fromkeys(threads)),
         devices=tuple(model.Device(None, number, name, None) for number, name in devices),

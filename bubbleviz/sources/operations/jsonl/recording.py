@@ -16,7 +16,7 @@ from bubbleviz.model import grouping, intervals, limitations
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.numbering import CodedTexts
-from bubbleviz.model.operation_table import OperationTable, ToldPlace
+from bubbleviz.model.operation_table import DeclaredRank, OperationTable
 from bubbleviz.model.phases import RECEIVING, WORK, Phase
 from bubbleviz.model.profile import Source, validate_utc
 from bubbleviz.model.texts import format_count
@@ -83,7 +83,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         session_clock_ns=0,
         device="rank",
     )
-    place = ToldPlace(
+    place = DeclaredRank(
         number=header.rank,
         global_rank=header.rank,
         world_size=header.world_size if header.world_size > 0 else None,

@@ -1,8 +1,9 @@
-"""Told collectives: the collectives that a report writes into cells of its table of operations.
+"""Collectives that a table of operations contains in a column of its own.
 
-A cell is a JSON list of collectives. Each collective is a list with the columns of
-:class:`ToldCollectives` from the name of its iteration on. It is in the row of the operation that
-owns it, or else of the operation that started last before it on its rank.
+Reports write such tables. Each cell of the column is a JSON list of collectives, and each
+collective is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``.
+A collective is in the row of the operation that owns it, or else in the row of the operation that
+started last before it on its rank.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bubbleviz.model.columns import Ints, Table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ToldCollectives(Table):
+class DeclaredCollectives(Table):
     """Collectives of a table's rows; -1 is "none" or "unknown".
 
     Attributes:
@@ -25,7 +26,7 @@ class ToldCollectives(Table):
         order: see :class:`~bubbleviz.model.collectives.CollectiveIntervals`, as all that follow.
         sequence: likewise.
         meeting: likewise.
-        owned: 1 where the operation of the row owns it, else 0.
+        is_owned: 1 where the operation of the row owns it, else 0.
         start_ns: start.
         end_ns: end.
         iterations: their names.
@@ -41,7 +42,7 @@ class ToldCollectives(Table):
     order: Ints
     sequence: Ints
     meeting: Ints
-    owned: Ints
+    is_owned: Ints
     start_ns: Ints
     end_ns: Ints
     iterations: tuple[str, ...] = field(metadata={"shared": True})
