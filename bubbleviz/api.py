@@ -22,7 +22,7 @@ from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.interpret.recording import Recording, hosts_in_errors, hosts_of
+from bubbleviz.interpret.recording import Recording, add_hosts_to_errors, list_hosts
 from bubbleviz.model.choices import ALIGNMENTS, check_choice
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import parse_bytes
@@ -197,7 +197,7 @@ def _read_run(
     """
     with step("profiles"):
         read, unreadable = record_all(fleet, files, options, progress)
-    with step("merge ranks"), hosts_in_errors(hosts_of(read.recordings)):
+    with step("merge ranks"), add_hosts_to_errors(list_hosts(read.recordings)):
         return read.recordings, merge(read, hints), unreadable
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.profile_clocks import ProfileClock, correct_times
-from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import grouping
@@ -331,7 +331,7 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     iteration_of_rank = operations.rank[rows], operations.iteration[rows]
     chunk = operations.chunk[rows], operations.sequence[rows]
     n_iterations = len(grouping.find_distinct(operations.iteration[rows]))
-    if n_iterations < 2 or occurrences((*iteration_of_rank, *chunk)).any():
+    if n_iterations < 2 or number_occurrences((*iteration_of_rank, *chunk)).any():
         return joined
     named = joined.named_iteration
     is_named = bool((named[is_forward] >= 0).all())

@@ -19,7 +19,7 @@ from bubbleviz.align.clocks.precedences import LEAVE_NS, unsteady
 from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import Parallel
-from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.grouping import (
@@ -194,7 +194,7 @@ def _partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
     edge = working & ((stage == 0) | (stage == stage.max(initial=NONE)))
     # Replicas of a stage that reduce with different ones are tensor-parallel.
     rows = np.flatnonzero(working & (reducing >= 0))
-    place = group_rows(stage[rows], occurrences((reducing[rows],))).of_row
+    place = group_rows(stage[rows], number_occurrences((reducing[rows],))).of_row
     beside = scatter(len(stage), rows, place)
     seen: set[bytes] = set()
     by_stage = np.where(working, stage, NONE)
@@ -305,7 +305,7 @@ def _divided(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
     ranks = group_rows(cluster, rank)
     order = sort_rows(ranks.of_row, end_ns)
     nth = np.empty(len(order), np.int64)
-    nth[order] = occurrences((ranks.of_row[order],))
+    nth[order] = number_occurrences((ranks.of_row[order],))
     count = np.bincount(ranks.of_row)
     of_cluster = cluster[ranks.first]
     least, most = group_extents(of_cluster, int(cluster.max(initial=NONE)) + 1, count, count)

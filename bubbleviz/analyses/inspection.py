@@ -43,7 +43,7 @@ def inspect(
     known = chosen or tuple(convention_file.built_in().values())
     with record.opened_profile(file) as (opened, _):
         if isinstance(opened, OpenOperations):
-            return looks.look_over_table(opened.inspect(()))
+            return looks.inspect_table(opened.inspect(()))
         sample = opened.sample(("*",))
         scores = score_conventions(sample, tuple(convention_file.built_in().values()))
         followed = chosen or select_conventions(scores)
@@ -65,7 +65,7 @@ def inspect(
         contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
         contents = replace(contents, source=replace(contents.source, path=file))
         draft = next(iter(drafted), None)
-        inspection = looks.look_over(contents, known, sample, followed, draft)
+        inspection = looks.inspect_contents(contents, known, sample, followed, draft)
         work = record.work_in(opened)
         if work is not None:
             candidates = communication.candidates_in(
@@ -80,7 +80,9 @@ def inspect(
         if inspection.analysable:
             return inspection
         others = record.other_commands(work, file, sample)
-        return replace(inspection, missing=(*inspection.missing, looks.way_on(inspection, others)))
+        return replace(
+            inspection, missing=(*inspection.missing, looks.describe_next_step(inspection, others))
+        )
 
 
 def _tried(

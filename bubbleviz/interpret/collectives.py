@@ -52,7 +52,7 @@ _PASSES = ("Send", "Recv", "SendRecv")
 _FEW = 64
 
 
-def told_operations(
+def find_operations_of_kernels(
     collectives: Collectives | None, linked: LinkedProfile
 ) -> tuple[Ints, tuple[str, ...]]:
     """Return the operation that each kernel of a vague name carries out, as a trace tells it.
@@ -99,13 +99,13 @@ def told_operations(
             operation = scatter(len(activities), launched[inside], told)
     if collectives is not None:
         of_name = np.array([number[name] for name in of_record], np.int64)
-        recorded = _recorded(collectives, of_name, len(activities))
+        recorded = _find_recorded_operations(collectives, of_name, len(activities))
         recorded[~vague[activities.name_id]] = NONE
         operation = np.where(recorded == NONE, operation, recorded)
     return operation, names
 
 
-def sound_collectives(collectives: Collectives, sound: Bools | None) -> Collectives:
+def select_collectives(collectives: Collectives, sound: Bools | None) -> Collectives:
     """Return the collectives of the kernels that are kept; all are if None."""
     if sound is None:
         return collectives
@@ -113,7 +113,7 @@ def sound_collectives(collectives: Collectives, sound: Bools | None) -> Collecti
     return replace(kept, kernel=(np.cumsum(sound) - 1)[kept.kernel])
 
 
-def with_told_operations(
+def add_collectives(
     collectives: Collectives, operation: Ints, names: tuple[str, ...]
 ) -> Collectives:
     """Return collectives, and one of its own for each other kernel whose operation is told."""
@@ -130,12 +130,12 @@ def with_told_operations(
     return replace(join_tables((collectives, more)), names=(*collectives.names, *names))
 
 
-def named_as_told(linked: LinkedProfile) -> Activities:
+def rename_vague_kernels(linked: LinkedProfile) -> Activities:
     """Return the work of a profile, kernels of vague names named ``nccl:`` and the operation."""
     collectives, activities = linked.profile.collectives, linked.profile.activities
     if collectives is not None:
-        collectives = sound_collectives(collectives, linked.sound)
-    operation, told_names = told_operations(collectives, linked)
+        collectives = select_collectives(collectives, linked.sound)
+    operation, told_names = find_operations_of_kernels(collectives, linked)
     # Mostly nothing tells of any.
     if is_constant(operation) or len(rows := np.flatnonzero(operation != NONE)) == 0:
         return activities
@@ -146,7 +146,7 @@ def named_as_told(linked: LinkedProfile) -> Activities:
     return replace(activities, name_id=name_id, names=names)
 
 
-def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
+def _find_recorded_operations(collectives: Collectives, of_name: Ints, count: int) -> Ints:
     """Return the operation that records give each activity; -1 where there is none.
 
     A kernel of several operations is a batch of sends and receives, or of one collective.
@@ -179,7 +179,7 @@ class RecordedCollectives(Table):
     groups: tuple[Group, ...] = field(metadata={"shared": True})
 
 
-def recorded_collectives(
+def read_recorded_collectives(
     linked: LinkedProfile, activities: Activities, communication: Bools, kinds: Kinds
 ) -> RecordedCollectives:
     """Return what a profile records of the collectives of its kernels.
@@ -192,7 +192,7 @@ def recorded_collectives(
     """
     profile = linked.profile
     if profile.collectives is not None:
-        known = sound_collectives(profile.collectives, linked.sound)
+        known = select_collectives(profile.collectives, linked.sound)
         known = known.take(known.group != NONE)
         # A batch of sends and receives is one kernel, and no collective.
         known = known.take(group_rows(known.kernel).first)
@@ -207,10 +207,10 @@ def recorded_collectives(
     if len(rows) == 0:
         return nothing
     payloads, _ = profile.payloads()
-    return _of_nccl(payloads, rows, linked.work)
+    return _match_payloads(payloads, rows, linked.work)
 
 
-def _of_nccl(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollectives:
+def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollectives:
     """Return the communicators of kernels.
 
     Args:
@@ -238,7 +238,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollec
     return RecordedCollectives(rows, unknown, payloads.communicator[opened], unknown.copy(), groups)
 
 
-def collective_intervals(
+def build_collective_intervals(
     keys: Operations,
     work: LinkedWork,
     rows: Ints,
@@ -280,13 +280,13 @@ def collective_intervals(
     # A kernel starts after its launch, so that its start stands for it well enough.
     launched_ns = np.where(launched_ns == NEVER, start_ns, launched_ns)
     rank = work.rank[rows].astype(np.int64)
-    iteration = _iterations(keys, rank, owner, launched_ns)
+    iteration = _find_iterations(keys, rank, owner, launched_ns)
     table = CollectiveIntervals(
         rank=rank,
         iteration=iteration,
         kind=kind,
         group=group,
-        order=places_by_launch(launched_ns, start_ns, rank, kind, group, iteration),
+        order=number_by_launch(launched_ns, start_ns, rank, kind, group, iteration),
         sequence=np.append(recorded.sequence, NONE)[at],
         start_ns=start_ns,
         end_ns=end_ns,
@@ -296,12 +296,12 @@ def collective_intervals(
         kinds=texts,
         groups=recorded.groups,
     )
-    order = np.flatnonzero(_kept(keys, table, exposed))
+    order = np.flatnonzero(_select_relevant(keys, table, exposed))
     order = order[np.argsort(start_ns[order], kind="stable")]
     return table.take(order), rows[order]
 
 
-def _iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
+def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
     """Return the iteration of collectives: their operation's, or that of the one launched before.
 
     Before the first operation of a capture it is unknown.
@@ -313,12 +313,14 @@ def _iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) ->
     return np.where(owned >= 0, owned, before)
 
 
-def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
+def number_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
     """Return the place of each row among those that agree in some columns, by their launch."""
     return number_within_groups(group_rows(*columns).of_row, launched_ns, start_ns)
 
 
-def _kept(keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:
+def _select_relevant(
+    keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals
+) -> Bools:
     """Return which collectives are kept; see :class:`CollectiveIntervals`."""
     owned = is_owned_by(keys, table.operation, WORK)
     alike = group_rows(table.rank, table.kind, table.group).of_row

@@ -28,7 +28,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
-from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.interpret.launches import Launches, WorklessRows
 from bubbleviz.model import profile
 from bubbleviz.model.capture import mask_outside_capture
@@ -275,7 +275,7 @@ def _repeated(activities: profile.Activities, rows: Codes) -> Ints:
         return np.empty(0, np.int64)
     names = ("rank", "correlation_id", "name_id", "start_ns", "end_ns")
     columns = (getattr(activities, name)[rows].astype(np.int64) for name in names)
-    return rows[occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]
+    return rows[number_occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]
 
 
 def _lengthless(activities: profile.Activities) -> Ints:
@@ -626,7 +626,7 @@ def _launches_without_kernel(
         calls: All calls of the profile.
     """
     chosen = calls.at(calls.select_by_prefix(rows, KERNEL_LAUNCHES))
-    chosen = chosen.take(~launches.have_work(chosen))
+    chosen = chosen.take(~launches.find_calls_with_work(chosen))
     if len(chosen):
         chosen = chosen.take(~calls.mask_failed(chosen.row))
     if len(chosen):

@@ -108,7 +108,7 @@ class Inspection:
         return (source.host,) if source.host_known else ()
 
 
-def way_on(inspection: Inspection, others: str) -> str:
+def describe_next_step(inspection: Inspection, others: str) -> str:
     """Return what leads on from a profile that ``analyze`` refuses.
 
     Args:
@@ -122,7 +122,7 @@ def way_on(inspection: Inspection, others: str) -> str:
     return others or "no device ran more than a single kernel or copy, too little for any command"
 
 
-def look_over(
+def inspect_contents(
     contents: Contents,
     conventions: Sequence[Convention],
     sample: Mapping[str, int],
@@ -140,7 +140,7 @@ def look_over(
     """
     cut = {c.name for c in followed if c not in conventions}
     evidence = tuple(
-        e for c in conventions if (e := _evidence(contents, c, c.name in cut)) is not None
+        e for c in conventions if (e := _count_evidence(contents, c, c.name in cut)) is not None
     )
     phases = [phase for phase in Phase if any(phase.label in dict(e.phases) for e in evidence)]
     lacking = list_missing_passes(phases)
@@ -168,7 +168,7 @@ def look_over(
     )
 
 
-def look_over_table(contents: Contents) -> Inspection:
+def inspect_table(contents: Contents) -> Inspection:
     """Return the inspection of a table of operations."""
     labels = {phase.label for phase in COUNTED}
     counted = any(phase in labels for phase in contents.candidates)
@@ -177,7 +177,9 @@ def look_over_table(contents: Contents) -> Inspection:
     return Inspection(contents, (), counted, missing, (), None, told=True)
 
 
-def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> Evidence | None:
+def _count_evidence(
+    contents: Contents, convention: Convention, parts_left: bool
+) -> Evidence | None:
     names = parse_range_names(list(contents.candidates), convention)
     counts = np.array(list(contents.candidates.values()), np.int64)
     of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]

@@ -15,19 +15,19 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.capture_end import locate_launches, mark_unrecorded
-from bubbleviz.interpret.collectives import named_as_told, recorded_collectives
+from bubbleviz.interpret.collectives import read_recorded_collectives, rename_vague_kernels
 from bubbleviz.interpret.communication import (
     candidates_of,
     unknown_kernels_of,
     with_added_communication,
 )
 from bubbleviz.interpret.coverage import measure_coverage
-from bubbleviz.interpret.late_launches import longest, with_host_activities
-from bubbleviz.interpret.layers import LayerRanges, layer_times
+from bubbleviz.interpret.late_launches import add_host_activities, select_longest
+from bubbleviz.interpret.layers import LayerRanges, measure_layers
 from bubbleviz.interpret.linking import LinkedProfile, find_enclosing_ranges, link
-from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_use
+from bubbleviz.interpret.memory import MemoryUse, list_memory_limitations, measure_memory
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
-from bubbleviz.interpret.operation_limitations import limitations_of
+from bubbleviz.interpret.operation_limitations import list_limitations
 from bubbleviz.interpret.operation_ranges import find_operations
 from bubbleviz.interpret.per_rank import record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
@@ -73,32 +73,32 @@ def interpret(
     profile, named = linked.profile, linked.named
     with step("attribute kernels") as rows:
         rows.count = len(profile.activities)
-        activities = named_as_told(linked)
+        activities = rename_vague_kernels(linked)
         work, receives = classify_work(linked.work, activities, named, names, kinds)
         keys, hints, placed, homeless = find_operations(profile, named, names, work)
         phase = names.phase[named.name_id]
         around = find_enclosing_ranges(receives, work, profile.calls, named, phase)
-        collectives = recorded_collectives(linked, activities, work.communication, kinds)
+        collectives = read_recorded_collectives(linked, activities, work.communication, kinds)
         tables, coverage, unattributed = record_ranks(
             linked, work, placed, around, collectives, keys, kinds
         )
         refuse_merged_runs(profile.source.path, tables["operations"], hints.iteration >= 0)
         operations = _find_lost_ends(linked, tables["operations"])
-        late = longest(tables.pop("late"))
-        operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
+        late = select_longest(tables.pop("late"))
+        operations, hosts = add_host_activities(operations, late, linked.long_calls, profile)
         tables["operations"] = operations.compact()
         used = _measure_memory(linked, operations) if memory else None
         spent = None
         if layers:
-            spent = layer_times(LayerRanges(profile.ranges, named), work, placed, keys)
+            spent = measure_layers(LayerRanges(profile.ranges, named), work, placed, keys)
         start_ns, end_ns = _measure_extent(linked)
         notes = (
             *_list_work_limitations(linked, operations),
             *profile.limitations,
             *candidates_of(profile, kinds),
             *homeless,
-            *limitations_of(profile, work, operations, placed),
-            *(() if used is None else limitations_of_memory(profile.source.path, used)),
+            *list_limitations(profile, work, operations, placed),
+            *(() if used is None else list_memory_limitations(profile.source.path, used)),
         )
         recording = Recording(
             source=profile.source,
@@ -180,7 +180,7 @@ def _measure_memory(linked: LinkedProfile, operations: Operations) -> MemoryUse 
     if events is None:
         return None
     layers = LayerRanges(profile.ranges, linked.named)
-    return memory_use(events, operations, profile.activities.ranks, layers)
+    return measure_memory(events, operations, profile.activities.ranks, layers)
 
 
 def _measure_extent(linked: LinkedProfile) -> tuple[int, int]:

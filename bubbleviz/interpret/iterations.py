@@ -11,7 +11,8 @@ forward::
 An Optimizer that follows another one may be an iteration without other work: see
 ``_find_idle_steps``.
 
-A capture that begins inside an iteration repeats forwards from its first one on: see ``_bounds``.
+A capture that begins inside an iteration repeats forwards from its first one on: see
+``_find_bounds``.
 Frameworks that give every microbatch the same name repeat the same forward all the time. There, an
 iteration ends at an Optimizer that is followed by a forward.
 """
@@ -43,7 +44,7 @@ class HostOrder(Table):
         rank: rank of the profile.
         microbatch: microbatch number.
         key: one number for each (chunk, sequence, microbatch).
-        whole_key: the same with the phase.
+        phase_key: the same with the phase.
         mark: number of the iteration that a range names around it; -1 none.
         forward: whether it is (or holds) a forward.
         counted: whether it is F, B, W, BW or FB.
@@ -57,7 +58,7 @@ class HostOrder(Table):
     rank: Ints
     microbatch: Ints
     key: Ints
-    whole_key: Ints
+    phase_key: Ints
     mark: Ints
     forward: Bools
     counted: Bools
@@ -68,7 +69,7 @@ class HostOrder(Table):
     end_ns: Ints
 
 
-def host_order(
+def build_host_order(
     rank: Ints,
     phase: Ints,
     key: Sequence[Ints],
@@ -95,7 +96,7 @@ def host_order(
         rank=rank.copy(),
         microbatch=key[-1].copy(),
         key=number,
-        whole_key=group_rows(number, phase, *second).of_row,
+        phase_key=group_rows(number, phase, *second).of_row,
         mark=mark.copy(),
         forward=mask_phases(phase, (Phase.F, Phase.FB)),
         counted=mask_phases(phase, COUNTED),
@@ -107,7 +108,7 @@ def host_order(
     )
 
 
-def constant_names(order: HostOrder) -> Bools:
+def find_constant_names(order: HostOrder) -> Bools:
     """Tell for each range whether its rank gives every microbatch the same number.
 
     That is so where all forwards name one microbatch and an iteration has several of one chunk,
@@ -122,18 +123,22 @@ def constant_names(order: HostOrder) -> Bools:
         divided = marked or bool(ranges.optimizer.any()) or named.tolist() == [NONE]
         if not divided or len(named) != 1:
             continue
-        iteration = ranges.mark if marked else _segments(_after_optimizers(ranges), len(ranges))
+        iteration = (
+            ranges.mark
+            if marked
+            else _count_bounds(_find_bounds_after_optimizers(ranges), len(ranges))
+        )
         forward = ranges.forward & (ranges.mark >= 0) if marked else ranges.forward
-        constant[rows] = bool(occurrences((iteration[forward], ranges.key[forward])).any())
+        constant[rows] = bool(number_occurrences((iteration[forward], ranges.key[forward])).any())
     return constant
 
 
-def _segments(bounds: Ints, count: int) -> Ints:
+def _count_bounds(bounds: Ints, count: int) -> Ints:
     """Return for each of ``count`` places how many bounds lie at or before it."""
     return np.searchsorted(bounds, np.arange(count), side="right")
 
 
-def _continues(ranges: HostOrder) -> Bools:
+def _find_continuations(ranges: HostOrder) -> Bools:
     """Tell for each range of a rank whether it is a further part of the operation before it.
 
     That is: it has the key of the last F, B or W before it, and no Optimizer lies between.
@@ -141,7 +146,7 @@ def _continues(ranges: HostOrder) -> Bools:
     result = np.zeros(len(ranges), bool)
     at = np.flatnonzero(ranges.counted)
     steps = np.cumsum(ranges.optimizer)[at]
-    same = ranges.whole_key[at][1:] == ranges.whole_key[at][:-1]
+    same = ranges.phase_key[at][1:] == ranges.phase_key[at][:-1]
     result[at[1:]] = same & (np.diff(steps) == 0)
     return result
 
@@ -157,7 +162,7 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     for rank, n_parts in zip(ranks.tolist(), parts.tolist(), strict=True):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
-        index = _by_marks(ranges, constant=bool(constant[rows[0]]), n_parts=n_parts)
+        index = _number_by_marks(ranges, constant=bool(constant[rows[0]]), n_parts=n_parts)
         late = np.flatnonzero(ranges.post_validation)
         ends = np.flatnonzero(ranges.optimizer)
         before = np.searchsorted(ends, late) - 1
@@ -166,7 +171,7 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     return iteration
 
 
-def _by_marks(ranges: HostOrder, *, constant: bool, n_parts: int) -> Ints:
+def _number_by_marks(ranges: HostOrder, *, constant: bool, n_parts: int) -> Ints:
     """Return a rank's iterations: as ranges name them, and by repetition where none does.
 
     What no range names stands between the named ones, as an evaluation does::
@@ -183,8 +188,8 @@ def _by_marks(ranges: HostOrder, *, constant: bool, n_parts: int) -> Ints:
     for start in find_distinct(last[~marked]).tolist():
         rows = np.flatnonzero(~marked & (last == start))
         loose = ranges.take(rows)
-        bounds = _after_optimizers(loose) if constant else _bounds(loose)
-        place[rows] = _segments(bounds, len(rows)) + 1
+        bounds = _find_bounds_after_optimizers(loose) if constant else _find_bounds(loose)
+        place[rows] = _count_bounds(bounds, len(rows)) + 1
     return group_rows(number, place, np.cumsum(_find_idle_steps(ranges, n_parts))).of_row
 
 
@@ -319,14 +324,14 @@ def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
     return is_idle
 
 
-def _after_optimizers(ranges: HostOrder) -> Ints:
+def _find_bounds_after_optimizers(ranges: HostOrder) -> Ints:
     """Return where iterations begin: after the last Optimizer before a forward."""
     forwards, ends = np.flatnonzero(ranges.forward), np.flatnonzero(ranges.optimizer)
     last = np.searchsorted(ends, forwards) - 1
     return find_distinct(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
 
 
-def _bounds(ranges: HostOrder) -> Ints:
+def _find_bounds(ranges: HostOrder) -> Ints:
     """Return where iterations begin: at repeated forwards, or at an F of the first microbatch.
 
     A capture that begins inside an iteration without an Optimizer repeats forwards from its own
@@ -337,10 +342,10 @@ def _bounds(ranges: HostOrder) -> Ints:
         repeated     ├─────────────────┤├───────────────────┤├───
         first        ├─────────┤├─────────────────────┤├─────────
     """
-    forwards = np.flatnonzero(ranges.forward & ~_continues(ranges))
+    forwards = np.flatnonzero(ranges.forward & ~_find_continuations(ranges))
     if len(forwards) == 0:
         return forwards
-    repeated, at = _at_repetitions(ranges, forwards), np.flatnonzero(ranges.counted)
+    repeated, at = _find_bounds_by_repetition(ranges, forwards), np.flatnonzero(ranges.counted)
     key, number = ranges.key[forwards], ranges.microbatch[forwards]
     starts = find_distinct(key[number == number.min()])
     if at[0] == forwards[0] and key[0] == starts[0] == starts[-1]:
@@ -355,15 +360,15 @@ def _bounds(ranges: HostOrder) -> Ints:
         last = np.append(NONE, ends)[np.searchsorted(ends, first)]
         begin = np.where(last > before[np.searchsorted(forwards, first)], last + 1, first)
         found.append(begin[begin > first_row])
-    return min(*found, repeated, key=lambda bounds: _flaws(ranges, forwards, bounds))
+    return min(*found, repeated, key=lambda bounds: _count_flaws(ranges, forwards, bounds))
 
 
-def _flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
+def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
     """Return how many operations bounds misplace, and minus how many iterations are whole.
 
     Misplaced are a backward apart from its forward, and a forward behind another one of its key.
     """
-    segment = _segments(bounds, len(ranges))
+    segment = _count_bounds(bounds, len(ranges))
     rows = np.flatnonzero(ranges.counted)
     rows = rows[np.argsort(ranges.key[rows], kind="stable")]
     last = np.maximum.accumulate(np.where(ranges.forward[rows], np.arange(len(rows)), 0))
@@ -371,19 +376,19 @@ def _flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
     paired = ~ranges.forward[rows] & ranges.forward[of] & (ranges.key[of] == ranges.key[rows])
     wrong = np.count_nonzero(paired & (segment[of] != segment[rows]))
     held, key = segment[forwards], ranges.key[forwards]
-    wrong += np.count_nonzero(occurrences((held, key)))
+    wrong += np.count_nonzero(number_occurrences((held, key)))
     whole = np.bincount(held) == len(find_distinct(key))
     return int(wrong), -int(np.count_nonzero(whole))
 
 
-def _at_repetitions(ranges: HostOrder, forwards: Ints) -> Ints:
+def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
     """Return where iterations begin, by the rule of the repeated forward.
 
     ``repeat[i]`` is the first forward from i on whose key some forward from i on already had;
     one step of the loop is one iteration.
     """
     ends = np.flatnonzero(ranges.optimizer)
-    repeat = _first_repetitions(ranges.key[forwards])
+    repeat = _find_first_repetitions(ranges.key[forwards])
     bounds = []
     # A capture that begins after the last forward of an iteration: its rest is one of its own.
     leading = ends[ends < forwards[0]]
@@ -399,7 +404,7 @@ def _at_repetitions(ranges: HostOrder, forwards: Ints) -> Ints:
     return np.array(bounds, np.int64)
 
 
-def _first_repetitions(key: Ints) -> Ints:
+def _find_first_repetitions(key: Ints) -> Ints:
     """Return for each i the smallest j such that key[j] equals some key[h], i <= h < j."""
     count = len(key)
     order = np.argsort(key, kind="stable")
@@ -409,6 +414,6 @@ def _first_repetitions(key: Ints) -> Ints:
     return np.minimum.accumulate(following[::-1])[::-1]
 
 
-def occurrences(columns: tuple[Ints, ...]) -> Ints:
+def number_occurrences(columns: tuple[Ints, ...]) -> Ints:
     """Return for each row how many earlier rows agree with it in every column."""
     return number_within_groups(group_rows(*columns).of_row)

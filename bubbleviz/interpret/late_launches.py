@@ -55,7 +55,7 @@ class LateLaunches(Table):
     until_ns: Ints
 
 
-def late_launches(
+def find_late_operations(
     operations: Operations, thread: Ints, computed: intervals.Intervals, first_ns: Ints
 ) -> LateLaunches:
     """Return the operations of ranks that the host launched while these had nothing to run.
@@ -82,7 +82,7 @@ def late_launches(
     return LateLaunches(kind, rank, rows, thread[rows], since_ns[late], launched_ns[late])
 
 
-def late_launched(
+def find_late_collectives(
     collectives: CollectiveIntervals,
     launched_ns: Ints,
     thread: Ints,
@@ -123,7 +123,7 @@ def late_launched(
     return collectives.replace_columns(late_ns=late_ns), launches
 
 
-def stalls(operations: Operations, thread: Ints) -> LateLaunches:
+def find_stalls(operations: Operations, thread: Ints) -> LateLaunches:
     """Return the operations of ranks inside which the GPU ran dry for far longer than in others.
 
     Args:
@@ -133,7 +133,7 @@ def stalls(operations: Operations, thread: Ints) -> LateLaunches:
     timed = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
     rows = np.flatnonzero(timed)
     dry_ns = (operations.busy_ns - operations.active_ns)[rows]
-    usual_ns = _medians(
+    usual_ns = _compute_group_medians(
         dry_ns, grouping.group_rows(operations.rank[rows], operations.phase[rows]).of_row
     )
     stalled = (dry_ns > 2 * usual_ns) & (3 * dry_ns > operations.busy_ns[rows])
@@ -148,7 +148,7 @@ def stalls(operations: Operations, thread: Ints) -> LateLaunches:
     )
 
 
-def _medians(values: Ints, group: Ints) -> Ints:
+def _compute_group_medians(values: Ints, group: Ints) -> Ints:
     """Return for each value the (upper) median of its group."""
     order = np.lexsort((values, group))
     count = np.bincount(group)
@@ -156,7 +156,7 @@ def _medians(values: Ints, group: Ints) -> Ints:
     return np.asarray(values[order[middle]][group], np.int64)
 
 
-def longest(late: LateLaunches) -> LateLaunches:
+def select_longest(late: LateLaunches) -> LateLaunches:
     """Return what of several ranks is worth a look, of each kind the longest, in their order."""
     chosen = []
     for kind in (_OPERATION, _COLLECTIVE, _STALL):
@@ -169,7 +169,7 @@ def longest(late: LateLaunches) -> LateLaunches:
     return join_tables(chosen)
 
 
-def with_host_activities(
+def add_host_activities(
     operations: Operations,
     late: LateLaunches,
     long_calls: model.Calls | None,
@@ -179,7 +179,7 @@ def with_host_activities(
 
     Args:
         operations: of one profile.
-        late: what was launched late; see :func:`longest`.
+        late: what was launched late; see :func:`select_longest`.
         long_calls: calls in which a thread spent real time; None for none.
         profile: the profile.
     """
@@ -195,7 +195,7 @@ def with_host_activities(
     for events in (long_calls, ranges):
         if events is None:
             continue
-        delay, row = _overlapping(late, events.thread, events.start_ns, events.end_ns)
+        delay, row = _find_overlapping(late, events.thread, events.start_ns, events.end_ns)
         if len(row) == 0:
             continue
         if isinstance(events, model.Calls):
@@ -213,7 +213,7 @@ def with_host_activities(
     return replace(operations, names=names.values), join_tables(found)
 
 
-def _overlapping(
+def _find_overlapping(
     late: LateLaunches, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints]:
     """Return (delay, row): what of the launching thread takes most of each delay, longest first."""

@@ -72,7 +72,7 @@ class Launches:
         And a row of what each earlier call loses to them, which has no work after all.
         """
         of_process = grouping.list_rows_by_value(model.process_of(calls.thread))
-        pairs = [self._pairs(process, rows, calls) for process, rows in of_process]
+        pairs = [self._pair_with_activities(process, rows, calls) for process, rows in of_process]
         activity, call = (np.concatenate(column) for column in zip(*pairs, strict=True))
         taken = self.call[activity] != NONE
         wins = ~taken | (calls.start_ns[call] < self.start_ns[activity])
@@ -80,23 +80,25 @@ class Launches:
         lost = lost[np.unique(self.call[lost], return_index=True)[1]]
         return activity[wins], call[wins], lost
 
-    def have_work(self, calls: model.Calls) -> Bools:
+    def find_calls_with_work(self, calls: model.Calls) -> Bools:
         """Tell which of some calls share their id with anything that was launched."""
         worked = np.zeros(len(calls), bool)
         for process, rows in grouping.list_rows_by_value(model.process_of(calls.thread)):
-            activities = self._of_process(process)
+            activities = self._select_process(process)
             worked[rows] = np.isin(calls.correlation_id[rows], self.ids[activities])
         return worked
 
-    def _of_process(self, process: int) -> Codes:
+    def _select_process(self, process: int) -> Codes:
         """Return the activities of a process that have an id, in the order of these."""
         place = int(grouping.find_positions(self.processes, np.array([process]))[0])
         first = self.begin[place]
         return self.by_id[first : first + self.known[place]] if place != NONE else self.by_id[:0]
 
-    def _pairs(self, process: int, rows: Ints, calls: model.Calls) -> tuple[Codes, Ints]:
+    def _pair_with_activities(
+        self, process: int, rows: Ints, calls: model.Calls
+    ) -> tuple[Codes, Ints]:
         """Return pairs (activity, row of its call) of the calls of one process."""
-        activities = self._of_process(process)
+        activities = self._select_process(process)
         ids = calls.correlation_id[rows]
         # Where the thread that calls is the only one of its process, ids ascend already.
         if not (ids[1:] > ids[:-1]).all():
@@ -129,7 +131,7 @@ class LongCalls:
             calls = calls.take(calls.end_ns - calls.start_ns >= self._shortest_ns)
             self._blocks, self._count = [calls], len(calls)
 
-    def collected(self) -> model.Calls | None:
+    def collect(self) -> model.Calls | None:
         """Return the long calls in the order in which they came; None where there are none."""
         return join_tables(self._blocks) if self._blocks else None
 
@@ -151,12 +153,12 @@ class WorklessRows:
 
     def add(self, row: Ints) -> None:
         """Note the rows of some calls without work."""
-        chosen = _sampled(row, self.step)
+        chosen = _sample_rows(row, self.step)
         self._blocks.append(chosen)
         self._kept += len(chosen)
         while self._kept > self._most:
             self.step *= 2
-            self._blocks = [_sampled(np.concatenate(self._blocks), self.step)]
+            self._blocks = [_sample_rows(np.concatenate(self._blocks), self.step)]
             self._kept = len(self._blocks[0])
 
     def sample(self, most: int = _MOST_WORKLESS) -> tuple[Ints, int]:
@@ -164,11 +166,11 @@ class WorklessRows:
         step = self.step
         while self._kept * self.step > most * step:
             step *= 2
-        blocks = [_sampled(block, step) for block in self._blocks]
+        blocks = [_sample_rows(block, step) for block in self._blocks]
         return grouping.find_distinct(np.empty(0, np.int64), *blocks), step
 
 
-def _sampled(row: Ints, step: int) -> Ints:
+def _sample_rows(row: Ints, step: int) -> Ints:
     """Return one row of ``step``, whatever the distances between them."""
     if step == 1:
         return row

@@ -71,7 +71,7 @@ class LayerRanges:
         outer = [np.empty(0, np.int64)]
         for thread, rows in list_rows_by_value(named.thread):
             begun_ns = np.sort(operations.start_ns[operations.thread == thread])
-            outer.append(rows[_outermost(named.take(rows), begun_ns)])
+            outer.append(rows[_find_outermost(named.take(rows), begun_ns)])
         self._ranges = named.take(np.concatenate(outer))
         self._layer = np.append(of_name[self._ranges.name_id], NONE)
 
@@ -83,7 +83,7 @@ class LayerRanges:
         return self._layer[np.where(inside, at, NONE)]
 
 
-def layer_times(
+def measure_layers(
     ranges: LayerRanges,
     work: LinkedWork,
     placed: OperationRanges,
@@ -97,7 +97,7 @@ def layer_times(
         placed: Ranges of operations, by rank.
         keys: Operations of the profile.
     """
-    rows, operation = _in_operations(work, placed, keys)
+    rows, operation = _find_compute_kernels(work, placed, keys)
     launched_ns, thread = work.launched_ns[rows], work.threads[work.thread[rows]]
     layer = ranges.around(thread, launched_ns)
     layer[work.rule[rows] == LinkRule.UNLINKED] = NONE
@@ -109,7 +109,7 @@ def layer_times(
     return LayerTimes(rank, chunk, phase, layer, kernel_ns, first_ns, ranges.layers)
 
 
-def _in_operations(
+def _find_compute_kernels(
     work: LinkedWork, placed: OperationRanges, keys: Operations
 ) -> tuple[Ints, Ints]:
     """Return the compute kernels of operations that are work, and the operation of each."""
@@ -120,7 +120,7 @@ def _in_operations(
     return rows[kept], operation[kept]
 
 
-def _outermost(ranges: Ranges, begun_ns: Ints) -> Ints:
+def _find_outermost(ranges: Ranges, begun_ns: Ints) -> Ints:
     """Return the rows of ranges that lie in no other, in order of time.
 
     One inside which an operation begins is around operations, and is left out first.

@@ -682,7 +682,7 @@ def link(
         workless=linker.collect_workless(),
         start_ns=linker.start_ns,
         end_ns=linker.end_ns,
-        long_calls=linker.long_calls.collected(),
+        long_calls=linker.long_calls.collect(),
         unrecorded=unrecorded,
         limitations=notes,
     )

@@ -110,7 +110,7 @@ class MemoryUse:
     layers: LayerMemory
 
 
-def memory_use(
+def measure_memory(
     events: MemoryEvents, keys: Operations, ranks: Ints, layers: LayerRanges
 ) -> MemoryUse | None:
     """Return what operations allocate and hold; None where no event is of a rank.
@@ -126,14 +126,14 @@ def memory_use(
         rows = np.flatnonzero((process_of(events.thread) == process) & (events.device == device))
         if len(rows):
             of_rank = events.take(rows[np.argsort(events.time_ns[rows], kind="stable")])
-            found.append(_of_rank(rank, of_rank, keys, layers))
+            found.append(_measure_rank(rank, of_rank, keys, layers))
     if not found:
         return None
     parts = zip(*found, strict=True)
     return MemoryUse(*(join_tables(tables) for tables in parts))
 
 
-def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
+def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
     """Yield the limitation of ranks that free what no event allocated.
 
     Args:
@@ -151,7 +151,7 @@ def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
         )
 
 
-def _of_rank(
+def _measure_rank(
     rank: int, events: MemoryEvents, keys: Operations, layers: LayerRanges
 ) -> tuple[RankMemory, OperationMemory, LayerMemory]:
     """Return what the operations of one rank allocate and hold, by its events in order of time."""
@@ -164,13 +164,13 @@ def _of_rank(
     level = running + unseen
     if (events.total >= 0).all():
         unseen, level = 0, events.total
-    backward, weight = followers(own)
-    activations = _activations(own, backward, weight, events, layers)
-    figures = rank, max(unseen, int(level.max())), _resident(own, events, level), unseen
+    backward, weight = find_backwards(own)
+    activations = _find_activations(own, backward, weight, events, layers)
+    figures = rank, max(unseen, int(level.max())), _measure_resident(own, events, level), unseen
     return (
         RankMemory(*(np.array([figure]) for figure in figures)),
-        _by_kind(rank, own, events, backward, activations),
-        _by_layer(rank, own, backward, activations, layers.layers),
+        _summarize_operations(rank, own, events, backward, activations),
+        _summarize_layers(rank, own, backward, activations, layers.layers),
     )
 
 
@@ -179,7 +179,7 @@ def _of_rank(
 _Activations: TypeAlias = tuple[Ints, Ints, Ints, Ints]
 
 
-def _activations(
+def _find_activations(
     own: Operations, backward: Ints, weight: Ints, events: MemoryEvents, layers: LayerRanges
 ) -> _Activations:
     """Return the allocations of forwards that are freed by their backwards."""
@@ -189,7 +189,7 @@ def _activations(
     freed = np.flatnonzero((address[1:] == address[:-1]) & (change[1:] < 0))
     freed_ns[freed] = events.time_ns[order][freed + 1]
     row, freed_ns = order[change > 0], freed_ns[change > 0]
-    forward = _operation_at(own, events.time_ns[row])
+    forward = _find_open_operation(own, events.time_ns[row])
     inside = (forward != NONE) & (freed_ns != _NEVER)
     inside &= np.append(backward, NONE)[forward] != NONE
     row, freed_ns, forward = row[inside], freed_ns[inside], forward[inside]
@@ -210,7 +210,7 @@ def _activations(
     )
 
 
-def followers(own: Operations) -> tuple[Ints, Ints]:
+def find_backwards(own: Operations) -> tuple[Ints, Ints]:
     """Return the backward, and the W, that follow each forward of a rank; -1 none.
 
     Args:
@@ -220,10 +220,10 @@ def followers(own: Operations) -> tuple[Ints, Ints]:
     order = np.lexsort((place, own.sequence, own.microbatch, own.chunk))
     same = group_rows(own.chunk, own.microbatch, own.sequence).of_row[order]
     phase = own.phase[order]
-    backward = _next(mask_phases(phase, (Phase.B, Phase.BW)), same)
-    weight = _next(phase == Phase.W, same)
+    backward = _find_next_in_group(mask_phases(phase, (Phase.B, Phase.BW)), same)
+    weight = _find_next_in_group(phase == Phase.W, same)
     # The W of a forward comes before the next forward of its kind.
-    again = _next(phase == Phase.F, same)
+    again = _find_next_in_group(phase == Phase.F, same)
 
     def of_forwards(follower: Ints) -> Ints:
         late = (again != NONE) & (follower > again)
@@ -233,7 +233,7 @@ def followers(own: Operations) -> tuple[Ints, Ints]:
     return of_forwards(backward), of_forwards(weight)
 
 
-def _next(wanted: Bools, same: Ints) -> Ints:
+def _find_next_in_group(wanted: Bools, same: Ints) -> Ints:
     """Return the next row behind each that is wanted and of the same group; -1 none."""
     count = len(wanted)
     place = np.where(wanted, np.arange(count), count)
@@ -243,14 +243,14 @@ def _next(wanted: Bools, same: Ints) -> Ints:
     return np.where(found, behind, NONE)
 
 
-def _operation_at(own: Operations, time_ns: Ints) -> Ints:
+def _find_open_operation(own: Operations, time_ns: Ints) -> Ints:
     """Return the operation inside whose range each time lies; -1 none."""
     at = np.searchsorted(own.host_start_ns, time_ns, side="right") - 1
     inside = (at >= 0) & (time_ns <= np.append(own.host_end_ns, NONE)[at])
     return np.where(inside, at, NONE).astype(np.int64)
 
 
-def _resident(own: Operations, events: MemoryEvents, level: Ints) -> int:
+def _measure_resident(own: Operations, events: MemoryEvents, level: Ints) -> int:
     """Return what is allocated when iterations begin, the median; -1 unknown."""
     forward = own.take(own.phase == Phase.F)
     if len(forward) == 0:
@@ -262,7 +262,7 @@ def _resident(own: Operations, events: MemoryEvents, level: Ints) -> int:
     return int(np.median(np.where(before >= 0, level[before], first)))
 
 
-def _by_kind(
+def _summarize_operations(
     rank: int, own: Operations, events: MemoryEvents, backward: Ints, activations: _Activations
 ) -> OperationMemory:
     """Return the medians of operations by chunk and phase."""
@@ -271,7 +271,7 @@ def _by_kind(
     low = np.searchsorted(events.time_ns, own.host_start_ns, side="left")
     high = np.searchsorted(events.time_ns, own.host_end_ns, side="right")
     net = (running[high] - running[low]).astype(float)
-    at = _operation_at(own, events.time_ns)
+    at = _find_open_operation(own, events.time_ns)
     fullest = np.full(count + 1, np.iinfo(np.int64).min)
     np.maximum.at(fullest, at, running[1:])
     above = np.maximum(fullest[:count] - running[low], 0).astype(float)
@@ -297,7 +297,7 @@ def _by_kind(
     )
 
 
-def _by_layer(
+def _summarize_layers(
     rank: int,
     own: Operations,
     backward: Ints,

@@ -57,7 +57,7 @@ _KINDS = {
 }
 
 
-def limitations_of(
+def list_limitations(
     profile: Profile, work: LinkedWork, operations: Operations, ranges: OperationRanges
 ) -> tuple[Limitation, ...]:
     """Return the limitations of one profile.
@@ -77,20 +77,22 @@ def limitations_of(
             (what, reason, int(np.count_nonzero(rules == np.int8(rule))))
             for rule, what, reason in _UNLINKED
         ),
-        *candidates_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
-        unmarked(operations, unnumbered | (operations.microbatch < 0), in_parts, named),
+        *check_operations(operations, inferred=bool(ranges.unnumbered.any())),
+        check_iteration_marks(
+            operations, unnumbered | (operations.microbatch < 0), in_parts, named
+        ),
         (
             _UNDIVIDED,
             "no name gives a microbatch, an iteration or the optimizer step, so the whole capture "
             "of a rank counts as one iteration; name iterations in ranges, or the optimizer with "
             "--convention",
-            len(_undivided_ranks(operations, ranges)),
+            len(_find_undivided_ranks(operations, ranges)),
         ),
     )
-    return noted(profile.source.path, candidates)
+    return make_limitations(profile.source.path, candidates)
 
 
-def noted(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
+def make_limitations(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
     """Return the limitations of a file, of some that it may have."""
     return tuple(
         Limitation(what, f"{path}: {reason}", count, _KINDS.get(what, LimitationKind.OTHER))
@@ -99,14 +101,14 @@ def noted(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
     )
 
 
-def _works_elsewhere(operations: Operations) -> Bools:
+def _find_kinds_with_work(operations: Operations) -> Bools:
     """Tell for each operation whether others of its rank, chunk and phase have GPU work."""
     groups = group_rows(operations.rank, operations.chunk, operations.phase)
     working = make_mask(len(groups), groups.of_row[operations.has_span == 1])
     return np.asarray(working[groups.of_row], bool)
 
 
-def _undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
+def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards, and nothing that shows where an iteration ends."""
     forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
     unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
@@ -119,7 +121,9 @@ def _undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
     return subtract_values(rank[forwards > 1], np.concatenate(divided))
 
 
-def unmarked(operations: Operations, unnumbered: Bools, in_parts: Bools, named: Ints) -> Candidate:
+def check_iteration_marks(
+    operations: Operations, unnumbered: Bools, in_parts: Bools, named: Ints
+) -> Candidate:
     """Return how many ranks run their only microbatch again, and nothing marks iterations.
 
     One name stands for many microbatches then, and each forward behind a backward begins an
@@ -151,7 +155,7 @@ def unmarked(operations: Operations, unnumbered: Bools, in_parts: Bools, named: 
     )
 
 
-def candidates_of_operations(
+def check_operations(
     operations: Operations, *, inferred: bool, told: bool = False
 ) -> Iterator[Candidate]:
     """Yield what operations lack, or have twice.
@@ -164,7 +168,7 @@ def candidates_of_operations(
     compute = mask_phases(operations.phase, COMPUTE)
     counted = mask_phases(operations.phase, COUNTED)
     workless = compute & (operations.has_span == 0) & (operations.cut == 0)
-    of_pass = workless & counted & _works_elsewhere(operations)
+    of_pass = workless & counted & _find_kinds_with_work(operations)
     if told or of_pass.sum() < _NOTICEABLE * max(counted.sum(), 1):
         of_pass[:] = False
     repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)

@@ -86,7 +86,7 @@ def find_operations(
     of_range, rank, unplaced = _place_on_ranks(profile, named, work)
     name = names.take(named.name_id[of_range])
     hint = _find_iteration_hints(profile.ranges, names, named, of_range, rank)
-    order = iterations.host_order(
+    order = iterations.build_host_order(
         rank,
         name.phase,
         key=(name.chunk, name.stage, name.sequence, name.microbatch),
@@ -95,13 +95,13 @@ def find_operations(
         times_ns=_measure_step_times(named, work, of_range, rank, name.phase),
         post_validation=name.post_validation,
     )
-    is_constant = iterations.constant_names(order)
+    is_constant = iterations.find_constant_names(order)
     iteration = iterations.number_iterations(order, is_constant)
-    is_unnumbered = _lacks_microbatch(name, is_constant)
+    is_unnumbered = _find_unnumbered(name, is_constant)
     operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
     placed = OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
     operations, hints = _merge_ranges(named, names, placed)
-    return operations, hints, placed, _without_rank(profile, named, names, unplaced)
+    return operations, hints, placed, _describe_unplaced(profile, named, names, unplaced)
 
 
 def _place_on_ranks(profile: Profile, named: Ranges, work: LinkedWork) -> tuple[Ints, Ints, Ints]:
@@ -133,7 +133,7 @@ def _place_on_ranks(profile: Profile, named: Ranges, work: LinkedWork) -> tuple[
     return of_range[order], rank[order], idle[~is_placed]
 
 
-def _lacks_microbatch(name: NameMeanings, is_constant: Bools) -> Bools:
+def _find_unnumbered(name: NameMeanings, is_constant: Bools) -> Bools:
     """Return a mask of the ranges whose names give no microbatch, so that their order gives it.
 
     A W without a microbatch flushes all pending W, and needs no number.
@@ -226,7 +226,9 @@ def _find_iteration_hints(
     for thread in find_distinct(ranges.thread[marks[ordered[marks]]]):
         on_thread = marks[(ranges.thread[marks] == thread) & ordered[marks]]
         inside = named.take(named.thread == thread)
-        number[on_thread] = _by_order(ranges.take(on_thread), inside, names.phase[inside.name_id])
+        number[on_thread] = _number_marks(
+            ranges.take(on_thread), inside, names.phase[inside.name_id]
+        )
     # A range that lacks one of the passes marks nothing, and hides no mark around it.
     marks = marks[number[marks] >= 0]
     for index in find_distinct(rank) if len(marks) else ():
@@ -241,10 +243,10 @@ def _find_iteration_hints(
             lasting = ~np.isin(at, at[within & forward[rows]])
             rows, at = rows[within | lasting], at[within | lasting]
             result[rows] = np.where(result[rows] >= 0, result[rows], number[of_rank[at]])
-    return _continued(result, forward, rank)
+    return _propagate_hints(result, forward, rank)
 
 
-def _continued(mark: Ints, forward: Bools, rank: Ints) -> Ints:
+def _propagate_hints(mark: Ints, forward: Bools, rank: Ints) -> Ints:
     """Return the marks, each continued until a forward without a mark; rows in host order."""
     row = np.arange(len(mark))
     known = np.maximum.accumulate(np.where(mark >= 0, row, NONE))
@@ -253,7 +255,7 @@ def _continued(mark: Ints, forward: Bools, rank: Ints) -> Ints:
     return np.where(holds, mark[np.maximum(known, 0)], mark)
 
 
-def _by_order(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
+def _number_marks(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
     """Return the numbers of a thread's marks by their order; -1 where not both passes run inside.
 
     A set-up or an evaluation that only one rank runs would shift its numbers against the others'.
@@ -302,7 +304,7 @@ def _group_ranges(timing: iterations.HostOrder, iteration: Ints, alone: Bools, p
         ranges       F0   F0   RECV   F0   B0   F0
         operation    ├─── one ──────────┤       another occurrence
     """
-    key = group_rows(timing.rank, iteration, timing.whole_key).of_row
+    key = group_rows(timing.rank, iteration, timing.phase_key).of_row
     first = np.ones(len(key), bool)
     at = np.flatnonzero(timing.counted)
     first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
@@ -315,7 +317,7 @@ def _group_ranges(timing: iterations.HostOrder, iteration: Ints, alone: Bools, p
     return group_rows(key, timing.counted.astype(np.int64), group, row).order_by_appearance().of_row
 
 
-def _without_rank(
+def _describe_unplaced(
     profile: Profile, named: Ranges, names: NameMeanings, rows: Ints
 ) -> tuple[Limitation, ...]:
     """Return why ranges that launched nothing have no rank.
@@ -377,9 +379,9 @@ def _merge_ranges(
     cut = make_mask(count, placed.operation[named.cut[placed.range]]).astype(np.int64)
     iteration = placed.iteration[first]
     counted = placed.unnumbered[first]
-    order = iterations.occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
+    order = iterations.number_occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
     microbatch = np.where(counted, order, name.microbatch)
-    phase = fused_backward(name.phase, (rank, name.chunk, name.stage, name.microbatch))
+    phase = fuse_backwards(name.phase, (rank, name.chunk, name.stage, name.microbatch))
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
     keys = Operations.make_without_work(
         rank=rank.copy(),
@@ -390,7 +392,7 @@ def _merge_ranges(
         sequence=name.sequence.copy(),
         second_microbatch=name.second_microbatch.copy(),
         second_chunk=np.where(name.second_chunk >= 0, name.second_chunk, name.second_stage),
-        occurrence=iterations.occurrences((*key, name.second_microbatch, name.second_chunk)),
+        occurrence=iterations.number_occurrences((*key, name.second_microbatch, name.second_chunk)),
         host_start_ns=named.start_ns[of_range],
         host_end_ns=host_end_ns,
         cut=cut,
@@ -402,7 +404,7 @@ def _merge_ranges(
     return keys, NameHints(stage=name.stage.copy(), iteration=placed.mark[first])
 
 
-def fused_backward(phase: Ints, whole: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+def fuse_backwards(phase: Ints, whole: tuple[Ints, Ints, Ints, Ints]) -> Ints:
     """Return phases, with B made BW where that backward never gets a W on its rank.
 
     A ``W_clear`` (a W without a microbatch) may settle any backward of its chunk.

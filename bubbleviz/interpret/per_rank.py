@@ -14,9 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, classify_collective, match_any
-from bubbleviz.interpret.collectives import RecordedCollectives, collective_intervals
+from bubbleviz.interpret.collectives import RecordedCollectives, build_collective_intervals
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
-from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
+from bubbleviz.interpret.late_launches import (
+    find_late_collectives,
+    find_late_operations,
+    find_stalls,
+)
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import (
@@ -308,16 +312,16 @@ def _record_together(
     computed = intervals.union(start_ns, end_ns)
     exposed = intervals.difference(collecting, computed)
     launched_ns = line.place(work.rank[rows], work.launch_times_ns(rows), NEVER)
-    collectives, first_kernel = collective_intervals(
+    collectives, first_kernel = build_collective_intervals(
         placed, work, rows, launched_ns, exposed, kinds, recorded
     )
     launched_ns, by_thread = work.find_launches(first_kernel)
     launched_ns = line.place(collectives.rank, launched_ns, NONE)
-    collectives, late_collectives = late_launched(
+    collectives, late_collectives = find_late_collectives(
         collectives, launched_ns, by_thread, (computed, exposed), line.begins(collectives.rank)
     )
-    of_operations = late_launches(operations, thread, computed, line.begins(keys.rank))
-    late = join_tables([of_operations, late_collectives, stalls(operations, thread)])
+    of_operations = find_late_operations(operations, thread, computed, line.begins(keys.rank))
+    late = join_tables([of_operations, late_collectives, find_stalls(operations, thread)])
     tables = {
         "operations": line.in_time(
             operations, keys.rank, *_TIMES, *_HOST_TIMES, *_LAUNCH_TIMES, "received_ns"

@@ -22,7 +22,7 @@ from bubbleviz.conventions.recognition import (
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
-from bubbleviz.interpret.tables import by_clock, recording_of
+from bubbleviz.interpret.tables import build_recording, split_by_clock
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import list_missing_passes
@@ -210,7 +210,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     """
     with opened_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
-            return by_clock(recording_of(file.operations()))
+            return split_by_clock(build_recording(file.operations()))
         try:
             return _interpret_file(file, path, options)
         except _NothingNamedError:

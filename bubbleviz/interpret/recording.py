@@ -169,7 +169,7 @@ class Recordings(RecordedTables):
     @staticmethod
     def of(recording: Recording, **tables: Any) -> Recordings:
         """Return one recording with its tables."""
-        tables["collectives"] = _collectives([tables["collectives"]])
+        tables["collectives"] = _join_collectives([tables["collectives"]])
         rows = np.array([[len(tables[name]) for name in TABLES]], np.int64)
         names = np.array([len(tables["operations"].names)], np.int64)
         return Recordings(recordings=(recording,), rows=rows, names=names, **tables)
@@ -179,7 +179,7 @@ class Recordings(RecordedTables):
         return self.rows[:, TABLES.index(table)]
 
 
-def gathered(parts: Sequence[Recordings]) -> Recordings:
+def join_recordings(parts: Sequence[Recordings]) -> Recordings:
     """Join several groups of recordings into one group.
 
     Args:
@@ -192,7 +192,7 @@ def gathered(parts: Sequence[Recordings]) -> Recordings:
         for name in TABLES
         if name != "collectives"
     }
-    tables["collectives"] = _collectives([part.collectives for part in parts])
+    tables["collectives"] = _join_collectives([part.collectives for part in parts])
     operation_names = tuple(chain.from_iterable(part.operations.names for part in parts))
     tables["operations"] = replace(tables["operations"], names=operation_names)
     return Recordings(
@@ -203,11 +203,11 @@ def gathered(parts: Sequence[Recordings]) -> Recordings:
     )
 
 
-def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:
+def _join_collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:
     return merge_tables(tables, kinds=("kind",), groups=("group",))
 
 
-def hosts_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
+def list_hosts(recordings: Sequence[Recording]) -> tuple[str, ...]:
     """Return the names of hosts and clocks in recordings, each once, in the order of recordings."""
     names: list[str] = []
     for recording in recordings:
@@ -220,7 +220,7 @@ def hosts_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
 
 
 @contextmanager
-def hosts_in_errors(hosts: Sequence[str]) -> Iterator[None]:
+def add_hosts_to_errors(hosts: Sequence[str]) -> Iterator[None]:
     """Add the names of a run's hosts to errors, whose messages may contain them."""
     try:
         yield

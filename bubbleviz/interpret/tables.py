@@ -11,14 +11,18 @@ import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations
-from bubbleviz.interpret.collectives import places_by_launch
+from bubbleviz.interpret.collectives import number_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
 from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
-from bubbleviz.interpret.operation_limitations import candidates_of_operations, noted, unmarked
-from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
+from bubbleviz.interpret.operation_limitations import (
+    check_iteration_marks,
+    check_operations,
+    make_limitations,
+)
+from bubbleviz.interpret.operation_ranges import NameHints, fuse_backwards
 from bubbleviz.interpret.per_rank import Line
-from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
+from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, join_recordings
 from bubbleviz.interpret.spans import (
     active_time,
     busy_intervals,
@@ -60,7 +64,7 @@ _KINDS = {
 _NO_LETTER = re.compile(r"[^a-z]")
 
 
-def recording_of(table: OperationTable) -> Recordings:
+def build_recording(table: OperationTable) -> Recordings:
     """Return the recording of a table.
 
     Raises:
@@ -77,7 +81,7 @@ def recording_of(table: OperationTable) -> Recordings:
     # The rows in order of (rank, host start).
     order = grouping.sort_rows(told.rank, told.host_start_ns, told.start_ns)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
-    operations, hints, unnumbered = _keyed(table, order, numbers)
+    operations, hints, unnumbered = _assign_keys(table, order, numbers)
     is_named = np.full(len(operations), "iteration" in table.told)
     refuse_merged_runs(table.source.path, operations, is_named)
     waits = table.waits.replace_columns(
@@ -90,9 +94,9 @@ def recording_of(table: OperationTable) -> Recordings:
     busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
     operations = operations.replace_columns(busy_ns=busy_ns).compact()
     rank, count = told.rank, len(table.places)
-    unattributed = _of_ranks(table.unattributed, rank, count)
-    exposed = _of_ranks(table.exposed, rank, count)
-    times, coverage = _times(table, operations, busy, unattributed, exposed)
+    unattributed = _merge_by_rank(table.unattributed, rank, count)
+    exposed = _merge_by_rank(table.exposed, rank, count)
+    times, coverage = _measure_ranks(table, operations, busy, unattributed, exposed)
     convention = table.noun.split(" ", 1)[0]
     recording = Recording(
         source=table.source,
@@ -110,8 +114,8 @@ def recording_of(table: OperationTable) -> Recordings:
             )
             for place in table.places
         ),
-        limitations=_limitations(table, operations, unnumbered),
-        **_extent(operations, coverage),
+        limitations=_list_limitations(table, operations, unnumbered),
+        **_measure_extent(operations, coverage),
     )
     return Recordings.of(
         recording,
@@ -119,16 +123,16 @@ def recording_of(table: OperationTable) -> Recordings:
         hints=hints.compact(),
         busy=busy,
         unattributed=unattributed,
-        overheads=_of_ranks(table.overheads, rank, count),
+        overheads=_merge_by_rank(table.overheads, rank, count),
         unrecorded=RankIntervals.make_empty(),
-        pauses=_of_ranks(table.pauses, rank, count),
+        pauses=_merge_by_rank(table.pauses, rank, count),
         hosts=HostActivities.make_empty(),
-        collectives=_collectives(table, order, operations),
+        collectives=_build_collectives(table, order, operations),
         **times,
     )
 
 
-def _extent(
+def _measure_extent(
     operations: Operations, ranks: Iterable[RankCoverage], span_ns: tuple[int, int] = (0, 0)
 ) -> dict[str, Any]:
     """Return what a recording holds of all its operations: start, end, and what they explain.
@@ -154,7 +158,7 @@ def _extent(
     return {"start_ns": span_ns[0], "end_ns": span_ns[1], "coverage": coverage}
 
 
-def _keyed(
+def _assign_keys(
     table: OperationTable, order: Ints, numbers: Ints
 ) -> tuple[Operations, NameHints, Bools]:
     """Return a table's operations with keys, what else it gives, and whose microbatch is counted.
@@ -165,12 +169,12 @@ def _keyed(
         numbers: of the table's iterations; -1 for one that is only told apart.
     """
     operations = table.operations.take(order)
-    stage = _virtual_stages(table, operations, table.virtual_stage[order])
+    stage = _find_virtual_stages(table, operations, table.virtual_stage[order])
     rank, chunk = operations.rank, operations.chunk
     if "chunk" not in table.told:
-        chunk = _chunks(rank, stage)
+        chunk = _number_chunks(rank, stage)
     none = np.full(len(order), NONE, np.int64)
-    phase = fused_backward(operations.phase, (rank, chunk, none, operations.microbatch))
+    phase = fuse_backwards(operations.phase, (rank, chunk, none, operations.microbatch))
     operations = operations.replace_columns(phase=phase, chunk=chunk)
     parts = chunk, operations.sequence, operations.microbatch
     second = operations.second_microbatch, operations.second_chunk
@@ -179,11 +183,11 @@ def _keyed(
         np.where(is_spanned, operations.start_ns, operations.host_start_ns),
         np.where(is_spanned, operations.end_ns, operations.host_end_ns),
     )
-    timing = iterations.host_order(rank, phase, parts, second, none, times_ns)
-    constant = iterations.constant_names(timing)
+    timing = iterations.build_host_order(rank, phase, parts, second, none, times_ns)
+    constant = iterations.find_constant_names(timing)
     told = "iteration" in table.told
     iteration = (
-        _counted_iterations(rank, operations.iteration)
+        _number_iterations(rank, operations.iteration)
         if told
         else iterations.number_iterations(timing, constant)
     )
@@ -191,10 +195,10 @@ def _keyed(
     unnumbered = counted & (operations.microbatch < 0)
     if not told:
         unnumbered |= constant & mask_phases(phase, WORK)
-    by_order = iterations.occurrences((rank, iteration, phase, chunk, operations.sequence))
+    by_order = iterations.number_occurrences((rank, iteration, phase, chunk, operations.sequence))
     microbatch = np.where(unnumbered, by_order, operations.microbatch)
     key = rank, iteration, phase, chunk, operations.sequence, microbatch
-    again = iterations.occurrences((*key, *second))
+    again = iterations.number_occurrences((*key, *second))
     mark = np.append(numbers, NONE)[operations.iteration] if table.paired else none
     operations = operations.replace_columns(
         iteration=iteration,
@@ -204,7 +208,7 @@ def _keyed(
     return operations, NameHints(stage=stage, iteration=mark), unnumbered
 
 
-def _counted_iterations(rank: Ints, name: Ints) -> Ints:
+def _number_iterations(rank: Ints, name: Ints) -> Ints:
     """Return each rank's iterations, counted from 0 in the order of their first operations.
 
     Args:
@@ -213,10 +217,10 @@ def _counted_iterations(rank: Ints, name: Ints) -> Ints:
     """
     known = np.flatnonzero(name != NONE)
     place = grouping.group_rows(rank[known], name[known]).order_by_appearance().of_row
-    return scatter(len(rank), known, _since_first(rank[known], place))
+    return scatter(len(rank), known, _subtract_rank_minimum(rank[known], place))
 
 
-def _virtual_stages(table: OperationTable, operations: Operations, told: Ints) -> Ints:
+def _find_virtual_stages(table: OperationTable, operations: Operations, told: Ints) -> Ints:
     """Return the virtual stage of each operation, as far as the table gives it; -1 unknown.
 
     A rank's stage is that of its only chunk.
@@ -229,7 +233,7 @@ def _virtual_stages(table: OperationTable, operations: Operations, told: Ints) -
     return stage[operations.rank]
 
 
-def _chunks(rank: Ints, stage: Ints) -> Ints:
+def _number_chunks(rank: Ints, stage: Ints) -> Ints:
     """Return chunks for operations whose table names none: of each rank by its virtual stages.
 
     What has no stage, as optimizer steps mostly, adds no chunk.
@@ -237,17 +241,17 @@ def _chunks(rank: Ints, stage: Ints) -> Ints:
     known = np.flatnonzero(stage != NONE)
     held = grouping.group_rows(rank[known], stage[known])
     chunk = np.zeros(len(rank), np.int64)
-    chunk[known] = _since_first(rank[known], held.of_row)
+    chunk[known] = _subtract_rank_minimum(rank[known], held.of_row)
     return chunk
 
 
-def _since_first(rank: Ints, number: Ints) -> Ints:
+def _subtract_rank_minimum(rank: Ints, number: Ints) -> Ints:
     """Return by how much each number is more than the lowest of its rank."""
     count = int(rank.max(initial=0)) + 1
     return number - intervals.group_extents(rank, count, number, number)[0][rank]
 
 
-def _of_ranks(times: BusyIntervals, rank: Ints, count: int) -> RankIntervals:
+def _merge_by_rank(times: BusyIntervals, rank: Ints, count: int) -> RankIntervals:
     """Return times of rows as disjoint times of their ranks.
 
     Args:
@@ -259,7 +263,7 @@ def _of_ranks(times: BusyIntervals, rank: Ints, count: int) -> RankIntervals:
     return RankIntervals(*intervals.group_union(owner, count, times.start_ns, times.end_ns))
 
 
-def _times(
+def _measure_ranks(
     table: OperationTable,
     operations: Operations,
     busy: BusyIntervals,
@@ -326,7 +330,9 @@ def _times(
     return tables, rank_coverages(range(count), ran_times.spent_ns)
 
 
-def _collectives(table: OperationTable, order: Ints, operations: Operations) -> CollectiveIntervals:
+def _build_collectives(
+    table: OperationTable, order: Ints, operations: Operations
+) -> CollectiveIntervals:
     """Return the collectives of a table, in order of (rank, start).
 
     Args:
@@ -335,14 +341,14 @@ def _collectives(table: OperationTable, order: Ints, operations: Operations) -> 
         operations: these, with keys.
     """
     if "collectives" in table.told:
-        return _told_collectives(table, order, operations)
+        return _convert_cell_collectives(table, order, operations)
     rows = np.flatnonzero((operations.phase == Phase.COLLECTIVE) & (operations.has_span == 1))
     own = operations.take(rows)
-    kind, kinds = _numbered_texts(table.kind.at(order[rows]), _kind)
-    group, groups = _numbered_texts(table.group.at(order[rows]), str)
+    kind, kinds = _number_texts(table.kind.at(order[rows]), _normalize_kind)
+    group, groups = _number_texts(table.group.at(order[rows]), str)
     # A row without a kind does something, and nobody knows what.
     kind = np.where(kind == NONE, len(kinds), kind)
-    place = places_by_launch(own.host_start_ns, own.start_ns, own.rank, own.iteration, kind, group)
+    place = number_by_launch(own.host_start_ns, own.start_ns, own.rank, own.iteration, kind, group)
     nothing = np.full(len(rows), NONE, np.int64)
     collectives = CollectiveIntervals(
         rank=own.rank,
@@ -362,7 +368,7 @@ def _collectives(table: OperationTable, order: Ints, operations: Operations) -> 
     return collectives.take(grouping.sort_rows(own.rank, own.start_ns))
 
 
-def _told_collectives(
+def _convert_cell_collectives(
     table: OperationTable, order: Ints, operations: Operations
 ) -> CollectiveIntervals:
     """Return the collectives that cells hold, with the meetings that they tell."""
@@ -397,19 +403,19 @@ def _told_collectives(
     return collectives.take(grouping.sort_rows(collectives.rank, collectives.start_ns))
 
 
-def _kind(text: str) -> str:
+def _normalize_kind(text: str) -> str:
     """Return NCCL's name of an operation; one that it does not have as it is written."""
     return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
 
 
-def _numbered_texts(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
+def _number_texts(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
     """Return the number of each row's name, and the names; -1 for none."""
     numbers: Numbering[str] = Numbering()
     places = numbers.numbers(map(name, texts.texts))
     return np.append(places, NONE)[texts.code], numbers.values
 
 
-def _limitations(
+def _list_limitations(
     table: OperationTable, operations: Operations, unnumbered: Bools
 ) -> tuple[Limitation, ...]:
     """Return the limitations of a table, whose operations are ``unnumbered`` in part."""
@@ -425,17 +431,19 @@ def _limitations(
         # Of any number of tables once, and so without a path.
         Limitation("kernels", reason),
         *table.notes,
-        *noted(
+        *make_limitations(
             table.source.path,
             (
-                *candidates_of_operations(operations, inferred=bool(unnumbered.any()), told=True),
-                unmarked(operations, unnumbered, np.zeros(len(operations), bool), named),
+                *check_operations(operations, inferred=bool(unnumbered.any()), told=True),
+                check_iteration_marks(
+                    operations, unnumbered, np.zeros(len(operations), bool), named
+                ),
             ),
         ),
     )
 
 
-def by_clock(read: Recordings) -> Recordings:
+def split_by_clock(read: Recordings) -> Recordings:
     """Return what was read of one table as a recording a clock, where it holds several clocks."""
     (recording,) = read.recordings
     clocks = [rank.told.clock if rank.told else None for rank in recording.ranks]
@@ -443,15 +451,15 @@ def by_clock(read: Recordings) -> Recordings:
     if distinct == [None]:
         return read
     number = np.array([distinct.index(clock) for clock in clocks], np.int64)
-    return gathered(
+    return join_recordings(
         [
-            _of_clock(read, np.flatnonzero(number == place), clock, first=place == 0)
+            _select_clock(read, np.flatnonzero(number == place), clock, first=place == 0)
             for place, clock in enumerate(distinct)
         ]
     )
 
 
-def _of_clock(
+def _select_clock(
     read: Recordings, ranks: Ints, clock: DeclaredClock | None, *, first: bool
 ) -> Recordings:
     """Return what a recording holds of some ranks, which share a clock.
@@ -482,7 +490,7 @@ def _of_clock(
         source=source if clock is None else replace(source, host=clock.name, clock=clock),
         ranks=tuple(recording.ranks[rank] for rank in ranks.tolist()),
         limitations=recording.limitations if first else (),
-        **_extent(own, coverage, (recording.start_ns, recording.end_ns)),
+        **_measure_extent(own, coverage, (recording.start_ns, recording.end_ns)),
     )
     of_rank = ("active", "running", "unattributed", "exposed", "overheads", "unrecorded", "pauses")
     return Recordings.of(

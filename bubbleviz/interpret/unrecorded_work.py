@@ -133,7 +133,7 @@ def find_lost_graphs(
     none = graph_calls.take(np.empty(0, np.int64))
     if len(graph_calls) == 0:
         return LostGraphs(none, 0, none, none)
-    has_work = launches.have_work(graph_calls)
+    has_work = launches.find_calls_with_work(graph_calls)
     with_work = graph_calls.take(has_work)
     graph_launches, has_work = _merge_nested_calls(graph_calls, has_work)
     process = model.process_of(graph_launches.thread)

@@ -37,7 +37,7 @@ from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, recognise_schedule
 from bubbleviz.explain.slowness import Slowness, measure_slowness
-from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
+from bubbleviz.interpret.recording import Recording, Recordings, list_hosts
 from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, make_records
@@ -374,7 +374,7 @@ def assemble(
             *_limitations(recordings, run, counts),
             *_of_explanation(explanation, counts),
         ),
-        hosts=(*hosts_of(recordings), *(host for note in unreadable for host in note.hosts)),
+        hosts=(*list_hosts(recordings), *(host for note in unreadable for host in note.hosts)),
         exposed=run.exposed,
         overheads=run.overheads,
         collectives=run.collectives,

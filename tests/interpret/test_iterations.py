@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.interpret.iterations import host_order, number_iterations
+from bubbleviz.interpret.iterations import build_host_order, number_iterations
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.csv import columns, written
@@ -203,7 +203,7 @@ def numbers_of(*ranges: str) -> list[str]:
     phase = np.array([phases[name[0]] for _, name in names])
     microbatch = np.array([int(name[1:] or NONE) for _, name in names])
     start_ns, mark = 10 * np.arange(len(names)), np.full(len(names), NONE)
-    order = host_order(rank, phase, (microbatch,), (), mark, (start_ns, start_ns + 8))
+    order = build_host_order(rank, phase, (microbatch,), (), mark, (start_ns, start_ns + 8))
     iteration = number_iterations(order, np.zeros(len(names), bool))
     return [" ".join(map(str, iteration[rank == number].tolist())) for number in range(len(ranges))]
 

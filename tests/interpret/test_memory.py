@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.interpret.memory import limitations_of_memory, memory_use
+from bubbleviz.interpret.memory import list_memory_limitations, measure_memory
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
@@ -99,7 +99,7 @@ def test_what_backwards_free_is_held_by_their_forwards() -> None:
     rows += [(end, address, -size) for address, (_, end, size) in enumerate(HELD) if end]
     time, address, change = np.array(sorted(rows), np.int64).T.copy()
     events = replace(events_of(list(zip(time, change, strict=True))), address=address)
-    use = memory_use(events, keys_of(names), np.array([[7, 0]]), NoLayers())  # type: ignore[arg-type]
+    use = measure_memory(events, keys_of(names), np.array([[7, 0]]), NoLayers())  # type: ignore[arg-type]
     assert use is not None
 
     forwards = use.operations.take(use.operations.phase == Phase.F)
@@ -121,7 +121,7 @@ def events_of(changes: list[tuple[int, int]], totals: list[int] | None = None) -
 
 def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
     keys = keys_of([(Phase.F, 0), (Phase.B, 0)])
-    use = memory_use(
+    use = measure_memory(
         events_of([(5, -300), (10, 100), (50, -200)]),
         keys,
         np.array([[7, 0]]),
@@ -133,7 +133,7 @@ def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
     assert use.ranks.resident.tolist() == [400]
     assert use.ranks.peak.tolist() == [400]
     assert use.ranks.unseen.tolist() == [400]
-    (limitation,) = limitations_of_memory("a.sqlite", use)
+    (limitation,) = list_memory_limitations("a.sqlite", use)
     assert limitation.what == "memory allocated before the capture"
     assert "a.sqlite: " in limitation.reason
 

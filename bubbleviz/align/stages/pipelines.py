@@ -16,7 +16,7 @@ import numpy as np
 
 from bubbleviz.align.join import JoinedRank, JoinedRecordings
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model import grouping
 from bubbleviz.model.arguments import refuse_wrong_types
 from bubbleviz.model.columns import NONE, Ints, scatter
@@ -174,5 +174,5 @@ def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     """
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]
-    place = occurrences((stage[working], machine[working]))
+    place = number_occurrences((stage[working], machine[working]))
     return scatter(len(stage), working, grouping.group_rows(stage[working], place).of_row)

@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import look_up_told
 from bubbleviz.align.waits import usual_waits
-from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import Operations
@@ -104,7 +104,7 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
     is_same_rank = rank[1:] == rank[:-1]
     is_descending = is_same_rank & (chunk[1:] <= chunk[:-1])
     is_renumbered = np.isin(rank, rank[1:][is_descending]) | by_name
-    model_chunk = np.where(is_renumbered, occurrences((rank,)), chunk)
+    model_chunk = np.where(is_renumbered, number_occurrences((rank,)), chunk)
 
     def look_up(values: Ints, chunks: Ints) -> Ints:
         return grouping.lookup_values((rank, chunk), values, (operations.rank, chunks))

@@ -14,7 +14,7 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret import communication, linking, start_skew
-from bubbleviz.interpret.collectives import named_as_told
+from bubbleviz.interpret.collectives import rename_vague_kernels
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, join_tables, make_constant
@@ -240,7 +240,7 @@ def _find_evidence(
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
     launched_ns = linked.work.launched_ns
     # Sends and receives are named after the operations in records and ranges.
-    named = named_as_told(linked)
+    named = rename_vague_kernels(linked)
     return Evidence(
         devices=tuple(devices),
         activities=named,

@@ -19,7 +19,7 @@ import numpy as np
 
 from bubbleviz.analyses.nccl.communications import EACH, Communications, Communicator
 from bubbleviz.analyses.nccl.summary import LateRank
-from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -129,7 +129,7 @@ def faults_of(table: Communications, dumped: Collection[int]) -> tuple[Fault, ..
     keys = grouping.group_rows(own.communicator, source, target).of_row
     place = np.where(passing, 0, own.sequence)
     rows = np.flatnonzero(passing & unfinished)
-    place[rows] = 1 + occurrences((keys[rows], own.run_rank[rows]))
+    place[rows] = 1 + number_occurrences((keys[rows], own.run_rank[rows]))
     faults, standing = [], np.flatnonzero(np.isin(keys, keys[unfinished]))
     for _, of_key in grouping.list_rows_by_value(keys[standing]):
         rows = standing[of_key]
@@ -159,7 +159,7 @@ def culprits(faults: Sequence[Fault]) -> list[int]:
 
 def _mismatches(table: Communications) -> Iterator[Fault]:
     """Yield the first collective of each communicator that its members called in several ways."""
-    nth = occurrences((table.communicator, table.sequence, table.run_rank))
+    nth = number_occurrences((table.communicator, table.sequence, table.run_rank))
     by = grouping.group_rows(table.communicator, table.sequence, nth)
     alike = np.array([name in _ALIKE for name in table.names], bool)[table.name]
     count = np.where(alike, table.count, NONE)

@@ -22,7 +22,7 @@ from bubbleviz.analyses.nccl.communications import (
     Split,
     Timing,
 )
-from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
@@ -77,7 +77,7 @@ def instances_of(table: Communications, epoch: Ints | int = NONE) -> Ints:
     in_time = np.argsort(table.start_ns[rows], kind="stable")
     counted = np.empty(len(rows), np.int64)
     columns = (*key, rank, sends.astype(np.int64))
-    counted[in_time] = occurrences(tuple(column[in_time] for column in columns))
+    counted[in_time] = number_occurrences(tuple(column[in_time] for column in columns))
     number = grouping.group_rows(*key, counted).of_row
     # A rank is a member once: wrapped sequence numbers, or a rank recorded twice, are ambiguous.
     members = grouping.group_rows(number, rank, np.where(p2p, sends, 0).astype(np.int64))
@@ -109,7 +109,7 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     order = np.lexsort((table.start_ns[first], place[first], family[first]))
     start_ns, end_ns = table.start_ns[first[order]], table.end_ns[first[order]]
     of_family, of_place = family[first[order]], place[first[order]]
-    nth = occurrences((of_family, of_place))
+    nth = number_occurrences((of_family, of_place))
     paired = np.full(len(first), NONE, np.int64)
     used = 0
     for code in grouping.find_distinct(of_family).tolist():

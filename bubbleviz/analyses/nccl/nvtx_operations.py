@@ -134,7 +134,7 @@ def distribute(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints,
     size = int(key.max()) + 1
     wanted_count = np.bincount(wanted_key, minlength=size)
     given_count = np.bincount(given_key, minlength=size)
-    place = iterations.occurrences((wanted_key,))
+    place = iterations.number_occurrences((wanted_key,))
     has = np.flatnonzero(given_count[wanted_key] > 0)
     keys = wanted_key[has]
     n, k, j = wanted_count[keys], given_count[keys], place[has]

@@ -119,9 +119,9 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     sizes: dict[Communicator, int] = {}
     without = 0
     if profile.collectives is not None:
-        collectives = interpreted.sound_collectives(profile.collectives, linked.sound)
-        known = interpreted.with_told_operations(
-            collectives, *interpreted.told_operations(collectives, linked)
+        collectives = interpreted.select_collectives(profile.collectives, linked.sound)
+        known = interpreted.add_collectives(
+            collectives, *interpreted.find_operations_of_kernels(collectives, linked)
         )
         operations = operations_of_pytorch(known, kernels, rows)
         sizes = {group: group.size for group in collectives.groups if group.size}

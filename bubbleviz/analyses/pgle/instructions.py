@@ -269,7 +269,7 @@ def _kept(
     start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, thunks.within, NONE)]
     each = group_rows(device, key, start_ns, run)
     of_module = (device[each.first], key[each.first])
-    place = iterations.occurrences(of_module)[each.of_row]
+    place = iterations.number_occurrences(of_module)[each.of_row]
     whole = group_rows(*of_module).of_row
     runs = np.bincount(whole, minlength=1)[whole][each.of_row]
     most = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)

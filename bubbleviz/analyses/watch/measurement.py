@@ -263,8 +263,8 @@ class Watcher:
         names = self._folder.names.values
         sessions = [rank.session(chosen, names) for rank in self.ranks.values()]
         return report_on(
-            recording.gathered(
-                [tables.recording_of(table_of(own)) for own in sessions if own is not None]
+            recording.join_recordings(
+                [tables.build_recording(table_of(own)) for own in sessions if own is not None]
             )
         )
 

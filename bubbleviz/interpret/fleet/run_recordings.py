@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 from bubbleviz.errors import MismatchError, ProfileError
 from bubbleviz.interpret.fleet.process_pool import in_processes
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.recording import Recordings, gathered
+from bubbleviz.interpret.recording import Recordings, join_recordings
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import bytes_of, parts_of
@@ -69,7 +69,7 @@ def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead
     return FilesRead(
         tuple(numbers),
         tuple(o if isinstance(o, ProfileError) else o[1] for o in outcomes),
-        gathered(read) if read else None,
+        join_recordings(read) if read else None,
     )
 
 
@@ -238,7 +238,7 @@ def record_all(
         if done.issuperset(numbers):
             some = [parts.pop(number) for number in numbers if number in parts]
             if some:
-                parts[block] = gathered(some)
+                parts[block] = join_recordings(some)
         bad = [number for number in errors if files[number].named and fleet.strict]
         if bad and all(before in done for before in range(min(bad))):
             raise errors[min(bad)]
@@ -246,5 +246,5 @@ def record_all(
     if not ordered:
         raise errors[0]
     limitations = (unreadable_profile(errors[number]) for number in sorted(errors))
-    whole = gathered(ordered)
+    whole = join_recordings(ordered)
     return whole, tuple(limitations)
