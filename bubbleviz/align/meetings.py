@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.align.clocks.precedences import LEAVE_NS, unsteady
+from bubbleviz.align.clocks.precedences import LEAVE_NS, is_unsteady
 from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import Parallel
@@ -324,7 +324,7 @@ def _steady(own: CollectiveIntervals, cell: Ints, first_ns: Ints, doubtful: Bool
         doubtful: whether clocks are not well known.
     """
     pair, cells = group_rows(cell, own.kind, own.rank), group_rows(cell, own.kind)
-    moves = unsteady(pair, own.end_ns - first_ns, own.end_ns) & doubtful
+    moves = is_unsteady(pair, own.end_ns - first_ns, own.end_ns) & doubtful
     steady = np.ones(len(cells), bool)
     steady[cells.of_row[moves]] = False
     return np.asarray(steady[cells.of_row], bool)

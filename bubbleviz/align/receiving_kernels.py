@@ -55,7 +55,8 @@ def receiving_kernels(
         return
     precedences = rank_precedences(joined)
     machine = joined.machine_of_rank
-    precedences = precedences.take(machine[precedences.before] == machine[precedences.after])
+    earlier, later = precedences.earlier_clock, precedences.later_clock
+    precedences = precedences.take(machine[earlier] == machine[later])
     ready_ns = _inputs_ready(joined, precedences)
     for name, of_ranks in several.items():
         if _are_receiving(of_ranks, joined.operations, ready_ns):
@@ -137,9 +138,9 @@ def _inputs_ready(joined: JoinedRecordings, precedences: Precedences) -> Ints:
         joined: The recordings with stages, pipelines and iterations.
         precedences: Data dependencies between ranks on one clock.
     """
-    rows = precedences.after_row
+    rows = precedences.later_row
     is_used = joined.arrivals.latest_ns[rows] == NEVER
-    before_ns = precedences.before_ns[is_used]
+    before_ns = precedences.earlier_ns[is_used]
     return group_latest(rows[is_used], len(joined.operations), before_ns, NEVER)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bubbleviz.align.clocks.clock_solver import Contradiction, solve
+from bubbleviz.align.clocks.clock_solver import Contradiction, solve_clocks
 from bubbleviz.align.clocks.offsets import Precedences
 from bubbleviz.align.profile_clocks import ProfileClock
 
@@ -28,7 +28,7 @@ def solved(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Return the solution for clocks that all capture [0, capture]."""
     zero = np.zeros(clocks, np.int64)
-    return solve(precedences(pairs), zero, zero + capture)
+    return solve_clocks(precedences(pairs), zero, zero + capture)
 
 
 @pytest.mark.parametrize(

@@ -12,122 +12,230 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.clocks.drift import ClockSegments, bands, drift_line, feasible, segmented
+from bubbleviz.align.clocks.drift import (
+    ClockSegments,
+    compute_bands,
+    divide_into_segments,
+    find_feasible_corrections,
+    fit_drift_line,
+)
 from bubbleviz.align.clocks.offsets import (
     Precedences,
-    intervals,
-    needed_slack,
-    rounded_up,
-    tightest_limits,
+    compute_intervals,
+    find_tightest_limits,
+    find_worst_cycle,
+    round_up,
 )
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS, ProfileClock
-from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.columns import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """A circle of precedences that no clocks can satisfy.
+    """A cycle of precedences that no clocks can satisfy.
 
     Attributes:
-        rows: rows of the precedences; the ``before`` clock of each is the ``after`` clock of the
-            next.
-        by_ns: by how much they miss each other.
+        rows: Rows of the precedences. The earlier clock of each is the later clock of the next.
+        by_ns: Negated sum of the limits of the cycle, by which the precedences contradict each
+            other.
     """
 
     rows: tuple[int, ...]
     by_ns: int
 
 
-def solve(
+def solve_clocks(
     precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int = 0
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
-    """Return the corrections of all clocks, and the contradiction that they smooth over, if any.
+    """Find corrections of all clocks that satisfy the precedences.
 
-    Where no constant offsets satisfy the precedences, clocks that need it get a drift; where no
-    drift within ``DRIFT`` does either, every precedence gives by as much as the worst needs.
+    If no constant offsets satisfy them, the clocks that need it get a drift. If no drift up to
+    ``DRIFT`` satisfies them either, they contradict each other. Every bound then gets the same
+    slack, the smallest one with which offsets exist.
 
     Args:
-        precedences: what was not later than what.
-        start_ns: where each clock's capture starts, on the clock itself.
-        end_ns: likewise its end.
-        reference: the clock whose correction is 0.
+        precedences: Precedences between the clocks.
+        start_ns: Start of the capture of each clock, on the clock itself.
+        end_ns: End of the capture of each clock, on the clock itself.
+        reference: Clock whose correction is 0.
+
+    Returns:
+        corrections: Correction of each clock, with an uncertainty that covers its whole capture.
+        contradiction: Worst contradiction of the precedences, or None if there is none.
     """
-    limit, row = tightest_limits(precedences, len(start_ns))
-    needed, circle = needed_slack(limit)
-    slack = rounded_up(needed)
-    offset, half = intervals(limit + slack, reference)
-    known = np.isfinite(half)
-    # Clocks that nothing bounds have no part in the segments: they may be anywhere.
-    bounded = precedences.take(known[precedences.before] & known[precedences.after])
-    at = np.where(known, np.arange(len(known)), reference)
+    limit, row = find_tightest_limits(precedences, len(start_ns))
+    needed_slack, cycle = find_worst_cycle(limit)
+    slack = round_up(needed_slack)
+    offset, half_width = compute_intervals(limit + slack, reference)
+    is_bounded = np.isfinite(half_width)
     captures = start_ns + offset, end_ns + offset
-    segments = segmented(
-        bounded.before,
-        bounded.after,
-        bounded.before_ns + offset[bounded.before],
-        bounded.after_ns + offset[bounded.after],
-        captures[0][at],
-        captures[1][at],
+    segments = _segment_bounded(precedences, offset, captures, is_bounded, reference)
+
+    no_drift: Floats = np.zeros(segments.is_captured.shape)
+    potential, contradiction, missed_ns = no_drift, None, 0
+    if needed_slack > GRAIN_NS / 2:
+        # Try without slack first, then with the resolution of the clocks.
+        for tried_slack in (0.0, GRAIN_NS / 2):
+            corrections = find_feasible_corrections(segments, tried_slack)
+            if corrections is not None:
+                slack, potential = tried_slack, corrections
+                break
+        else:
+            # Either of two contradicting bounds may be correct, so the gap adds to the error.
+            missed_ns = math.ceil(2 * needed_slack)
+            arcs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+            by_ns = round(-sum(float(limit[arc]) for arc in arcs))
+            contradiction = Contradiction(tuple(int(row[arc]) for arc in arcs), by_ns)
+    bands = compute_bands(segments, potential, slack, reference)
+    lines = no_drift
+    if potential is not no_drift:
+        lines = _fit_lines(segments, bands, limit, is_bounded, reference)
+    clocks = [
+        _make_clock(
+            segments,
+            clock,
+            lines[clock],
+            float(offset[clock]),
+            (bands[0][clock], bands[1][clock]),
+            (float(captures[0][clock]), float(captures[1][clock])),
+            missed_ns if is_bounded[clock] else None,
+        )
+        for clock in range(len(lines))
+    ]
+    clocks[reference] = ProfileClock(0, 0)
+    return tuple(clocks), contradiction
+
+
+def _segment_bounded(
+    precedences: Precedences,
+    offset: Floats,
+    captures: tuple[Floats, Floats],
+    is_bounded: Bools,
+    reference: int,
+) -> ClockSegments:
+    """Divide the captures into segments of time, with offsets applied.
+
+    Clocks that nothing bounds are left out, because they may be anywhere.
+
+    Args:
+        precedences: Precedences between the clocks.
+        offset: Offset of each clock.
+        captures: Start and end of the capture of each clock, with offsets.
+        is_bounded: Mask of the clocks with a bounded offset.
+        reference: Clock whose correction is 0.
+    """
+    is_used = is_bounded[precedences.earlier_clock] & is_bounded[precedences.later_clock]
+    used = precedences.take(is_used)
+    capture_of = np.where(is_bounded, np.arange(len(is_bounded)), reference)
+    return divide_into_segments(
+        used.earlier_clock,
+        used.later_clock,
+        used.earlier_ns + offset[used.earlier_clock],
+        used.later_ns + offset[used.later_clock],
+        captures[0][capture_of],
+        captures[1][capture_of],
     )
-    lines: Floats = np.zeros(segments.captured.shape)
-    potential, contradiction, missed_ns = lines, None, 0
-    if needed > GRAIN_NS / 2:
-        gives = (0.0, GRAIN_NS / 2)
-        found = ((give, by) for give in gives if (by := feasible(segments, give)) is not None)
-        slack, potential = next(found, (slack, lines))
-        if potential is lines:
-            # What the bounds miss each other by is error, too: either of two may be right.
-            missed_ns = math.ceil(2 * needed)
-            pairs = list(zip(circle, [*circle[1:], circle[0]], strict=True))
-            by_ns = round(-sum(float(limit[pair]) for pair in pairs))
-            contradiction = Contradiction(tuple(int(row[pair]) for pair in pairs), by_ns)
-    band = bands(segments, potential, slack, reference)
-    if potential is not lines:
-        apart = limit + limit.T < -GRAIN_NS
-        apart[reference] = apart[:, reference] = False
-        for clock in np.flatnonzero(known).tolist():
-            low, high = (np.where(np.isfinite(side[clock]), side[clock], 0.0) for side in band)
-            least, most = low.max(), high.min()
-            # One that no constant offset puts right, be it against another that it exchanges with.
-            needs_drift = least - most > GRAIN_NS or apart[clock].any()
-            lines[clock] = (
-                drift_line(segments.middle_ns, low, high) if needs_drift else (least + most) / 2
-            )
-    corrections = []
-    for clock, line in enumerate(lines):
-        elapsed_ns = float(segments.middle_ns[-1] - segments.middle_ns[0])
-        drift = float(line[-1] - line[0]) / elapsed_ns
-        t0_ns = round(float(segments.middle_ns[0]) - offset[clock]) if drift else 0
-        begin_ns = t0_ns + offset[clock] - float(segments.middle_ns[0])
-        moved = float(line[0]) + offset[clock] + drift * begin_ns
-        uncertainty_ns = None
-        if known[clock]:
-            # It covers the band over the clock's capture.
-            sides = (band[1][clock] - line, line - band[0][clock])
-            bounds = float(captures[0][clock]), float(captures[1][clock])
-            reach = max(_highest(segments, clock, s, bounds, DRIFT + abs(drift)) for s in sides)
-            reach += abs(moved - round(moved))
-            uncertainty_ns = math.ceil(reach) + (1 if drift else 0) + missed_ns
-        corrections.append(ProfileClock(round(moved), uncertainty_ns, drift * 1e6, t0_ns))
-    corrections[reference] = ProfileClock(0, 0)
-    return tuple(corrections), contradiction
 
 
-def _highest(
-    segments: ClockSegments, clock: int, height: Floats, bounds: tuple[float, float], slope: float
+def _fit_lines(
+    segments: ClockSegments,
+    bands: tuple[Floats, Floats],
+    limit: Floats,
+    is_bounded: Bools,
+    reference: int,
+) -> Floats:
+    """Choose a line within the band of each clock: constant if possible, else with drift.
+
+    A clock needs drift if its band has no constant value, or if the bounds between it and another
+    clock contradict each other without drift.
+
+    Args:
+        segments: Bounds between clocks.
+        bands: Lower and upper bounds of the corrections, shape (clocks, segments).
+        limit: Limits of all pairs of clocks.
+        is_bounded: Mask of the clocks with a bounded offset.
+        reference: Clock whose correction is 0.
+
+    Returns:
+        Further correction of each clock in each segment, shape (clocks, segments). It is 0 for a
+        clock that is not bounded.
+    """
+    lines = np.zeros(segments.is_captured.shape)
+    contradicts = limit + limit.T < -GRAIN_NS
+    contradicts[reference] = contradicts[:, reference] = False
+    for clock in np.flatnonzero(is_bounded).tolist():
+        low, high = (np.where(np.isfinite(edge[clock]), edge[clock], 0.0) for edge in bands)
+        highest_low, lowest_high = low.max(), high.min()
+        if highest_low - lowest_high > GRAIN_NS or contradicts[clock].any():
+            lines[clock] = fit_drift_line(segments.middle_ns, low, high)
+        else:
+            lines[clock] = (highest_low + lowest_high) / 2
+    return lines
+
+
+def _make_clock(
+    segments: ClockSegments,
+    clock: int,
+    line: Floats,
+    offset: float,
+    band: tuple[Floats, Floats],
+    capture: tuple[float, float],
+    missed_ns: int | None,
+) -> ProfileClock:
+    """Convert an offset and a line of further corrections to the correction of a clock.
+
+    Args:
+        segments: Bounds between clocks.
+        clock: Index of the clock.
+        line: Further correction in each segment.
+        offset: Offset of the clock.
+        band: Lower and upper bound of the further correction in each segment.
+        capture: Start and end of the clock's capture, with the offset.
+        missed_ns: Amount to add to the uncertainty, or None if the clock is not bounded.
+    """
+    first_ns, last_ns = float(segments.middle_ns[0]), float(segments.middle_ns[-1])
+    drift = float(line[-1] - line[0]) / (last_ns - first_ns)
+    t0_ns = round(first_ns - offset) if drift else 0
+    since_first_ns = t0_ns + offset - first_ns
+    total_offset = float(line[0]) + offset + drift * since_first_ns
+    uncertainty_ns = None
+    if missed_ns is not None:
+        max_slope = DRIFT + abs(drift)
+        distances = band[1] - line, line - band[0]
+        error_ns = max(
+            _bound_maximum(segments, clock, distance, capture, max_slope) for distance in distances
+        )
+        error_ns += abs(total_offset - round(total_offset))
+        uncertainty_ns = math.ceil(error_ns) + (1 if drift else 0) + missed_ns
+    return ProfileClock(round(total_offset), uncertainty_ns, drift * 1e6, t0_ns)
+
+
+def _bound_maximum(
+    segments: ClockSegments,
+    clock: int,
+    values: Floats,
+    capture: tuple[float, float],
+    max_slope: float,
 ) -> float:
-    r"""Return the most of a height over a capture, of which the middles of segments are known.
+    r"""Return an upper bound of a function over a capture, from its values in segments.
 
-    It changes by at most ``slope``, so that between two middles it is below a tent, and beyond the
-    outer ones below its sides::
+    The function changes by at most ``max_slope`` per ns. Between the middles of two segments it is
+    therefore below a tent, and before the first and after the last middle below a slope::
 
               /\         /
         \    /  \       /
          o--/    \--o--/
+
+    Args:
+        segments: Bounds between clocks.
+        clock: Index of the clock.
+        values: Value of the function in the middle of each segment.
+        capture: Start and end of the clock's capture.
+        max_slope: Maximum slope of the function.
     """
-    within = np.flatnonzero(segments.captured[clock])
-    known, middle_ns = height[within], segments.middle_ns[within]
-    tents = (known[1:] + known[:-1] + slope * segments.length_ns) / 2
-    first = known[0] + slope * abs(bounds[0] - middle_ns[0])
-    last = known[-1] + slope * abs(bounds[1] - middle_ns[-1])
-    return float(max(first, last, known.max(), tents.max(initial=known[0])))
+    captured = np.flatnonzero(segments.is_captured[clock])
+    values, middle_ns = values[captured], segments.middle_ns[captured]
+    tents = (values[1:] + values[:-1] + max_slope * segments.length_ns) / 2
+    first = values[0] + max_slope * abs(capture[0] - middle_ns[0])
+    last = values[-1] + max_slope * abs(capture[1] - middle_ns[-1])
+    return float(max(first, last, values.max(), tents.max(initial=values[0])))

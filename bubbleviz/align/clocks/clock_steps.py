@@ -1,17 +1,19 @@
-"""Clock steps: clocks that were set during the capture, though no bound shows it by itself.
+"""Clock steps: clocks that were set during the capture although no bound shows it by itself.
 
-Bounds of a whole capture may be satisfied although a clock was set, if it was set by less than what
-messages leave open. Then the interval that is left is too narrow, and may lie beside the truth.
-But a clock that is set moves both bounds at once, and what messages leave open changes neither::
+The bounds of a whole capture may be consistent although a clock was set, if it was set by less than
+the width of the interval between them. The interval is then too narrow and may not contain the true
+offset. But setting a clock moves both bounds at once, and a change of message delays does not::
 
-    upper bound   ─ ─ ─ ┐               what is left of the whole capture: between the lowest
-                        └ ─ ─ ─         upper and the highest lower bound
+    upper bound   ─ ─ ─ ┐               interval of the whole capture: between the lowest
+                        └ ─ ─ ─         upper bound and the highest lower bound
     lower bound   ─ ─ ─ ┐
                         └ ─ ─ ─
 
-So each pair of clocks is bounded iteration by iteration, and in parts of them. Where the middle
-between the bounds jumps, each clock gets the hull of all these intervals: that holds before and
-after.
+1. Bound each pair of clocks in each iteration, and in 4 and 16 parts of it (``_bound_cells``).
+2. Fit the midpoints between the bounds of a pair with a line, which is drift, plus a jump
+   (``_fit_jumps``). A jump counts if it explains much more than the noise of the midpoints.
+3. If any clock jumped, each clock gets the hull of the intervals of all cells, which is valid
+   before and after the jump (``_compute_corrections``).
 """
 
 from __future__ import annotations
@@ -19,58 +21,62 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from bubbleviz.align.clocks import offsets
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS, ProfileClock
-from bubbleviz.model.columns import Floats, Ints, Table
+from bubbleviz.model.columns import Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import find_distinct, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Parts of an iteration that are bounded each for itself.
+#: Numbers of parts into which an iteration is divided; each divides the last.
 _PARTS = (1, 4, 16)
-#: A part leaves that much more open than most iterations do, at most.
-_LOOSE = 1.5
-#: A jump is so many times what the noise of the bounds explains; or so many, where there are few
-#: parts, or it is so small a part of what messages leave open.
-_JUMP, _JUMP_IN_DOUBT, _FEW, _SMALL = 7.0, 14.0, 6, 0.3
-#: So many parts are looked at, at least and at most (evenly spread), and so many drifts.
-_LEAST, _MOST, _SLOPES = 3, 256, 21
-#: Numbers that are worked on at once.
-_AT_ONCE = 1 << 20
+#: Maximum width of the bounds of a part, relative to the median width of an iteration.
+_MAX_RELATIVE_WIDTH = 1.5
+#: Minimum size of a jump in standard deviations of the noise, and the minimum in doubtful cases.
+_MIN_SIGNIFICANCE, _MIN_SIGNIFICANCE_IN_DOUBT = 7.0, 14.0
+#: A jump is in doubt with fewer cells, or if it is a smaller fraction of the width of the bounds.
+_FEW_CELLS, _SMALL_JUMP = 6, 0.3
+#: Minimum and maximum number of cells of a pair that are fitted; more are sampled evenly.
+_MIN_CELLS, _MAX_CELLS = 3, 256
+#: Number of drifts that are tried.
+_N_DRIFTS = 21
+#: Maximum number of array elements computed at once.
+_MAX_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
 class ClockStep:
-    """A clock that was set against another one during the capture.
+    """A clock that was set against another clock during the capture.
 
     Attributes:
-        first: number of a clock.
-        second: of the other one.
-        by_ns: by how much the second then showed less against the first.
-        before: the last iteration that shows the time before.
-        behind: the first one that shows the time behind it.
+        first: Index of the first clock.
+        second: Index of the second clock.
+        by_ns: Increase of the correction of the second clock relative to the first.
+        last_before: Last iteration that shows the time before the step.
+        first_after: First iteration that shows the time after the step.
     """
 
     first: int
     second: int
     by_ns: int
-    before: int
-    behind: int
+    last_before: int
+    first_after: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Cells(Table):
-    """Bounds of the differences of pairs of clocks by stretch of time, in order.
+    """Bounds of the difference of pairs of clocks in short stretches of time (cells).
 
     Attributes:
-        pair: of clocks.
-        begin_ns: when a stretch begins, on the first clock.
-        end_ns: when it ends.
-        low_ns: the least to add to the second clock.
-        high_ns: the most.
-        iteration: of each.
+        pair: Index of the pair of clocks.
+        begin_ns: First event of the cell, on the first clock.
+        end_ns: Last event of the cell, on the first clock.
+        low_ns: Lower bound of the correction of the second clock.
+        high_ns: Upper bound of the correction of the second clock.
+        iteration: Iteration of the cell.
     """
 
     pair: Ints
@@ -82,197 +88,340 @@ class _Cells(Table):
 
     @property
     def width_ns(self) -> Floats:
-        """What is left open in each."""
+        """Width of the interval between the bounds of each cell."""
         return self.high_ns - self.low_ns
 
 
-def clock_steps(
-    precedences: offsets.Precedences, clocks: int, extents: tuple[Ints, Ints], reference: int = 0
+class _Jump(NamedTuple):
+    """A jump of the midpoints of a pair of clocks. Jumps compare by significance first."""
+
+    significance: float
+    by_ns: float
+    last_before: int
+    first_after: int
+
+
+@dataclass(frozen=True)
+class _Hulls:
+    """Hull of the intervals of all cells of each pair of clocks.
+
+    Attributes:
+        low_ns: Smallest lower bound, or infinity if no cell is bounded from both sides.
+        high_ns: Largest upper bound, or negative infinity.
+        max_gap_ns: Longest cell, or longest time between the starts of consecutive cells.
+    """
+
+    low_ns: Floats
+    high_ns: Floats
+    max_gap_ns: Ints
+
+
+def find_clock_steps(
+    precedences: offsets.Precedences, n_clocks: int, extents: tuple[Ints, Ints], reference: int = 0
 ) -> tuple[tuple[ClockStep, ...], tuple[ProfileClock, ...]]:
-    """Return which clocks were set, and constant corrections that hold before and after.
+    """Find clocks that were set during the capture.
 
     Args:
-        precedences: what was not later than what.
-        clocks: how many there are.
-        extents: where each clock's capture starts and ends, on the clock itself.
-        reference: the clock whose correction is 0.
+        precedences: Precedences between all clocks.
+        n_clocks: Number of clocks.
+        extents: Start and end of the capture of each clock, on the clock itself.
+        reference: Clock whose correction is 0.
+
+    Returns:
+        steps: One step per pair of clocks, the most significant one.
+        corrections: Constant correction of each clock whose uncertainty covers the times before and
+            after the steps. Empty without steps.
     """
-    pairs = group_rows(
-        np.minimum(precedences.before, precedences.after),
-        np.maximum(precedences.before, precedences.after),
-    )
-    both = precedences.before[pairs.first], precedences.after[pairs.first]
-    first, second = np.minimum(*both), np.maximum(*both)
-    # Collectives leave now more open, now less: they show no jump.
-    shown = precedences.after_row >= 0
-    clearest: dict[int, tuple[float, float, int, int]] = {}
-    low_ns, high_ns = np.full(len(first), np.inf), np.full(len(first), -np.inf)
-    length_ns = np.zeros(len(first), np.int64)
-    usual_ns = np.zeros(0)
-    for every in _levels(precedences.take(shown), pairs.of_row[shown], first):
-        bounded = np.flatnonzero(np.isfinite(every.width_ns))
-        cells = every.take(bounded[sort_rows(every.pair[bounded], every.begin_ns[bounded])])
-        # The longest stretch, or from one to the next.
-        np.maximum.at(length_ns, every.pair, every.end_ns - every.begin_ns)
-        follows = cells.pair[1:] == cells.pair[:-1]
-        np.maximum.at(length_ns, cells.pair[1:][follows], np.diff(cells.begin_ns)[follows])
-        if len(usual_ns):
-            cells = cells.take(cells.width_ns <= usual_ns[cells.pair])
-        else:
-            widths_ns = _medians(cells.pair, cells.width_ns, len(first))
-            usual_ns = np.maximum(_LOOSE * widths_ns, GRAIN_NS)
-        for pair, jump in _jumps(cells):
-            clearest[pair] = max(jump, clearest.get(pair, jump))
-        np.minimum.at(low_ns, cells.pair, cells.low_ns)
-        np.maximum.at(high_ns, cells.pair, cells.high_ns)
+    low_clock = np.minimum(precedences.earlier_clock, precedences.later_clock)
+    high_clock = np.maximum(precedences.earlier_clock, precedences.later_clock)
+    pairs = group_rows(low_clock, high_clock)
+    first, second = low_clock[pairs.first], high_clock[pairs.first]
+    # The bounds of collectives vary in width, so they show no jump.
+    is_operation = precedences.later_row >= 0
+    levels = _bound_cells(precedences.take(is_operation), pairs.of_row[is_operation], first)
+    jumps, hulls = _find_jumps(levels, len(first))
     steps = tuple(
-        ClockStep(int(first[pair]), int(second[pair]), round(by_ns), before, behind)
-        for pair, (_, by_ns, before, behind) in sorted(clearest.items())
+        ClockStep(
+            int(first[pair]),
+            int(second[pair]),
+            round(jump.by_ns),
+            jump.last_before,
+            jump.first_after,
+        )
+        for pair, jump in sorted(jumps.items())
     )
     if not steps:
         return (), ()
-    # Limits that hold at every instant, though a clock was set, and clocks drift. What is bounded
-    # from one side alone gives by all there may be.
-    limit, _ = offsets.tightest_limits(precedences, clocks)
-    known = np.isfinite(high_ns)
-    steps_ns = sum(abs(step.by_ns) for step in steps)
-    all_ns = math.ceil(DRIFT * float(np.ptp(precedences.after_ns))) + steps_ns
-    gap_ns = np.ceil(DRIFT * length_ns)
-    limit[first, second] = np.where(known, high_ns + gap_ns, limit[first, second] + all_ns)
-    limit[second, first] = np.where(known, gap_ns - low_ns, limit[second, first] + all_ns)
-    return steps, _corrections(limit, precedences, extents, reference)
+    limit, _ = offsets.find_tightest_limits(precedences, n_clocks)
+    duration_ns = int(np.ptp(precedences.later_ns))
+    limit = _widen_limits(limit, (first, second), hulls, steps, duration_ns)
+    return steps, _compute_corrections(limit, precedences, extents, reference)
 
 
-def _corrections(
-    limit: Floats, precedences: offsets.Precedences, extents: tuple[Ints, Ints], reference: int
-) -> tuple[ProfileClock, ...]:
-    """Return constant corrections; where none satisfies all limits, each gives as the worst needs.
+def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _Hulls]:
+    """Find the most significant jump of each pair of clocks in any level.
 
-    Clocks may drift in their captures before and behind all that bounds them.
-    """
-    slack = offsets.rounded_up(offsets.needed_slack(limit)[0])
-    offset, half = offsets.intervals(limit + slack, reference)
-    clock = np.concatenate((precedences.before, precedences.after))
-    at_ns = np.concatenate((precedences.before_ns, precedences.after_ns))
-    first, last = group_extents(clock, len(limit), at_ns, at_ns)
-    away_ns = np.maximum(np.maximum(first - extents[0], extents[1] - last), 0)
-    half += 2 * slack + 2 * DRIFT * away_ns
-    found = [
-        ProfileClock(round(middle), math.ceil(open_ns) + 1 if math.isfinite(open_ns) else None)
-        for middle, open_ns in zip(offset.tolist(), half.tolist(), strict=True)
-    ]
-    found[reference] = ProfileClock(0, 0)
-    return tuple(found)
-
-
-def _levels(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_Cells]:
-    """Return the bounds of pairs of clocks by iteration, and by parts of them, ever finer.
+    Finer levels locate a jump better, but their bounds are wider. Their cells are used if they are
+    at most ``_MAX_RELATIVE_WIDTH`` times as wide as the median cell of the coarsest level.
 
     Args:
-        precedences: what was not later than what.
-        pair: of clocks, of each.
-        first: the first clock of each pair.
+        levels: Cells of each level, coarsest first.
+        n_pairs: Number of pairs of clocks.
+
+    Returns:
+        jumps: Jump of each pair that has one, keyed by pair.
+        hulls: Hulls of all used cells.
     """
-    upper = precedences.after == first[pair]
-    at_ns = np.where(upper, precedences.after_ns, precedences.before_ns)
+    jumps: dict[int, _Jump] = {}
+    low_ns, high_ns = np.full(n_pairs, np.inf), np.full(n_pairs, -np.inf)
+    max_gap_ns = np.zeros(n_pairs, np.int64)
+    max_width_ns = np.zeros(0)
+    for level in levels:
+        bounded = np.flatnonzero(np.isfinite(level.width_ns))
+        order = sort_rows(level.pair[bounded], level.begin_ns[bounded])
+        cells = level.take(bounded[order])
+        np.maximum.at(max_gap_ns, level.pair, level.end_ns - level.begin_ns)
+        follows = cells.pair[1:] == cells.pair[:-1]
+        np.maximum.at(max_gap_ns, cells.pair[1:][follows], np.diff(cells.begin_ns)[follows])
+        if len(max_width_ns):
+            cells = cells.take(cells.width_ns <= max_width_ns[cells.pair])
+        else:
+            median_ns = _compute_medians(cells.pair, cells.width_ns, n_pairs)
+            max_width_ns = np.maximum(_MAX_RELATIVE_WIDTH * median_ns, GRAIN_NS)
+        for pair, jump in _fit_in_batches(cells):
+            jumps[pair] = max(jump, jumps.get(pair, jump))
+        np.minimum.at(low_ns, cells.pair, cells.low_ns)
+        np.maximum.at(high_ns, cells.pair, cells.high_ns)
+    return jumps, _Hulls(low_ns, high_ns, max_gap_ns)
+
+
+def _widen_limits(
+    limit: Floats,
+    pairs: tuple[Ints, Ints],
+    hulls: _Hulls,
+    steps: tuple[ClockStep, ...],
+    duration_ns: int,
+) -> Floats:
+    """Widen the limits between clocks so that they are valid at every instant, despite the steps.
+
+    A pair that is bounded from both sides gets its hull, widened by the drift between cells. Any
+    other pair keeps its limit, widened by all steps and by the drift of the whole capture.
+
+    Args:
+        limit: Tightest limits, indexed [later, earlier].
+        pairs: First and second clock of each pair.
+        hulls: Hulls of the pairs.
+        steps: All steps.
+        duration_ns: Time from the first to the last precedence.
+    """
+    first, second = pairs
+    has_hull = np.isfinite(hulls.high_ns)
+    total_steps_ns = sum(abs(step.by_ns) for step in steps)
+    margin_ns = math.ceil(DRIFT * duration_ns) + total_steps_ns
+    drift_ns = np.ceil(DRIFT * hulls.max_gap_ns)
+    widened = limit.copy()
+    upper, lower = hulls.high_ns + drift_ns, drift_ns - hulls.low_ns
+    widened[first, second] = np.where(has_hull, upper, limit[first, second] + margin_ns)
+    widened[second, first] = np.where(has_hull, lower, limit[second, first] + margin_ns)
+    return widened
+
+
+def _compute_corrections(
+    limit: Floats,
+    precedences: offsets.Precedences,
+    extents: tuple[Ints, Ints],
+    reference: int,
+) -> tuple[ProfileClock, ...]:
+    """Compute constant corrections that satisfy all limits, with slack if none does.
+
+    The uncertainty includes the drift of each clock before its first and after its last event.
+
+    Args:
+        limit: Limits between all clocks.
+        precedences: Precedences between all clocks.
+        extents: Start and end of the capture of each clock.
+        reference: Clock whose correction is 0.
+    """
+    slack = offsets.round_up(offsets.find_worst_cycle(limit)[0])
+    offset, half_width = offsets.compute_intervals(limit + slack, reference)
+    clock = np.concatenate((precedences.earlier_clock, precedences.later_clock))
+    event_ns = np.concatenate((precedences.earlier_ns, precedences.later_ns))
+    first_ns, last_ns = group_extents(clock, len(limit), event_ns, event_ns)
+    unbounded_ns = np.maximum(np.maximum(first_ns - extents[0], extents[1] - last_ns), 0)
+    half_width += 2 * slack + 2 * DRIFT * unbounded_ns
+    corrections = [
+        ProfileClock(round(middle), math.ceil(width) + 1 if math.isfinite(width) else None)
+        for middle, width in zip(offset.tolist(), half_width.tolist(), strict=True)
+    ]
+    corrections[reference] = ProfileClock(0, 0)
+    return tuple(corrections)
+
+
+def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_Cells]:
+    """Bound each pair of clocks in each iteration, and in ever finer parts of it.
+
+    Args:
+        precedences: Precedences between operations.
+        pair: Pair of clocks of each precedence.
+        first: First clock of each pair.
+
+    Returns:
+        The cells of each number of parts in ``_PARTS``. A bound is infinite if the cell has no
+        precedence in that direction.
+    """
+    is_upper = precedences.later_clock == first[pair]
+    event_ns = np.where(is_upper, precedences.later_ns, precedences.earlier_ns)
     iterations = group_rows(pair, precedences.iteration)
-    begin, end = group_extents(iterations.of_row, len(iterations), at_ns, at_ns)
-    owner = iterations.of_row
-    length_ns = (end - begin + 1)[owner]
-    part = (at_ns - begin[owner]) * _PARTS[-1] // length_ns
-    slack = (precedences.after_ns - precedences.before_ns).astype(np.float64)
+    begin_ns, end_ns = group_extents(iterations.of_row, len(iterations), event_ns, event_ns)
+    iteration_of_row = iterations.of_row
+    length_ns = (end_ns - begin_ns + 1)[iteration_of_row]
+    finest_part = (event_ns - begin_ns[iteration_of_row]) * _PARTS[-1] // length_ns
+    slack = (precedences.later_ns - precedences.earlier_ns).astype(np.float64)
     levels = []
-    for parts in _PARTS:
-        # Parts of parts are parts of the whole.
-        cells = group_rows(owner, part * parts // _PARTS[-1])
-        high, low = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
-        np.minimum.at(high, cells.of_row[upper], slack[upper])
-        np.maximum.at(low, cells.of_row[~upper], -slack[~upper])
-        begins, ends = group_extents(cells.of_row, len(cells), at_ns, at_ns)
+    for n_parts in _PARTS:
+        cells = group_rows(iteration_of_row, finest_part * n_parts // _PARTS[-1])
+        high_ns, low_ns = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
+        np.minimum.at(high_ns, cells.of_row[is_upper], slack[is_upper])
+        np.maximum.at(low_ns, cells.of_row[~is_upper], -slack[~is_upper])
+        first_ns, last_ns = group_extents(cells.of_row, len(cells), event_ns, event_ns)
         row = cells.first
-        levels.append(_Cells(pair[row], begins, ends, low, high, precedences.iteration[row]))
+        levels.append(
+            _Cells(pair[row], first_ns, last_ns, low_ns, high_ns, precedences.iteration[row])
+        )
     return levels
 
 
-def _medians(pair: Ints, values: Floats, pairs: int) -> Floats:
-    """Return the median of the values of each pair; 0 where there are none."""
-    medians = np.zeros(pairs)
-    ordered = values[sort_rows(pair, values)]
-    count = np.bincount(pair, minlength=pairs)
-    begin = np.cumsum(count) - count
-    some = np.flatnonzero(count)
-    low, high = (begin[some] + middle[some] for middle in ((count - 1) // 2, count // 2))
-    medians[some] = (ordered[low] + ordered[high]) / 2
+def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
+    """Return the median of the values of each group, or 0 for a group without values."""
+    medians = np.zeros(n_groups)
+    in_order = values[sort_rows(group, values)]
+    count = np.bincount(group, minlength=n_groups)
+    start = np.cumsum(count) - count
+    nonempty = np.flatnonzero(count)
+    lower = in_order[(start + (count - 1) // 2)[nonempty]]
+    upper = in_order[(start + count // 2)[nonempty]]
+    medians[nonempty] = (lower + upper) / 2
     return medians
 
 
-def _jumps(cells: _Cells) -> Iterator[tuple[int, tuple[float, float, int, int]]]:
-    """Yield pairs of clocks whose bounds' middle jumps, and the jump as of :func:`_jumps_of`."""
-    # In one that contradicts itself the clock was set: it shows neither side.
-    cells = cells.take(cells.width_ns >= -GRAIN_NS)
-    count = np.bincount(cells.pair, minlength=1)
-    begin = np.cumsum(count) - count
-    chosen = np.where(count >= _LEAST, np.minimum(count, _MOST), 0)
-    for size in find_distinct(chosen[chosen > 0]).tolist():
-        pairs = np.flatnonzero(chosen == size)
-        at_once = max(1, _AT_ONCE // (size * _SLOPES))
-        for low in range(0, len(pairs), at_once):
-            some = pairs[low : low + at_once]
-            spread = np.arange(size) * count[some][:, None] // size
-            rows = begin[some][:, None] + spread
-            yield from _jumps_of(cells, some, rows)
+def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
+    """Yield the pairs of clocks that jump, with their jumps.
 
-
-def _jumps_of(
-    cells: _Cells, pairs: Ints, rows: Ints
-) -> Iterator[tuple[int, tuple[float, float, int, int]]]:
-    """Yield how surely middles of bounds jump, by how much, and between which iterations.
-
-    The middles are fitted by a line, as clocks drift, and by a line with a jump at each place.
+    Pairs with equal numbers of sampled cells are fitted together, as many as fit in memory.
 
     Args:
-        cells: of pairs of clocks.
-        pairs: some of these.
-        rows: of the cells of each, as many of one as of another.
+        cells: Cells of one level with both bounds, sorted by (pair, time).
+    """
+    # A cell that contradicts itself contains the jump, so it belongs to neither side.
+    cells = cells.take(cells.width_ns >= -GRAIN_NS)
+    n_cells = np.bincount(cells.pair, minlength=1)
+    start = np.cumsum(n_cells) - n_cells
+    n_sampled = np.where(n_cells >= _MIN_CELLS, np.minimum(n_cells, _MAX_CELLS), 0)
+    for size in find_distinct(n_sampled[n_sampled > 0]).tolist():
+        pairs = np.flatnonzero(n_sampled == size)
+        batch_size = max(1, _MAX_ELEMENTS // (size * _N_DRIFTS))
+        for low in range(0, len(pairs), batch_size):
+            batch = pairs[low : low + batch_size]
+            sampled = np.arange(size) * n_cells[batch][:, None] // size
+            yield from _fit_jumps(cells, batch, start[batch][:, None] + sampled)
+
+
+def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
+    """Fit a line with a jump to the midpoints of each pair, and yield the significant jumps.
+
+    The slope is one of ``_N_DRIFTS`` possible drifts, and the jump is between any two cells. The
+    significance is the square root of the reduction of the residual sum of squares, compared with
+    the best line without a jump, in standard deviations of the noise.
+
+    Args:
+        cells: Cells of one level.
+        pairs: Pairs of clocks to fit.
+        rows: Cells of each pair in order of time, shape (pairs, n).
     """
     low, high = cells.low_ns[rows], cells.high_ns[rows]
-    at = (cells.begin_ns[rows] + cells.end_ns[rows]) / 2
-    middle, width = (low + high) / 2, high - low
-    # A width that shrinks once may hold the jump; one that varies is noise.
-    width_noise = np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2
-    middle_noise = _spread(np.diff(middle, 2, axis=1)) / np.sqrt(6)
-    noise = np.maximum(width_noise, np.maximum(middle_noise, GRAIN_NS / 20))
-    count = rows.shape[1]
-    jumps = np.tril(np.ones((count, count)), -1)[:, :-1]
-    shapes = jumps - jumps.mean(axis=0)
-    squares = (shapes**2).sum(axis=0)
-    slopes = np.linspace(-DRIFT, DRIFT, _SLOPES)
-    elapsed = (at - at[:, :1])[:, :, None]
-    rest = middle[:, :, None] - elapsed * slopes
-    rest = rest - rest.mean(axis=1)[:, None]
-    by = shapes.T @ rest / squares[:, None]
-    without = (rest**2).sum(axis=1)
-    explained = by**2 * squares[:, None]
-    left = (without[:, None] - explained).reshape(len(pairs), -1)
-    best, slope = np.divmod(left.argmin(axis=1), _SLOPES)
-    sure = np.sqrt(np.maximum(without.min(axis=1) - left.min(axis=1), 0.0)) / noise
-    jump = by[np.arange(len(pairs)), best, slope]
-    small, few = np.abs(jump) < _SMALL * np.median(width, axis=1), count < _FEW
-    found = sure >= np.where(small | few, _JUMP_IN_DOUBT, _JUMP)
-    is_noticeable = np.abs(jump) > GRAIN_NS * np.where(small, 4, 1)
-    found &= is_noticeable & ~(small & few)
-    for row in np.flatnonzero(found).tolist():
-        # What messages leave open moves one bound alone, a clock both.
-        drifted = slopes[slope[row]] * (at[row] - at[row, 0])
-        of_jump = shapes[:, best[row]]
-        sides = [of_jump @ (side[row] - drifted) / squares[best[row]] for side in (low, high)]
-        if min(side / jump[row] for side in sides) < 0.5:
+    midpoint, width = (low + high) / 2, high - low
+    cell_ns = (cells.begin_ns[rows] + cells.end_ns[rows]) / 2
+    elapsed_ns = cell_ns - cell_ns[:, :1]
+    drifts = np.linspace(-DRIFT, DRIFT, _N_DRIFTS)
+    steps, step_sq = _make_step_functions(rows.shape[1])
+
+    residual = midpoint[:, :, None] - elapsed_ns[:, :, None] * drifts
+    residual = residual - residual.mean(axis=1)[:, None]
+    jump_by_fit = steps.T @ residual / step_sq[:, None]
+    without_jump = (residual**2).sum(axis=1)
+    explained = jump_by_fit**2 * step_sq[:, None]
+    with_jump = (without_jump[:, None] - explained).reshape(len(pairs), -1)
+    place, drift_index = np.divmod(with_jump.argmin(axis=1), _N_DRIFTS)
+    reduction = np.maximum(without_jump.min(axis=1) - with_jump.min(axis=1), 0.0)
+    significance = np.sqrt(reduction) / _estimate_noise(midpoint, width)
+    jump = jump_by_fit[np.arange(len(pairs)), place, drift_index]
+
+    is_significant = _is_significant(jump, significance, np.median(width, axis=1), rows.shape[1])
+    for row in np.flatnonzero(is_significant).tolist():
+        # A change of message delays moves one bound, a clock that was set moves both.
+        drifted = drifts[drift_index[row]] * elapsed_ns[row]
+        step = steps[:, place[row]]
+        by_bound = [step @ (bound[row] - drifted) / step_sq[place[row]] for bound in (low, high)]
+        if min(moved / jump[row] for moved in by_bound) < 0.5:
             continue
-        before, behind = cells.iteration[rows[row, best[row] : best[row] + 2]].tolist()
-        yield int(pairs[row]), (float(sure[row]), float(jump[row]), before, behind)
+        last_before, first_after = cells.iteration[rows[row, place[row] : place[row] + 2]].tolist()
+        yield (
+            int(pairs[row]),
+            _Jump(float(significance[row]), float(jump[row]), last_before, first_after),
+        )
 
 
-def _spread(values: Floats) -> Floats:
-    """Return the standard deviations of most values of rows, of a normal distribution."""
-    away = np.abs(values - np.median(values, axis=1)[:, None])
-    return np.asarray(1.4826 * np.median(away, axis=1), np.float64)
+def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
+    """Return the step function of a jump after each cell but the last, centered to mean 0.
+
+    Returns:
+        steps: Step functions, shape (cells, places).
+        squares: Sum of squares of each step function.
+    """
+    steps = np.tril(np.ones((n_cells, n_cells)), -1)[:, :-1]
+    steps = steps - steps.mean(axis=0)
+    return steps, (steps**2).sum(axis=0)
+
+
+def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
+    """Estimate the standard deviation of the midpoints of each pair, apart from drift and jumps.
+
+    It is the larger of two estimates: half the deviation of the widths, and the deviation of the
+    second differences of the midpoints. The narrowest cell may contain the jump and is left out.
+
+    Args:
+        midpoint: Midpoints between the bounds, shape (pairs, cells).
+        width: Widths between the bounds, same shape.
+    """
+    width_noise = np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2
+    midpoint_noise = _estimate_deviation(np.diff(midpoint, 2, axis=1)) / np.sqrt(6)
+    noise = np.maximum(width_noise, np.maximum(midpoint_noise, GRAIN_NS / 20))
+    return np.asarray(noise, np.float64)
+
+
+def _is_significant(
+    jump: Floats, significance: Floats, median_width: Floats, n_cells: int
+) -> Bools:
+    """Return a mask of the jumps that are significant and large enough.
+
+    A jump that is small compared with the width of the bounds, or is based on few cells, must be
+    more significant. If both are true it does not count.
+
+    Args:
+        jump: Size of each jump in ns.
+        significance: Significance of each jump.
+        median_width: Median width of the bounds of each pair.
+        n_cells: Number of cells of each pair.
+    """
+    is_small, has_few_cells = np.abs(jump) < _SMALL_JUMP * median_width, n_cells < _FEW_CELLS
+    is_doubtful = is_small | has_few_cells
+    min_significance = np.where(is_doubtful, _MIN_SIGNIFICANCE_IN_DOUBT, _MIN_SIGNIFICANCE)
+    is_noticeable = np.abs(jump) > GRAIN_NS * np.where(is_small, 4, 1)
+    is_clear = (significance >= min_significance) & is_noticeable & ~(is_small & has_few_cells)
+    return np.asarray(is_clear, bool)
+
+
+def _estimate_deviation(values: Floats) -> Floats:
+    """Estimate the standard deviation of each row robustly, from the median absolute deviation."""
+    deviation = np.abs(values - np.median(values, axis=1)[:, None])
+    return np.asarray(1.4826 * np.median(deviation, axis=1), np.float64)

@@ -1,11 +1,11 @@
-"""Drift: clocks that run at different speeds, as difference constraints laid out in time.
+"""Drift: clocks that run at different speeds, as difference constraints in space and time.
 
 A node is a clock in a segment of time. A step to the next segment costs half of ``DRIFT`` times
-its length. A bound is an arc from one clock to another, in the segment in which it holds. A path
-between two clocks in one segment then bounds their difference there::
+its length. A bound is an arc from one clock to another, in the segment of its later event. A path
+between two clocks in one segment then bounds their difference in that segment::
 
-    clock 0   o──o──o──o        ──  drift, both ways
-                 │     │         │  a bound, one way
+    clock 0   o──o──o──o        ──  drift, in both directions
+                 │     │         │  a bound, in one direction
     clock 1   o──o──o──o
 """
 
@@ -20,164 +20,201 @@ from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import sort_rows
 
-_EACH = DRIFT / 2
+#: Maximum drift of one clock.
+_CLOCK_DRIFT = DRIFT / 2
 
 
-#: Segments of a capture: fewer where there are many clocks.
-_MOST, _FEWEST, _NODES = 128, 32, 4096
+#: Maximum and minimum number of segments of a capture. The maximum number of nodes limits the
+#: segments if there are many clocks.
+_MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 
 
 @dataclass(frozen=True)
 class ClockSegments:
     """Bounds between clocks by segment of time.
 
+    There is at most one arc, the tightest, for each pair of clocks and segment.
+
     Attributes:
-        length_ns: of a segment.
-        middle_ns: the middle of each.
-        after: clock of the later event of each arc; there is at most one arc for each pair of
-            clocks and segment, the tightest.
-        before: clock of the earlier event.
-        segment: the arc's segment.
-        limit_ns: the most that the correction of ``before`` exceeds that of ``after``.
-        captured: which segments each clock's capture touches, shape (clocks, segments).
+        length_ns: Length of a segment.
+        middle_ns: Middle of each segment.
+        later: Clock of the later event of each arc.
+        earlier: Clock of the earlier event of each arc.
+        segment: Segment of each arc.
+        limit_ns: Maximum by which the correction of ``earlier`` exceeds that of ``later``.
+        is_captured: Mask of the segments that each clock's capture overlaps, shape
+            (clocks, segments).
     """
 
     length_ns: float
     middle_ns: Floats
-    after: Ints
-    before: Ints
+    later: Ints
+    earlier: Ints
     segment: Ints
     limit_ns: Floats
-    captured: Bools
+    is_captured: Bools
 
 
-def segmented(
-    before: Ints, after: Ints, before_ns: Floats, after_ns: Floats, start_ns: Floats, end_ns: Floats
+def divide_into_segments(
+    earlier: Ints,
+    later: Ints,
+    earlier_ns: Floats,
+    later_ns: Floats,
+    start_ns: Floats,
+    end_ns: Floats,
 ) -> ClockSegments:
-    """Return the bounds that pairs of events give, by segment.
+    """Divide time into equal segments and find the tightest bound of each pair of clocks in each.
+
+    All times must be on approximately aligned clocks. Both events of a pair are moved to the middle
+    of the segment of the later event, and the bound is loosened by the drift on the way.
 
     Args:
-        before: clock of the first event of each pair.
-        after: clock of the second, another.
-        before_ns: when it was; all clocks are already about right.
-        after_ns: likewise.
-        start_ns: where each clock's capture starts.
-        end_ns: where it ends.
+        earlier: Clock of the first event of each pair.
+        later: Clock of the second event of each pair; always differs from ``earlier``.
+        earlier_ns: Time of the first event.
+        later_ns: Time of the second event.
+        start_ns: Start of each clock's capture.
+        end_ns: End of each clock's capture.
     """
-    clocks = len(start_ns)
-    first = min(float(start_ns.min()), float(after_ns.min(initial=np.inf)))
-    last = max(float(end_ns.max()), float(after_ns.max(initial=-np.inf)))
-    count = max(_FEWEST, min(_MOST, _NODES // clocks))
-    length = max((last - first) / count, 1.0)
-    middle: Floats = first + length * np.arange(0.5, count, dtype=np.float64)
-    segment = np.clip(((after_ns - first) / length).astype(np.int64), 0, count - 1)
-    # An event that is moved to the middle of its segment may drift on the way.
-    away = np.abs(after_ns - middle[segment]) + np.abs(before_ns - middle[segment])
-    limit = after_ns - before_ns + _EACH * away
-    cell = (after * clocks + before) * count + segment
-    order = sort_rows(cell, limit)
+    n_clocks = len(start_ns)
+    first_ns = min(float(start_ns.min()), float(later_ns.min(initial=np.inf)))
+    last_ns = max(float(end_ns.max()), float(later_ns.max(initial=-np.inf)))
+    n_segments = max(_MIN_SEGMENTS, min(_MAX_SEGMENTS, _MAX_NODES // n_clocks))
+    length_ns = max((last_ns - first_ns) / n_segments, 1.0)
+    middle_ns: Floats = first_ns + length_ns * np.arange(0.5, n_segments, dtype=np.float64)
+    index = ((later_ns - first_ns) / length_ns).astype(np.int64)
+    segment = np.clip(index, 0, n_segments - 1)
+    target_ns = middle_ns[segment]
+    moved_ns = np.abs(later_ns - target_ns) + np.abs(earlier_ns - target_ns)
+    limit_ns = later_ns - earlier_ns + _CLOCK_DRIFT * moved_ns
+    cell = (later * n_clocks + earlier) * n_segments + segment
+    order = sort_rows(cell, limit_ns)
     tightest = order[np.unique(cell[order], return_index=True)[1]]
-    edges = np.stack((middle - length / 2, middle + length / 2))
+    begins_in_time = middle_ns - length_ns / 2 <= end_ns[:, None]
+    ends_in_time = middle_ns + length_ns / 2 >= start_ns[:, None]
     return ClockSegments(
-        length_ns=length,
-        middle_ns=middle,
-        after=after[tightest],
-        before=before[tightest],
+        length_ns=length_ns,
+        middle_ns=middle_ns,
+        later=later[tightest],
+        earlier=earlier[tightest],
         segment=segment[tightest],
-        limit_ns=limit[tightest],
-        captured=(edges[0] <= end_ns[:, None]) & (edges[1] >= start_ns[:, None]),
+        limit_ns=limit_ns[tightest],
+        is_captured=begins_in_time & ends_in_time,
     )
 
 
-def feasible(segments: ClockSegments, slack_ns: float) -> Floats | None:
-    """Return corrections that satisfy all bounds, shape (clocks, segments), or None.
+def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Floats | None:
+    """Find corrections that satisfy all bounds, or return None if there are none.
 
-    Bellman and Ford's relaxation, all arcs at once; between relaxations every clock's corrections
-    are made to drift no faster than they may.
+    This is the Bellman-Ford algorithm with all arcs relaxed at once. After each relaxation, the
+    corrections of every clock are reduced until they drift no faster than allowed.
 
     Args:
-        segments: the bounds.
-        slack_ns: what every bound gives.
+        segments: Bounds between clocks.
+        slack_ns: Slack to add to every bound.
+
+    Returns:
+        Correction of each clock in each segment, shape (clocks, segments), or None.
     """
-    shape = segments.captured.shape
-    corrections = np.zeros(shape)
-    tail = segments.after, segments.segment
-    head = segments.before, segments.segment
-    limit = segments.limit_ns + slack_ns
-    for _ in range(shape[0] * shape[1] + 1):
+    n_clocks, n_segments = segments.is_captured.shape
+    corrections = np.zeros((n_clocks, n_segments))
+    tail = segments.later, segments.segment
+    head = segments.earlier, segments.segment
+    limit_ns = segments.limit_ns + slack_ns
+    for _ in range(n_clocks * n_segments + 1):
         relaxed = corrections.copy()
-        np.minimum.at(relaxed, head, corrections[tail] + limit)
-        relaxed = _slowed(relaxed, _EACH * segments.length_ns)
-        # Less than a thousandth of a nanosecond is rounding.
+        np.minimum.at(relaxed, head, corrections[tail] + limit_ns)
+        relaxed = _limit_slope(relaxed, _CLOCK_DRIFT * segments.length_ns)
+        # A change of less than a thousandth of a nanosecond is rounding.
         if (corrections - relaxed).max(initial=0.0) < 1e-3:
             return corrections
         corrections = relaxed
     return None
 
 
-def _slowed(values: Floats, step: float) -> Floats:
-    """Return the largest values below others that change by at most ``step`` a column."""
-    slope = step * np.arange(values.shape[-1])
+def _limit_slope(values: Floats, max_step: float) -> Floats:
+    """Return the largest values that are not above ``values`` and change by at most ``max_step``.
+
+    The limit applies to the change from one column to the next.
+    Two running minima suffice: one over the values from the left, one from the right.
+    """
+    slope = max_step * np.arange(values.shape[-1])
     rising = np.minimum.accumulate(values - slope, axis=-1) + slope
     reversed_values = (rising + slope)[..., ::-1]
     falling = np.minimum.accumulate(reversed_values, axis=-1)[..., ::-1]
     return np.asarray(falling - slope, np.float64)
 
 
-def bands(
+def compute_bands(
     segments: ClockSegments, potential: Floats, slack_ns: float, reference: int
 ) -> tuple[Floats, Floats]:
-    """Return the least and the largest correction of each clock in each segment.
+    """Compute the smallest and the largest possible correction of each clock in each segment.
 
-    Infinite where nothing bounds it. They are shortest paths from and to the reference in the
-    same segment (Dijkstra's, on lengths that a feasible potential makes non-negative).
+    They are shortest paths from and to the reference in the same segment. Dijkstra's algorithm
+    needs non-negative lengths, which the potential provides (as in Johnson's algorithm).
 
     Args:
-        segments: the bounds.
-        potential: corrections that satisfy them.
-        slack_ns: what every bound gives.
-        reference: the clock whose correction is 0.
+        segments: Bounds between clocks.
+        potential: Corrections that satisfy the bounds, shape (clocks, segments).
+        slack_ns: Slack to add to every bound.
+        reference: Clock whose correction is 0.
+
+    Returns:
+        Lower and upper bounds, shape (clocks, segments), infinite if nothing bounds the clock.
     """
     from scipy.sparse.csgraph import dijkstra
 
-    clocks, count = potential.shape
-    node = np.arange(clocks * count).reshape(clocks, count)
-    drift_ns = np.full(clocks * (count - 1), _EACH * segments.length_ns)
-    steps = node[:, :-1].ravel(), node[:, 1:].ravel()
-    tail = np.concatenate((node[segments.after, segments.segment], *steps))
-    head = np.concatenate((node[segments.before, segments.segment], *steps[::-1]))
-    length = np.concatenate((segments.limit_ns + slack_ns, drift_ns, drift_ns))
+    n_clocks, n_segments = potential.shape
+    node = np.arange(n_clocks * n_segments).reshape(n_clocks, n_segments)
+    drift_ns = np.full(n_clocks * (n_segments - 1), _CLOCK_DRIFT * segments.length_ns)
+    previous, following = node[:, :-1].ravel(), node[:, 1:].ravel()
+    tail = np.concatenate((node[segments.later, segments.segment], previous, following))
+    head = np.concatenate((node[segments.earlier, segments.segment], following, previous))
+    length_ns = np.concatenate((segments.limit_ns + slack_ns, drift_ns, drift_ns))
     height = potential.ravel()
-    # Rounding makes no circle negative.
-    length = np.maximum(length + height[tail] - height[head], 0.0)
-    there, back = (
-        dijkstra(build_graph(ends, length, node.size), indices=node[reference])
-        .reshape(count, clocks, count)
-        .diagonal(axis1=0, axis2=2)
-        for ends in ((tail, head), (head, tail))
-    )
-    above = potential - potential[reference]
-    return above - back, above + there
+    # The maximum keeps rounding errors from making a length negative.
+    length_ns = np.maximum(length_ns + height[tail] - height[head], 0.0)
+
+    def measure_paths(arcs: tuple[Ints, Ints]) -> Floats:
+        """Return the distance from the reference to each clock in the same segment."""
+        graph = build_graph(arcs, length_ns, node.size)
+        distance = dijkstra(graph, indices=node[reference])
+        by_segment = distance.reshape(n_segments, n_clocks, n_segments)
+        return np.asarray(by_segment.diagonal(axis1=0, axis2=2), np.float64)
+
+    to_clock, from_clock = measure_paths((tail, head)), measure_paths((head, tail))
+    relative = potential - potential[reference]
+    return relative - from_clock, relative + to_clock
 
 
-def drift_line(at_ns: Floats, low: Floats, high: Floats) -> Floats:
-    """Return the line, at most ``DRIFT`` steep, whose farthest edge of a band lies nearest.
+def fit_drift_line(time_ns: Floats, low: Floats, high: Floats) -> Floats:
+    """Fit a line to a band so that its largest distance from either edge is as small as possible.
 
-    A linear program in the height, the slope and the distance, which is minimised.
+    This is a linear program: minimize the distance, with the height and the slope of the line as
+    the other unknowns. The slope is limited to ``DRIFT``.
+
+    Args:
+        time_ns: Times at which the band is known.
+        low: Lower edge of the band.
+        high: Upper edge of the band.
+
+    Returns:
+        Values of the line at the times.
     """
     from scipy.optimize import linprog
 
-    place = (at_ns - at_ns.mean()) / float(np.ptp(at_ns))
-    steepest = DRIFT * float(np.ptp(at_ns))
-    # high - line and line - low are at most the distance.
-    ones = np.ones(len(place))
-    above = np.stack((-ones, -place, -ones), axis=1)
-    below = np.stack((np.ones(len(place)), place, -np.ones(len(place))), axis=1)
+    duration_ns = float(np.ptp(time_ns))
+    relative_time = (time_ns - time_ns.mean()) / duration_ns
+    max_slope = DRIFT * duration_ns
+    # Constraints: high - line and line - low are at most the distance.
+    ones = np.ones(len(relative_time))
+    from_high = np.stack((-ones, -relative_time, -ones), axis=1)
+    from_low = np.stack((ones, relative_time, -ones), axis=1)
     program = linprog(
         [0.0, 0.0, 1.0],
-        A_ub=np.concatenate((above, below)),
+        A_ub=np.concatenate((from_high, from_low)),
         b_ub=np.concatenate((-high, low)),
-        bounds=[(None, None), (-steepest, steepest), (0, None)],
+        bounds=[(None, None), (-max_slope, max_slope), (0, None)],
     )
     height, slope, _ = program.x
-    return np.asarray(height + slope * place, np.float64)
+    return np.asarray(height + slope * relative_time, np.float64)

@@ -12,9 +12,9 @@ All clocks are solved together as difference constraints: the correction of a cl
 another clock lies between two shortest paths (Cormen et al., Introduction to Algorithms,
 "Difference constraints and shortest paths").
 
-The bounds form a matrix: ``limit[after, before]`` is the maximum by which the correction of
-``before`` can exceed the correction of ``after``, or infinite without a bound. A finite limit is an
-arc (after, before, limit) that leads from ``after`` to ``before``.
+The bounds form a matrix: ``limit[later, earlier]`` is the maximum by which the correction of the
+clock ``earlier`` can exceed the correction of the clock ``later``, or infinite without a bound. A
+finite limit is an arc from ``later`` to ``earlier``.
 """
 
 from __future__ import annotations
@@ -30,110 +30,141 @@ from bubbleviz.model.grouping import find_first_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Precedences(Table):
-    """Pairs of events on two clocks of which the first is not later than the second.
+    """Pairs of events on two clocks of which the first cannot be later than the second.
 
     Attributes:
-        before: clock of the first event.
-        after: clock of the second, another.
-        before_ns: time of the first on its own clock.
-        after_ns: time of the second on its own clock.
-        before_row: row of what the first event is; -1 none.
-        after_row: likewise of the second.
-        iteration: of the second, counted over all ranks.
+        earlier_clock: Clock of the first event.
+        later_clock: Clock of the second event; always differs from ``earlier_clock``.
+        earlier_ns: Time of the first event on its own clock.
+        later_ns: Time of the second event on its own clock.
+        earlier_row: Row of the operation of the first event, or -1 if it is not an operation.
+        later_row: Row of the operation of the second event, or -1 if it is not an operation.
+        iteration: Iteration of the second event, numbered over all ranks.
     """
 
-    before: Ints
-    after: Ints
-    before_ns: Ints
-    after_ns: Ints
-    before_row: Ints
-    after_row: Ints
+    earlier_clock: Ints
+    later_clock: Ints
+    earlier_ns: Ints
+    later_ns: Ints
+    earlier_row: Ints
+    later_row: Ints
     iteration: Ints
 
 
-def together(*parts: Precedences) -> Precedences:
-    """Return all of them as one table."""
+def join_precedences(*parts: Precedences) -> Precedences:
+    """Concatenate precedences; without any part, the table is empty."""
     return join_tables([part for part in parts if len(part)] or [Precedences.make_empty()])
 
 
-#: Finite limits: indices of ``after``, indices of ``before``, and the limits.
+#: Finite limits: indices of the later clocks, indices of the earlier clocks, and the limits.
 _Arcs = tuple[Ints, Ints, Floats]
 
 
-def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints]:
-    """Return the least ``after - before`` of each pair (after, before) of clocks, and its row."""
-    slack = precedences.after_ns - precedences.before_ns
-    pair = precedences.after * clocks + precedences.before
-    least = find_first_rows(pair, slack)
-    row = scatter(clocks * clocks, pair[least], least)
-    limit = np.where(row == NONE, np.inf, np.append(slack, 0)[row]).reshape(clocks, clocks)
-    np.fill_diagonal(limit, 0.0)
-    return limit, row.reshape(clocks, clocks)
+def find_tightest_limits(precedences: Precedences, n_clocks: int) -> tuple[Floats, Ints]:
+    """Find the tightest bound between every two clocks.
 
-
-def _arcs(limit: Floats) -> _Arcs:
-    after, before = np.nonzero(np.isfinite(limit) & ~np.eye(len(limit), dtype=bool))
-    return after, before, limit[after, before]
-
-
-def _longer(arcs: _Arcs, walks: Floats) -> Floats:
-    """Return the shortest walks to each clock that are one arc longer; infinite without one."""
-    found = np.full(len(walks), np.inf)
-    np.minimum.at(found, arcs[1], walks[arcs[0]] + arcs[2])
-    return found
-
-
-def needed_slack(limit: Floats) -> tuple[float, list[int]]:
-    """Return the slack that each bound needs so that constant offsets exist, and the worst circle.
-
-    It is the negative of the least mean length of a circle (Karp 1978, "A characterization of
-    the minimum cycle mean in a digraph"), with walks that may begin anywhere; 0 or less where no
-    bound needs any. The clocks of that circle are returned in the order of its arcs, which lead
-    from ``after`` to ``before``. It takes clocks times arcs.
+    Returns:
+        limit: Smallest ``later_ns - earlier_ns`` of each pair of clocks, indexed
+            [later, earlier]; infinite without a precedence, and 0 on the diagonal.
+        row: Row of the precedence that gives the limit, same shape, or -1. The first of equal ones
+            wins.
     """
-    clocks, arcs = len(limit), _arcs(limit)
-    walks = np.zeros((clocks + 1, clocks))
-    for length in range(clocks):
-        walks[length + 1] = _longer(arcs, walks[length])
-    ends = np.flatnonzero(np.isfinite(walks[clocks]))
-    if len(ends) == 0:
+    slack = precedences.later_ns - precedences.earlier_ns
+    pair = precedences.later_clock * n_clocks + precedences.earlier_clock
+    tightest = find_first_rows(pair, slack)
+    row = scatter(n_clocks * n_clocks, pair[tightest], tightest)
+    limit = np.where(row == NONE, np.inf, np.append(slack, 0)[row]).reshape(n_clocks, n_clocks)
+    np.fill_diagonal(limit, 0.0)
+    return limit, row.reshape(n_clocks, n_clocks)
+
+
+def _list_arcs(limit: Floats) -> _Arcs:
+    """List the finite limits off the diagonal."""
+    later, earlier = np.nonzero(np.isfinite(limit) & ~np.eye(len(limit), dtype=bool))
+    return later, earlier, limit[later, earlier]
+
+
+def _extend_walks(arcs: _Arcs, walks: Floats) -> Floats:
+    """Return the lengths of the shortest walks to each clock that have one more arc.
+
+    Args:
+        arcs: All arcs.
+        walks: Length of the shortest walk to each clock, or infinity if there is none.
+    """
+    tail, head, limit_ns = arcs
+    extended = np.full(len(walks), np.inf)
+    np.minimum.at(extended, head, walks[tail] + limit_ns)
+    return extended
+
+
+def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
+    """Find the slack that every bound needs so that constant offsets exist, and the worst cycle.
+
+    The slack is the negated minimum cycle mean of the graph (Karp 1978, "A characterization of the
+    minimum cycle mean in a digraph"), where walks may start at any node. The running time is
+    proportional to the number of clocks times the number of arcs.
+
+    Args:
+        limit: Limits of all pairs of clocks, indexed [later, earlier].
+
+    Returns:
+        slack: Needed slack. It is at most 0 if the bounds are consistent, and negative infinity if
+            the graph has no cycle.
+        cycle: Clocks of the worst cycle in the order of its arcs, each of which leads from a later
+            to an earlier clock. Empty without a cycle.
+    """
+    n_clocks, arcs = len(limit), _list_arcs(limit)
+    walks = np.zeros((n_clocks + 1, n_clocks))
+    for n_arcs in range(n_clocks):
+        walks[n_arcs + 1] = _extend_walks(arcs, walks[n_arcs])
+    reached = np.flatnonzero(np.isfinite(walks[n_clocks]))
+    if len(reached) == 0:
         return -np.inf, []
-    steps = (clocks - np.arange(clocks))[:, None]
-    means = ((walks[clocks, ends] - walks[:clocks, ends]) / steps).max(axis=0)
-    # The longest walk to the clock with the least mean runs through that circle.
-    walk = [int(ends[means.argmin()])]
-    for length in range(clocks - 1, -1, -1):
-        after, _, limit_ns = (column[arcs[1] == walk[-1]] for column in arcs)
-        walk.append(int(after[(walks[length][after] + limit_ns).argmin()]))
+    remaining = (n_clocks - np.arange(n_clocks))[:, None]
+    means = ((walks[n_clocks, reached] - walks[:n_clocks, reached]) / remaining).max(axis=0)
+    # The longest walk to the clock with the smallest mean contains the cycle. Trace it backward.
+    walk = [int(reached[means.argmin()])]
+    for n_arcs in range(n_clocks - 1, -1, -1):
+        tail, _, limit_ns = (column[arcs[1] == walk[-1]] for column in arcs)
+        walk.append(int(tail[(walks[n_arcs][tail] + limit_ns).argmin()]))
         if walk[-1] in walk[:-1]:
             break
     return -float(means.min()), walk[walk.index(walk[-1]) + 1 :][::-1]
 
 
-def rounded_up(slack: float) -> float:
-    """Return the slack with what sums of it may lose by rounding; 0 where none is needed."""
+def round_up(slack: float) -> float:
+    """Return the slack with a margin for rounding errors of its sums, or 0 if none is needed."""
     return slack + 0.5 if slack > 0 else 0.0
 
 
-def intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
-    """Return the middle of each clock's interval, and half its width, by limits without a circle.
+def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
+    """Compute the interval of the correction of each clock, relative to a reference clock.
 
-    That is infinite for clocks that the reference does not bound from both sides. They are set
-    against the first clock that does, which keeps its own time.
+    Clocks that the reference does not bound from both sides are related to the first clock that
+    does, which keeps its own time.
+
+    Args:
+        limit: Limits of all pairs of clocks, without a negative cycle.
+        reference: Clock whose correction is 0.
+
+    Returns:
+        The middle of each interval, and half its width, or infinity if the reference does not bound
+        the clock.
     """
     from scipy.sparse.csgraph import johnson
 
-    after, before, limit_ns = _arcs(limit)
-    paths = johnson(build_graph((after, before), limit_ns, len(limit)))
-    bounded = np.isfinite(paths) & np.isfinite(paths.T)
-    root = np.where(bounded[reference], reference, bounded.argmax(axis=1))
-    every = np.arange(len(limit))
-    there, back = paths[root, every], paths[every, root]
-    return (there - back) / 2, np.where(root == reference, (there + back) / 2, np.inf)
+    later, earlier, limit_ns = _list_arcs(limit)
+    paths = johnson(build_graph((later, earlier), limit_ns, len(limit)))
+    is_bounded = np.isfinite(paths) & np.isfinite(paths.T)
+    root = np.where(is_bounded[reference], reference, is_bounded.argmax(axis=1))
+    clock = np.arange(len(limit))
+    to_clock, from_clock = paths[root, clock], paths[clock, root]
+    half_width = np.where(root == reference, (to_clock + from_clock) / 2, np.inf)
+    return (to_clock - from_clock) / 2, half_width
 
 
-def build_graph(ends: tuple[Ints, Ints], length: Floats, nodes: int) -> Any:
-    """Return a graph of arcs (tails, heads) for SciPy, which annotates little."""
+def build_graph(arcs: tuple[Ints, Ints], length: Floats, n_nodes: int) -> Any:
+    """Build the sparse matrix of a graph with arcs (tails, heads), as SciPy expects it."""
     from scipy.sparse import csr_array
 
-    return csr_array((length, ends), shape=(nodes, nodes))
+    return csr_array((length, arcs), shape=(n_nodes, n_nodes))

@@ -28,19 +28,20 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, CHAINED, COUNTED, WORK, Phase
 
-#: Ranks leave a collective within so long of each other.
+#: Maximum time between the ends of a collective on two ranks.
 LEAVE_NS = 50_000
 
 
-#: What no member leaves before all have entered.
-_SYNCHRONISING = ("AllReduce", "AllGather", "ReduceScatter")
+#: Kinds of collectives that no member leaves before all have entered.
+_SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter")
 
 
-#: Each member of a collective is compared with so many others, which bounds the number of pairs.
-_PARTNERS = 16
+#: Maximum number of other members that each member of a collective is compared with. It bounds the
+#: number of pairs.
+_MAX_PARTNERS = 16
 
 
-def dependencies(
+def find_dependencies(
     operations: Operations,
     inputs: Arrivals,
     pipeline: Ints,
@@ -57,155 +58,178 @@ def dependencies(
         clock: Clock of each rank.
         replica_clock: Clock of each rank on which replicas of a stage are compared.
     """
-    before, after = _hops(operations, pipeline, clock, replica_clock)
+    producer, consumer = _find_hops(operations, pipeline, clock, replica_clock)
 
-    def table(before: Ints, after: Ints, before_ns: Ints, after_ns: Ints) -> offsets.Precedences:
+    def make_table(
+        producer: Ints, consumer: Ints, earlier_ns: Ints, later_ns: Ints
+    ) -> offsets.Precedences:
         return offsets.Precedences(
-            before=clock[operations.rank[before]],
-            after=clock[operations.rank[after]],
-            before_ns=before_ns,
-            after_ns=after_ns,
-            before_row=before,
-            after_row=after,
-            iteration=operations.iteration[after],
+            earlier_clock=clock[operations.rank[producer]],
+            later_clock=clock[operations.rank[consumer]],
+            earlier_ns=earlier_ns,
+            later_ns=later_ns,
+            earlier_row=producer,
+            later_row=consumer,
+            iteration=operations.iteration[consumer],
         )
 
-    # Where other receives were recorded, but not this one, a span shows no arrival.
-    usable = ((inputs.latest_ns != NEVER) | ~inputs.receives)[after]
-    first, second = before[usable], after[usable]
+    # If other receives were recorded but not this one, the span does not show the arrival.
+    has_arrival = ((inputs.latest_ns != NEVER) | ~inputs.receives)[consumer]
+    first, second = producer[has_arrival], consumer[has_arrival]
     ready_ns = np.maximum(operations.start_ns[second], inputs.latest_ns[second])
-    ready = table(first, second, operations.end_ns[first], ready_ns)
-    # No receive ends before its send starts; among indistinguishable replicas, another one's send
-    # may have been received.
-    ran = np.append(operations.has_span, 0) == 1
-    sure = ran[inputs.send[before]] & ran[inputs.receive[after]]
-    sure &= pipeline[operations.rank[after]] >= 0
-    before, after = before[sure], after[sure]
-    sent_ns = operations.start_ns[inputs.send[before]]
-    return offsets.together(ready, table(before, after, sent_ns, inputs.exact_ns[after]))
+    by_ends = make_table(first, second, operations.end_ns[first], ready_ns)
+    # No receive ends before its send starts. If replicas cannot be distinguished, the receive may
+    # belong to the send of another replica.
+    has_span = np.append(operations.has_span, 0) == 1
+    is_transfer = has_span[inputs.send[producer]] & has_span[inputs.receive[consumer]]
+    is_transfer &= pipeline[operations.rank[consumer]] >= 0
+    first, second = producer[is_transfer], consumer[is_transfer]
+    sent_ns = operations.start_ns[inputs.send[first]]
+    by_transfers = make_table(first, second, sent_ns, inputs.exact_ns[second])
+    return offsets.join_precedences(by_ends, by_transfers)
 
 
-def _hops(
+def _find_hops(
     operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the rows of operations, and of those on other clocks that wait for them.
+    """Find the steps of microbatches from one virtual stage to the next, between two clocks.
 
-    A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
+    If the replicas of a stage cannot be distinguished, any of them may have sent the input of the
+    next stage, which cannot run before the earliest replica ends. The earliest one is known only if
+    all replicas are compared on one clock; otherwise the step is left out.
+
+    Args:
+        operations: Operations of all ranks with their virtual stages.
+        pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
+        clock: Clock of each rank.
+        replica_clock: Clock of each rank on which replicas are compared.
+
+    Returns:
+        producer: Row of the operation of the previous virtual stage.
+        consumer: Row of the operation that waits for it.
     """
     is_usable = mask_phases(operations.phase, CHAINED) & (operations.has_span == 1)
     is_usable &= (operations.occurrence == 0) & (operations.iteration >= 0)
     rows = np.flatnonzero(is_usable & (operations.virtual_stage >= 0))
     rank = operations.rank[rows]
-    own = clock[rank]
-    compared = replica_clock[rank]
-    forward = operations.phase[rows] == Phase.F
+    is_forward = operations.phase[rows] == Phase.F
     microbatch = group_rows(
         pipeline[rank],
         operations.iteration[rows],
         operations.microbatch[rows],
         operations.sequence[rows],
-        forward.astype(np.int64),
+        is_forward.astype(np.int64),
     ).of_row
     virtual_stage = operations.virtual_stage[rows]
-    stage = np.where(forward, virtual_stage, -virtual_stage)
-    blocks = group_rows(microbatch, stage)
-    # A block is one operation, unless replicas of a stage cannot be distinguished. Then any of them
-    # may have sent the input of the next stage, which cannot run before the earliest of them ends.
-    # That one is known only if all replicas are compared on one clock.
-    source = find_first_rows(blocks.of_row, operations.end_ns[rows])
-    low, high = group_extents(blocks.of_row, len(blocks), compared, compared)
-    source = np.where(low == high, source, NONE)
-    of_block = microbatch[blocks.first]
-    # The block before each, where it is of the same microbatch; none before the first one.
-    follows = np.append(False, of_block[1:] == of_block[:-1])[: len(blocks)]
-    previous = np.where(follows, np.append(NONE, source[:-1])[: len(blocks)], NONE)
-    before = previous[blocks.of_row]
-    # Of an operation that the end of the capture cut, the receive may not have been recorded.
-    has_other_clock = own != np.append(own, NONE)[before]
-    hops = np.flatnonzero((before >= 0) & has_other_clock & (operations.cut[rows] == 0))
-    return rows[before[hops]], rows[hops]
+    position = np.where(is_forward, virtual_stage, -virtual_stage)
+    # A block contains the replicas of one operation, in the order in which a microbatch runs them.
+    blocks = group_rows(microbatch, position)
+    earliest = find_first_rows(blocks.of_row, operations.end_ns[rows])
+    compared_on = replica_clock[rank]
+    low, high = group_extents(blocks.of_row, len(blocks), compared_on, compared_on)
+    earliest = np.where(low == high, earliest, NONE)
+
+    microbatch_of_block = microbatch[blocks.first]
+    is_next = microbatch_of_block[1:] == microbatch_of_block[:-1]
+    follows = np.append(False, is_next)[: len(blocks)]
+    previous_earliest = np.append(NONE, earliest[:-1])[: len(blocks)]
+    producer = np.where(follows, previous_earliest, NONE)[blocks.of_row]
+    clock_of_row = clock[rank]
+    has_other_clock = clock_of_row != np.append(clock_of_row, NONE)[producer]
+    # The receive of an operation that the end of the capture cut may not have been recorded.
+    is_complete = operations.cut[rows] == 0
+    hops = np.flatnonzero((producer >= 0) & has_other_clock & is_complete)
+    return rows[producer[hops]], rows[hops]
 
 
-def reductions(collectives: CollectiveIntervals, operations: Operations) -> CollectiveIntervals:
-    """Return the collectives that synchronise the replicas of a stage.
+def select_reductions(
+    collectives: CollectiveIntervals, operations: Operations
+) -> CollectiveIntervals:
+    """Select the collectives that synchronize the replicas of a stage, one per rank and iteration.
 
-    Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter after its
-    last backward: it reduces the gradients of data-parallel replicas, before those of norms and
-    embeddings are reduced in other groups. What runs inside a forward or a backward belongs to
+    It is the first all-reduce, all-gather or reduce-scatter after the last backward of the
+    iteration: it reduces the gradients of data-parallel replicas, before those of norms and
+    embeddings are reduced in other groups. A collective inside a forward or backward belongs to
     tensor parallelism, or to buckets that cannot be distinguished from it.
 
     Args:
-        collectives: ``iteration`` counts each rank's own.
-        operations: likewise.
+        collectives: Collectives of all ranks, with iterations numbered per rank.
+        operations: Operations of all ranks, with iterations numbered per rank.
     """
     rows = np.flatnonzero(mask_phases(operations.phase, COUNTED) & (operations.iteration >= 0))
     cells = group_rows(operations.rank[rows], operations.iteration[rows])
     last = rows[find_first_rows(cells.of_row, -operations.host_start_ns[rows])]
     last = last[mask_phases(operations.phase[last], BACKWARD)]
     cells_of_last = operations.rank[last], operations.iteration[last]
-    after = lookup_values(cells_of_last, last, (collectives.rank, collectives.iteration))
-    inside = np.append(mask_phases(operations.phase, WORK), False)[collectives.operation]
-    kind = np.array([kind in _SYNCHRONISING for kind in collectives.kinds], bool)
-    found = (after >= 0) & ~inside & kind[collectives.kind]
-    found &= collectives.start_ns >= np.append(operations.start_ns, 0)[after]
-    own = collectives.take(found)
-    return own.take(find_first_rows(group_rows(own.rank, own.iteration).of_row, own.start_ns))
+    last_of_row = lookup_values(cells_of_last, last, (collectives.rank, collectives.iteration))
+    is_inside = np.append(mask_phases(operations.phase, WORK), False)[collectives.operation]
+    is_synchronizing = np.array([kind in _SYNCHRONIZING for kind in collectives.kinds], bool)
+    is_candidate = (last_of_row >= 0) & ~is_inside & is_synchronizing[collectives.kind]
+    is_candidate &= collectives.start_ns >= np.append(operations.start_ns, 0)[last_of_row]
+    candidates = collectives.take(is_candidate)
+    iterations = group_rows(candidates.rank, candidates.iteration)
+    return candidates.take(find_first_rows(iterations.of_row, candidates.start_ns))
 
 
-def overlaps(collectives: CollectiveIntervals, group: Ints, clock: Ints) -> offsets.Precedences:
-    """Return the precedences of collectives over the replicas of a stage.
+def find_collective_precedences(
+    collectives: CollectiveIntervals, group: Ints, clock: Ints
+) -> offsets.Precedences:
+    """Return the precedences of collectives between the replicas of a stage.
 
-    All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),
-    so each one's kernel starts before each other one's ends. And all leave together: where they
-    do not, iteration after iteration, it is no collective of theirs.
+    All members must have entered a collective before any can leave it (all-reduce, all-gather,
+    reduce-scatter), so the kernel of each member starts before the kernel of any other ends. All
+    members leave together. Two ranks that leave at unequal distances from iteration to iteration
+    do not run one collective and give no precedence.
 
     Args:
-        collectives: at most one per rank and iteration, counted over all ranks.
-        group: of each rank, those that reduce together; -1 for none.
-        clock: of each rank.
+        collectives: At most one collective per rank and iteration, with iterations numbered over
+            all ranks.
+        group: Group of ranks that reduce together, for each rank, or -1 if there is none.
+        clock: Clock of each rank.
     """
-    rows = np.flatnonzero((group[collectives.rank] >= 0) & (collectives.iteration >= 0))
+    is_usable = (group[collectives.rank] >= 0) & (collectives.iteration >= 0)
+    rows = np.flatnonzero(is_usable)
     event = group_rows(
         group[collectives.rank[rows]], collectives.iteration[rows], collectives.kind[rows]
     ).of_row
     order = sort_rows(event, collectives.rank[rows])
     rows, event = rows[order], event[order]
-    members = int(np.bincount(event, minlength=1).max())
+    n_members = int(np.bincount(event, minlength=1).max())
     parts = []
-    # Every member with the next one, then with the next but one, and so on.
-    for step in range(1, min(members, _PARTNERS + 1)):
-        same = np.flatnonzero(event[:-step] == event[step:])
-        first, second = rows[same], rows[same + step]
-        apart = clock[collectives.rank[first]] != clock[collectives.rank[second]]
-        first, second = first[apart], second[apart]
+    # Compare every member with the next one, then with the one after that, and so on.
+    for distance in range(1, min(n_members, _MAX_PARTNERS + 1)):
+        same_event = np.flatnonzero(event[:-distance] == event[distance:])
+        first, second = rows[same_event], rows[same_event + distance]
+        has_two_clocks = clock[collectives.rank[first]] != clock[collectives.rank[second]]
+        first, second = first[has_two_clocks], second[has_two_clocks]
         pair = group_rows(collectives.rank[first], collectives.rank[second])
-        ends = collectives.end_ns[first], collectives.end_ns[second]
-        leaving = ~unsteady(pair, ends[0] - ends[1], ends[0])
-        first, second = first[leaving], second[leaving]
-        before, after = np.concatenate((first, second)), np.concatenate((second, first))
+        first_end_ns, second_end_ns = collectives.end_ns[first], collectives.end_ns[second]
+        is_one = ~is_unsteady(pair, first_end_ns - second_end_ns, first_end_ns)
+        first, second = first[is_one], second[is_one]
+        entering, leaving = np.concatenate((first, second)), np.concatenate((second, first))
         parts.append(
             offsets.Precedences(
-                before=clock[collectives.rank[before]],
-                after=clock[collectives.rank[after]],
-                before_ns=collectives.start_ns[before],
-                after_ns=collectives.end_ns[after],
-                before_row=make_constant(NONE, len(before)),
-                after_row=make_constant(NONE, len(before)),
-                iteration=collectives.iteration[after],
+                earlier_clock=clock[collectives.rank[entering]],
+                later_clock=clock[collectives.rank[leaving]],
+                earlier_ns=collectives.start_ns[entering],
+                later_ns=collectives.end_ns[leaving],
+                earlier_row=make_constant(NONE, len(entering)),
+                later_row=make_constant(NONE, len(entering)),
+                iteration=collectives.iteration[leaving],
             )
         )
-    return offsets.together(*parts)
+    return offsets.join_precedences(*parts)
 
 
-def unsteady(pair: Groups, apart_ns: Ints, at_ns: Ints) -> Bools:
-    """Return which rows are of pairs whose ends lie unequally far apart, but for drift.
+def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
+    """Return a mask of the rows whose pair has differences that vary more than drift explains.
 
     Args:
-        pair: of each row.
-        apart_ns: how far its ends are apart.
-        at_ns: when.
+        pair: Pair of each row.
+        difference_ns: Difference between two times of each row.
+        time_ns: Time of each row.
     """
-    low, high = group_extents(pair.of_row, len(pair), apart_ns, apart_ns)
-    first, last = group_extents(pair.of_row, len(pair), at_ns, at_ns)
-    varies = high - low > LEAVE_NS + DRIFT * (last - first)
+    low, high = group_extents(pair.of_row, len(pair), difference_ns, difference_ns)
+    first_ns, last_ns = group_extents(pair.of_row, len(pair), time_ns, time_ns)
+    varies = high - low > LEAVE_NS + DRIFT * (last_ns - first_ns)
     return np.asarray(varies[pair.of_row], bool)

@@ -101,8 +101,8 @@ def _compare_clocks(
     """
     profile = np.array([rank.profile for rank in joined.ranks], np.int64)
     machine = joined.machine_of_rank
-    before, after = profile[precedences.before], profile[precedences.after]
-    is_same_machine = machine[precedences.before] == machine[precedences.after]
+    before, after = profile[precedences.earlier_clock], profile[precedences.later_clock]
+    is_same_machine = machine[precedences.earlier_clock] == machine[precedences.later_clock]
     rows = np.flatnonzero(is_same_machine & (before != after))
     if not len(rows):
         return set(), set()
@@ -130,10 +130,10 @@ def _early_ns(joined: JoinedRecordings, precedences: offsets.Precedences) -> Int
     An operation without a receive may begin with kernels that need no input, so its end is
     compared instead of its start. Times are negative if the operation ran after its input.
     """
-    received = joined.arrivals.latest_ns[precedences.after_row] != NEVER
-    end_ns = joined.operations.end_ns[precedences.after_row]
-    after_ns = np.where(received, precedences.after_ns, end_ns)
-    return np.asarray(precedences.before_ns - after_ns, np.int64)
+    received = joined.arrivals.latest_ns[precedences.later_row] != NEVER
+    end_ns = joined.operations.end_ns[precedences.later_row]
+    after_ns = np.where(received, precedences.later_ns, end_ns)
+    return np.asarray(precedences.earlier_ns - after_ns, np.int64)
 
 
 def rename_hosts(parts: Recordings, before: Sequence[str], machines: Sequence[str]) -> Recordings:

@@ -13,9 +13,13 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.clocks import offsets
-from bubbleviz.align.clocks.clock_solver import Contradiction, solve
-from bubbleviz.align.clocks.clock_steps import ClockStep, clock_steps
-from bubbleviz.align.clocks.precedences import dependencies, overlaps, reductions
+from bubbleviz.align.clocks.clock_solver import Contradiction, solve_clocks
+from bubbleviz.align.clocks.clock_steps import ClockStep, find_clock_steps
+from bubbleviz.align.clocks.precedences import (
+    find_collective_precedences,
+    find_dependencies,
+    select_reductions,
+)
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -80,7 +84,7 @@ def timebase(
         # Corrections with drift or without bounds cannot be converted to the first machine's clock.
         solution = _solve_machines(joined, extents, 0)
     precedences, corrections, contradiction, dropped = solution
-    steps, stepped = clock_steps(precedences, len(joined.machines), extents)
+    steps, stepped = find_clock_steps(precedences, len(joined.machines), extents)
     corrections = stepped if steps else corrections
     by_machine = dict(zip(joined.machines, _relate_to_first(corrections), strict=True))
     profiles = zip(clocks, joined.machine_of_profile, strict=True)
@@ -121,14 +125,14 @@ def within_machines(joined: JoinedRecordings) -> tuple[Limitation, ...]:
         return ()
     pairs = rank_precedences(joined)
     machine = joined.machine_of_rank
-    same = machine[pairs.before] == machine[pairs.after]
-    same &= joined.arrivals.latest_ns[pairs.after_row] != NEVER
-    early_ns = np.where(same, pairs.before_ns - pairs.after_ns, 0)
+    same = machine[pairs.earlier_clock] == machine[pairs.later_clock]
+    same &= joined.arrivals.latest_ns[pairs.later_row] != NEVER
+    early_ns = np.where(same, pairs.earlier_ns - pairs.later_ns, 0)
     broken = np.flatnonzero(early_ns > GRAIN_NS)
     if not len(broken):
         return ()
     row = int(early_ns.argmax())
-    ends = int(pairs.after_row[row]), int(pairs.before_row[row])
+    ends = int(pairs.later_row[row]), int(pairs.earlier_row[row])
     stages = " and ".join(str(int(joined.operations.virtual_stage[at])) for at in ends)
     reason = (
         f"{_describe_need(joined, pairs, row)} (virtual stages {stages}), and ran "
@@ -205,17 +209,17 @@ def _solve_machines(
             contradict the others.
     """
     causal = _find_dependencies(joined, joined.machine_of_rank)
-    reduced = offsets.together()
+    reduced = offsets.join_precedences()
     if joined.paired:
-        table = reductions(joined.collectives, joined.operations)
+        table = select_reductions(joined.collectives, joined.operations)
         iteration = joined.common_iterations_of(table.rank, table.iteration)
         table = table.replace_columns(iteration=iteration)
-        reduced = overlaps(table, joined.reducing, joined.machine_of_rank)
-    both = offsets.together(causal, reduced)
-    found = solve(both, *extents, reference)
+        reduced = find_collective_precedences(table, joined.reducing, joined.machine_of_rank)
+    both = offsets.join_precedences(causal, reduced)
+    found = solve_clocks(both, *extents, reference)
     if found[1] is None or len(reduced) == 0:
         return both, *found, False
-    alone = solve(causal, *extents, reference)
+    alone = solve_clocks(causal, *extents, reference)
     # A contradiction that exists without collectives is not caused by them.
     return (both, *found, False) if alone[1] is not None else (causal, *alone, True)
 
@@ -277,7 +281,7 @@ def _use_session_clocks(
     )
     notes = [Limitation("clocks of several hosts", reason)]
     precedences = _find_dependencies(joined, joined.machine_of_rank)
-    early = precedences.before_ns - precedences.after_ns
+    early = precedences.earlier_ns - precedences.later_ns
     if broken := early.max(initial=0) > GRAIN_NS:
         row = int(early.argmax())
         reason = (
@@ -304,8 +308,8 @@ def _find_dependencies(
             ``clock`` if omitted.
     """
     if not joined.paired:
-        return offsets.together()
-    return dependencies(
+        return offsets.join_precedences()
+    return find_dependencies(
         joined.operations.replace_columns(iteration=joined.common_iteration),
         joined.arrivals,
         joined.pipeline,
@@ -333,12 +337,14 @@ def _describe_contradiction(
     machines = joined.machines
     needs = []
     for row in contradiction.rows:
-        before = machines[int(precedences.before[row])]
-        after = machines[int(precedences.after[row])]
-        is_operation = precedences.after_row[row] >= 0
+        before = machines[int(precedences.earlier_clock[row])]
+        after = machines[int(precedences.later_clock[row])]
+        is_operation = precedences.later_row[row] >= 0
         collective = f"a collective of {after} holds {before}"
         needs.append(_describe_need(joined, precedences, row) if is_operation else collective)
-    hosts = dict.fromkeys(machines[int(precedences.before[row])] for row in contradiction.rows)
+    hosts = dict.fromkeys(
+        machines[int(precedences.earlier_clock[row])] for row in contradiction.rows
+    )
     return Limitation(
         "clocks of several hosts contradict each other",
         f"{', and '.join(needs)}: no clock offsets of {' and '.join(hosts)} allow this, by "
@@ -357,7 +363,7 @@ def _measure_jumps(
         return jumps + 2 * contradiction.by_ns
     for step in steps:
         # The bounds give the size of the jump only approximately.
-        at = slice(step.before, step.behind + 1)
+        at = slice(step.last_before, step.first_after + 1)
         jump_ns = abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS)
         jumps[at] = np.maximum(jumps[at], jump_ns)
     return jumps if steps else np.empty(0, np.int64)
@@ -367,13 +373,14 @@ def _describe_steps(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Lim
     """Return the limitation for clocks that were set during the capture."""
     machines = joined.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
+    iteration = joined.iteration_names[step.first_after]
     first, second = (machines[number] for number in (step.first, step.second))
     more = (
         f", and {format_count(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
     )
     return Limitation(
         "clocks that were set during the capture",
-        f"about iteration {joined.iteration_names[step.behind]} the clock of {second} jumps by "
+        f"about iteration {iteration} the clock of {second} jumps by "
         f"{-step.by_ns / 1e3:+,.1f} us against that of {first}{more}; uncertainties cover both "
         "sides of the jump, and every ratio is marked (!), since times on that clock are wrong",
         len(steps),
@@ -383,7 +390,7 @@ def _describe_steps(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Lim
 def _describe_need(joined: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
     """Return a clause that names an operation and the operation that it needs."""
     operations, names = joined.operations, []
-    for at in (int(precedences.after_row[row]), int(precedences.before_row[row])):
+    for at in (int(precedences.later_row[row]), int(precedences.earlier_row[row])):
         name = operations.names[int(operations.name_id[at])]
         iteration = joined.iteration_names[int(joined.common_iteration[at])]
         host = joined.ranks[int(operations.rank[at])].host
