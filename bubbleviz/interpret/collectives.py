@@ -125,7 +125,7 @@ def add_collectives(
         kernel=rows,
         operation=first_number + np.arange(len(rows)),
         name=operation[rows] + len(collectives.names),
-        uneven=np.zeros(len(rows), np.int64),
+        is_uneven=np.zeros(len(rows), np.int64),
     )
     return replace(join_tables((collectives, more)), names=(*collectives.names, *names))
 
