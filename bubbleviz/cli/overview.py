@@ -41,7 +41,7 @@ def inspection_parts(
         known: conventions that others of them follow.
         everything: whether to list all that is listed, or what fits one screen.
     """
-    if inspection.told:
+    if inspection.is_table:
         yield from _table_parts(inspection)
         return
     devices, shapes = (None, None) if everything else (_DEVICES, _SHAPES)

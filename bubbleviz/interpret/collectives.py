@@ -1,7 +1,7 @@
-"""Collectives: what kernels of communication carry out, among whom, and when ranks were in them.
+"""Collectives: which collective each communication kernel runs, its communicator, and its times.
 
-PyTorch's profiler describes the collective of each kernel. NCCL's ranges carry their communicator;
-a kernel belongs to the last range that its thread had opened when it launched it::
+PyTorch's profiler describes the collective of each kernel. NCCL's ranges name their communicator; a
+kernel belongs to the last range that its thread had opened when it launched the kernel::
 
     thread   ├ ncclAllReduce ┤      ├ ncclAllGather ┤
     calls           ├ launch ┤             ├ launch ┤
@@ -44,132 +44,179 @@ from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Activities
 
-#: Kernels that carry out more than their names say.
+#: Kernels whose names do not determine their operation.
 _VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"
-#: Operations of two ranks; a batch of both is one kernel.
-_PASSES = ("Send", "Recv", "SendRecv")
-#: A rank reduces in no more buckets than that an iteration.
-_FEW = 64
+#: Point-to-point operations. A batch of sends and receives is a single kernel.
+_POINT_TO_POINT = ("Send", "Recv", "SendRecv")
+#: Maximum number of gradient buckets that a rank reduces in one iteration.
+_MAX_BUCKETS = 64
 
 
 def find_operations_of_kernels(
     collectives: Collectives | None, linked: LinkedProfile
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Return the operation that each kernel of a vague name carries out, as a trace tells it.
+    """Find the NCCL operation of each kernel whose name does not determine it.
 
-    NCCL passes data in kernels named after sends and receives for all-to-alls, too, and AMD's have
-    one name for all. What PyTorch's profiler records of a kernel tells more; then the range around
-    its launch does::
+    NCCL implements all-to-alls with kernels named after sends and receives, and all of AMD's
+    kernels have the same name. PyTorch's profiler may record the operation of a kernel. Otherwise
+    the innermost range around the launch that names an operation determines it::
 
         range     ├─ nccl:all_to_all ─┤
         call           ├ launch ┤
         kernel                      ├─ ncclDevKernel_SendRecv ─┤     an all-to-all
 
     Args:
-        collectives: that kernels are recorded to carry out, by the rows of ``linked``; None
-            without any.
-        linked: the profile, whose ranges name operations of NCCL, too.
+        collectives: Recorded collectives of kernels, by the rows of ``linked``, or None if none
+            were recorded.
+        linked: The profile, with ranges of NCCL operations.
 
     Returns:
-        Of each activity the row of the names that follow, -1 where nothing tells; and names of
-        operations, as NCCL has them.
+        operation: Index of ``names`` for each activity, or -1 if its name is sufficient or nothing
+            determines its operation.
+        names: NCCL's names of operations.
     """
-    profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
-    vague = np.append(match_any(activities.names, (_VAGUE,)), False)
-    rows = np.flatnonzero(get_flags(activities.name_id[: activities.kernels], vague))
+    activities, ranges = linked.profile.activities, linked.profile.ranges
+    is_vague = np.append(match_any(activities.names, (_VAGUE,)), False)
+    rows = np.flatnonzero(get_flags(activities.name_id[: activities.kernels], is_vague))
     of_record = (
         [] if collectives is None else [get_nccl_operation(name) for name in collectives.names]
     )
     of_range = [parse_launch_range(name) for name in ranges.names]
-    names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
+    names = tuple(dict.fromkeys((*_POINT_TO_POINT, *filter(None, (*of_record, *of_range)))))
     operation = make_constant(NONE, len(activities))
     if len(rows) == 0:
         return operation, names
-    number = {"": NONE} | {name: place for place, name in enumerate(names)}
-    if profile.launches_known:
-        # The innermost range around each launch that names one.
-        of_name = np.array([number[name] for name in of_range], np.int64)
-        named = np.flatnonzero(of_name[ranges.name_id] != NONE) if len(of_name) else rows[:0]
-        launched = rows[linked.work.call[rows] >= 0]
-        if len(named) and len(launched):
-            launches = linked.work.calls_of(launched, profile.calls)
-            around = ThreadRanges(ranges, named).around(launches)
-            inside = around != NONE
-            told = of_name[ranges.name_id[around[inside]]]
-            operation = scatter(len(activities), launched[inside], told)
+    number = {"": NONE} | {name: index for index, name in enumerate(names)}
+    if linked.profile.launches_known:
+        operation_of_name = np.array([number[name] for name in of_range], np.int64)
+        launched, by_range = _find_operations_by_range(linked, rows, operation_of_name)
+        if len(launched):
+            operation = scatter(len(activities), launched, by_range)
     if collectives is not None:
-        of_name = np.array([number[name] for name in of_record], np.int64)
-        recorded = _find_recorded_operations(collectives, of_name, len(activities))
-        recorded[~vague[activities.name_id]] = NONE
+        operation_of_name = np.array([number[name] for name in of_record], np.int64)
+        recorded = _find_recorded_operations(collectives, operation_of_name, len(activities))
+        recorded[~is_vague[activities.name_id]] = NONE
         operation = np.where(recorded == NONE, operation, recorded)
     return operation, names
 
 
-def select_collectives(collectives: Collectives, sound: Bools | None) -> Collectives:
-    """Return the collectives of the kernels that are kept; all are if None."""
-    if sound is None:
+def _find_operations_by_range(
+    linked: LinkedProfile, rows: Ints, operation_of_name: Ints
+) -> tuple[Ints, Ints]:
+    """Find the operations of kernels by the innermost range around their launches that names one.
+
+    Args:
+        linked: The profile.
+        rows: Rows of the kernels.
+        operation_of_name: Number of the operation that each range name contains, or -1.
+
+    Returns:
+        launched: Rows of the kernels with such a range.
+        operation: Number of the operation of each.
+    """
+    ranges = linked.profile.ranges
+    if len(operation_of_name) == 0:
+        return rows[:0], rows[:0]
+    with_operation = np.flatnonzero(operation_of_name[ranges.name_id] != NONE)
+    launched = rows[linked.work.call[rows] >= 0]
+    if len(with_operation) == 0 or len(launched) == 0:
+        return rows[:0], rows[:0]
+    launches = linked.work.calls_of(launched, linked.profile.calls)
+    innermost = ThreadRanges(ranges, with_operation).around(launches)
+    has_range = innermost != NONE
+    return launched[has_range], operation_of_name[ranges.name_id[innermost[has_range]]]
+
+
+def select_collectives(collectives: Collectives, is_kept: Bools | None) -> Collectives:
+    """Select the collectives of the kernels that are kept, and renumber these kernels.
+
+    Args:
+        collectives: Collectives of all kernels.
+        is_kept: Mask of the activities that are kept, or None if all are.
+    """
+    if is_kept is None:
         return collectives
-    kept = collectives.take(sound[collectives.kernel])
-    return replace(kept, kernel=(np.cumsum(sound) - 1)[kept.kernel])
+    selected = collectives.take(is_kept[collectives.kernel])
+    return replace(selected, kernel=(np.cumsum(is_kept) - 1)[selected.kernel])
 
 
 def add_collectives(
     collectives: Collectives, operation: Ints, names: tuple[str, ...]
 ) -> Collectives:
-    """Return collectives, and one of its own for each other kernel whose operation is told."""
+    """Add a collective for each kernel with a known operation and no recorded collective.
+
+    Each of them is an operation of its own, and its other columns are unknown.
+
+    Args:
+        collectives: Recorded collectives.
+        operation: Operation of each activity, or -1 if unknown; see
+            :func:`find_operations_of_kernels`.
+        names: Names of these operations.
+    """
     rows = np.flatnonzero(operation != NONE)
     rows = rows[~np.isin(rows, collectives.kernel)]
     unknown = dict.fromkeys(Collectives.column_names(), np.full(len(rows), NONE, np.int64))
     first_number = int(collectives.operation.max(initial=NONE)) + 1
-    more = collectives.replace_columns(**unknown).replace_columns(
+    added = collectives.replace_columns(**unknown).replace_columns(
         kernel=rows,
         operation=first_number + np.arange(len(rows)),
         name=operation[rows] + len(collectives.names),
         is_uneven=np.zeros(len(rows), np.int64),
     )
-    return replace(join_tables((collectives, more)), names=(*collectives.names, *names))
+    return replace(join_tables((collectives, added)), names=(*collectives.names, *names))
 
 
 def rename_vague_kernels(linked: LinkedProfile) -> Activities:
-    """Return the work of a profile, kernels of vague names named ``nccl:`` and the operation."""
+    """Return the activities of a profile, with vague kernels named after their operation.
+
+    Such a kernel is named ``nccl:`` and the operation, for example ``nccl:AllToAll``.
+    """
     collectives, activities = linked.profile.collectives, linked.profile.activities
     if collectives is not None:
         collectives = select_collectives(collectives, linked.sound)
-    operation, told_names = find_operations_of_kernels(collectives, linked)
-    # Mostly nothing tells of any.
+    operation, operation_names = find_operations_of_kernels(collectives, linked)
+    # Most profiles have no kernels to rename.
     if is_constant(operation) or len(rows := np.flatnonzero(operation != NONE)) == 0:
         return activities
-    named = operation[rows] + len(activities.names)
-    name_id: Codes = widen(activities.name_id.copy(), int(named.max()))
-    name_id[rows] = named
-    names = (*activities.names, *(f"nccl:{name}" for name in told_names))
+    new_name = operation[rows] + len(activities.names)
+    name_id: Codes = widen(activities.name_id.copy(), int(new_name.max()))
+    name_id[rows] = new_name
+    names = (*activities.names, *(f"nccl:{name}" for name in operation_names))
     return replace(activities, name_id=name_id, names=names)
 
 
-def _find_recorded_operations(collectives: Collectives, of_name: Ints, count: int) -> Ints:
-    """Return the operation that records give each activity; -1 where there is none.
+def _find_recorded_operations(
+    collectives: Collectives, operation_of_name: Ints, count: int
+) -> Ints:
+    """Return the recorded operation of each activity, or -1 if none was recorded.
 
-    A kernel of several operations is a batch of sends and receives, or of one collective.
+    A kernel with several records is a batch of sends and receives, or of one collective.
+
+    Args:
+        collectives: Recorded collectives.
+        operation_of_name: Number of the operation for each name of a record, or -1.
+        count: Number of activities.
     """
-    numbers = of_name[collectives.name] if len(of_name) else collectives.name[:0]
+    has_names = len(operation_of_name) > 0
+    numbers = operation_of_name[collectives.name] if has_names else collectives.name[:0]
     kernel = collectives.kernel[: len(numbers)]
     operation = intervals.group_latest(kernel, count, numbers, NONE)
-    sends = make_mask(count, kernel[numbers == _PASSES.index("Send")])
-    both = sends & (operation == _PASSES.index("Recv"))
-    operation[both] = _PASSES.index("SendRecv")
+    sends = make_mask(count, kernel[numbers == _POINT_TO_POINT.index("Send")])
+    is_batch = sends & (operation == _POINT_TO_POINT.index("Recv"))
+    operation[is_batch] = _POINT_TO_POINT.index("SendRecv")
     return operation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedCollectives(Table):
-    """What is recorded of kernels, one row per kernel, ascending; -1 unknown.
+    """Recorded collectives of kernels, one row per kernel, in ascending order; -1 is unknown.
 
     Attributes:
-        kernel: row of the activities.
-        operation: a number that kernels of one operation share.
-        group: row of ``groups``.
-        sequence: number of the operation in its group.
-        groups: communicators and process groups.
+        kernel: Row of the activities.
+        operation: Number that all kernels of one operation share.
+        group: Index of ``groups``.
+        sequence: Number of the operation in its group.
+        groups: Communicators and process groups.
     """
 
     kernel: Ints
@@ -182,28 +229,28 @@ class RecordedCollectives(Table):
 def read_recorded_collectives(
     linked: LinkedProfile, activities: Activities, communication: Bools, kinds: Kinds
 ) -> RecordedCollectives:
-    """Return what a profile records of the collectives of its kernels.
+    """Read the group, sequence number and operation of the kernels of collectives.
 
     Args:
-        linked: the profile, whose file is still open.
-        activities: its work, named as what it carries out.
-        communication: which of the work is communication.
-        kinds: lists of what kernels are.
+        linked: The profile, whose file is still open.
+        activities: Its activities, with vague kernels renamed.
+        communication: Mask of the communication kernels.
+        kinds: Kinds of kernels, by name.
     """
     profile = linked.profile
     if profile.collectives is not None:
-        known = select_collectives(profile.collectives, linked.sound)
-        known = known.take(known.group != NONE)
+        recorded = select_collectives(profile.collectives, linked.sound)
+        recorded = recorded.take(recorded.group != NONE)
         # A batch of sends and receives is one kernel, and no collective.
-        known = known.take(group_rows(known.kernel).first)
-        columns = known.kernel, known.operation, known.group, known.sequence
-        return RecordedCollectives(*columns, known.groups)
+        recorded = recorded.take(group_rows(recorded.kernel).first)
+        columns = recorded.kernel, recorded.operation, recorded.group, recorded.sequence
+        return RecordedCollectives(*columns, recorded.groups)
     nothing = RecordedCollectives.make_empty()
     if profile.payloads is None or not profile.has_payload_schema:
         return nothing
     rows = np.flatnonzero(communication[: activities.kernels])
-    passing = match_any(activities.names, kinds.point_to_point)
-    rows = rows[~passing[activities.name_id[rows]]]
+    is_point_to_point = match_any(activities.names, kinds.point_to_point)
+    rows = rows[~is_point_to_point[activities.name_id[rows]]]
     if len(rows) == 0:
         return nothing
     payloads, _ = profile.payloads()
@@ -211,31 +258,35 @@ def read_recorded_collectives(
 
 
 def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollectives:
-    """Return the communicators of kernels.
+    """Match each kernel with the last NCCL range that its thread opened before the launch.
 
     Args:
         payloads: Payloads of NCCL's ranges.
         rows: Rows of the kernels of collectives.
         work: All work of the profile.
+
+    Returns:
+        The kernels with a range, with its communicator as their group.
     """
+    has_communicator = payloads.communicator >= 0
     sizes = np.zeros(len(payloads.communicators), np.int64)
-    some = payloads.communicator >= 0
-    np.maximum.at(sizes, payloads.communicator[some], payloads.ranks[some])
-    # Ranges that begin or end a communicator move nothing.
-    payloads = payloads.take((payloads.communicator >= 0) & (payloads.bytes >= 0))
+    np.maximum.at(sizes, payloads.communicator[has_communicator], payloads.ranks[has_communicator])
+    # Ranges that create or destroy a communicator transfer no data.
+    payloads = payloads.take(has_communicator & (payloads.bytes >= 0))
     rows = rows[work.call[rows] != NONE]
     thread = work.threads[work.thread[rows]]
-    opened = find_last_before(
+    last_range = find_last_before(
         payloads.thread, payloads.start_ns, thread, work.launched_ns[rows], or_at=True
     )
-    own = opened != NONE
-    rows, opened = rows[own], opened[own]
+    has_range = last_range != NONE
+    rows, last_range = rows[has_range], last_range[has_range]
     groups = tuple(
         Group(name=f"0x{number:016x}", size=size, has_unique_name=True)
         for number, size in zip(payloads.communicators, sizes.tolist(), strict=True)
     )
     unknown = np.full(len(rows), NONE, np.int64)
-    return RecordedCollectives(rows, unknown, payloads.communicator[opened], unknown.copy(), groups)
+    group = payloads.communicator[last_range]
+    return RecordedCollectives(rows, unknown, group, unknown.copy(), groups)
 
 
 def build_collective_intervals(
@@ -247,37 +298,45 @@ def build_collective_intervals(
     kinds: tuple[Ints, tuple[str, ...]],
     recorded: RecordedCollectives,
 ) -> tuple[CollectiveIntervals, Ints]:
-    """Return the collectives of ranks that are kept, in order of time, and their first kernels.
+    """Build the collectives of ranks from their communication kernels.
 
-    These are rows of the ranks' work; how late each was launched is not worked out yet.
+    Kernels with the same recorded operation are one collective. ``late_ns`` is 0; see
+    :func:`~bubbleviz.interpret.late_launches.find_late_collectives`.
 
     Args:
-        keys: of the ranks' operations.
+        keys: Operations of the ranks.
         work: All work of the ranks.
-        rows: of this work that are communication, and not between two ranks.
-        launched_ns: when the host launched these; the end of time where that is unknown.
-        exposed: when only they ran.
-        kinds: what kernels do by the rows of their names, and names of that; the last one, ""
-            for what has none, is that of no name (-1), too.
-        recorded: what the profile records of kernels.
+        rows: Rows of the communication kernels between more than two ranks.
+        launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
+        exposed: Times when only these kernels ran.
+        kinds: Index of the kind of each kernel name, with a last entry for no name (-1), and the
+            names of kinds. The last kind is "" for kernels without a kind.
+        recorded: Recorded collectives of the profile.
+
+    Returns:
+        collectives: The relevant collectives, in order of start; see :func:`_select_relevant`.
+        first_kernel: Row of ``work`` of the first kernel of each.
     """
-    kind_of_name, texts = kinds
+    kind_of_name, kind_names = kinds
     if len(rows) == 0:
-        nothing = replace(CollectiveIntervals.make_empty(), kinds=texts, groups=recorded.groups)
+        nothing = replace(
+            CollectiveIntervals.make_empty(), kinds=kind_names, groups=recorded.groups
+        )
         return nothing, rows
-    # Kernels are an operation each where nothing else is recorded.
-    at = find_positions(recorded.kernel, work.activity[rows])
-    operation = np.append(recorded.operation, NONE)[at]
-    alone = np.where(operation == NONE, np.arange(len(rows)), NONE)
-    whole = group_rows(work.rank[rows], operation, alone)
+    record = find_positions(recorded.kernel, work.activity[rows])
+    operation = np.append(recorded.operation, NONE)[record]
+    # Without a record, each kernel is a collective of its own.
+    single = np.where(operation == NONE, np.arange(len(rows)), NONE)
+    collective = group_rows(work.rank[rows], operation, single)
     start_ns, end_ns = intervals.group_extents(
-        whole.of_row, len(whole), work.start_ns[rows], work.end_ns[rows]
+        collective.of_row, len(collective), work.start_ns[rows], work.end_ns[rows]
     )
-    rows, launched_ns, at = rows[whole.first], launched_ns[whole.first], at[whole.first]
+    first = collective.first
+    rows, launched_ns, record = rows[first], launched_ns[first], record[first]
     owner = work.operation[rows].astype(np.int64)
-    group = np.append(recorded.group, NONE)[at]
+    group = np.append(recorded.group, NONE)[record]
     kind = kind_of_name[work.name_id[rows]]
-    # A kernel starts after its launch, so that its start stands for it well enough.
+    # A kernel starts soon after its launch, so its start is close enough.
     launched_ns = np.where(launched_ns == NEVER, start_ns, launched_ns)
     rank = work.rank[rows].astype(np.int64)
     iteration = _find_iterations(keys, rank, owner, launched_ns)
@@ -287,13 +346,13 @@ def build_collective_intervals(
         kind=kind,
         group=group,
         order=number_by_launch(launched_ns, start_ns, rank, kind, group, iteration),
-        sequence=np.append(recorded.sequence, NONE)[at],
+        sequence=np.append(recorded.sequence, NONE)[record],
         start_ns=start_ns,
         end_ns=end_ns,
         late_ns=np.zeros(len(rows), np.int64),
         operation=owner,
         meeting=np.full(len(rows), NONE, np.int64),
-        kinds=texts,
+        kinds=kind_names,
         groups=recorded.groups,
     )
     order = np.flatnonzero(_select_relevant(keys, table, exposed))
@@ -302,30 +361,50 @@ def build_collective_intervals(
 
 
 def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
-    """Return the iteration of collectives: their operation's, or that of the one launched before.
+    """Return the iteration of each collective, or -1 before the first operation of its rank.
 
-    Before the first operation of a capture it is unknown.
+    This is the iteration of the operation that owns it, or else of the operation that the rank
+    started last before the launch.
+
+    Args:
+        keys: Operations of the ranks.
+        rank: Rank of each collective.
+        owner: Operation that owns each collective, or -1 if none does.
+        launched_ns: Launch time of each collective.
     """
     rows = np.flatnonzero(keys.iteration >= 0)
-    at = find_last_before(keys.rank[rows], keys.host_start_ns[rows], rank, launched_ns, or_at=True)
-    before = np.append(keys.iteration[rows], NONE)[at]
-    owned = np.append(keys.iteration, NONE)[owner]
-    return np.where(owned >= 0, owned, before)
+    last = find_last_before(
+        keys.rank[rows], keys.host_start_ns[rows], rank, launched_ns, or_at=True
+    )
+    of_last = np.append(keys.iteration[rows], NONE)[last]
+    of_owner = np.append(keys.iteration, NONE)[owner]
+    return np.where(of_owner >= 0, of_owner, of_last)
 
 
 def number_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
-    """Return the place of each row among those that agree in some columns, by their launch."""
+    """Number rows that are equal in all columns by launch time, from 0; start time breaks ties."""
     return number_within_groups(group_rows(*columns).of_row, launched_ns, start_ns)
 
 
 def _select_relevant(
     keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals
 ) -> Bools:
-    """Return which collectives are kept; see :class:`CollectiveIntervals`."""
-    owned = is_owned_by(keys, table.operation, WORK)
-    alike = group_rows(table.rank, table.kind, table.group).of_row
-    iterations = np.bincount(find_distinct_rows(keys.rank, keys.iteration)[0], minlength=1)
-    of_rank = np.append(iterations, np.zeros(table.rank.max(), np.int64))[table.rank]
-    few = np.bincount(alike, minlength=1)[alike] <= _FEW * np.maximum(of_rank, 1)
-    idle = intervals.measure_within(exposed, table.start_ns, table.end_ns) > 0
-    return np.asarray(~owned | few | idle, bool)
+    """Return a mask of the collectives to keep, which leaves out frequent ones inside operations.
+
+    A collective is kept if no operation that is work owns it, if the rank runs it at most
+    ``_MAX_BUCKETS`` times per iteration, or if only communication ran during part of it. This
+    leaves out the many collectives of tensor parallelism.
+
+    Args:
+        keys: Operations of the ranks.
+        table: All collectives of the ranks, at least one.
+        exposed: Times when only communication ran.
+    """
+    is_owned = is_owned_by(keys, table.operation, WORK)
+    group = group_rows(table.rank, table.kind, table.group).of_row
+    n_iterations = np.bincount(find_distinct_rows(keys.rank, keys.iteration)[0], minlength=1)
+    of_rank = np.append(n_iterations, np.zeros(table.rank.max(), np.int64))[table.rank]
+    n_collectives = np.bincount(group, minlength=1)[group]
+    is_rare = n_collectives <= _MAX_BUCKETS * np.maximum(of_rank, 1)
+    is_exposed = intervals.measure_within(exposed, table.start_ns, table.end_ns) > 0
+    return np.asarray(~is_owned | is_rare | is_exposed, bool)

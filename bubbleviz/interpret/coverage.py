@@ -111,7 +111,7 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
     # Of all ranges hardly any is around one of so few launches.
-    times_ns, named = np.sort(work.launched_ns[[*activities]]), linked.named
+    times_ns, named = np.sort(work.launched_ns[[*activities]]), linked.named_ranges
     begun = np.searchsorted(times_ns, named.start_ns)
     ended = np.searchsorted(times_ns, named.end_ns, side="right")
     tree_of = cache(partial(_tree_of, named.take(begun < ended)))

@@ -1,8 +1,8 @@
-"""Inspection: what one profile holds, which convention it follows, what can be analysed."""
+"""Inspection: contents of one profile, conventions that its names follow, and missing data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,9 @@ from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.model.profile import Contents
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
-#: How many shapes of names are shown.
+#: Maximum number of frequent names that are listed.
 _SHAPES = 20
-#: What an inspection calls GPU work.
+#: Tables of a profile that contain GPU work.
 _GPU_WORK = (
     "kernels",
     "kernels and instructions",
@@ -29,15 +29,16 @@ _GPU_WORK = (
 
 @dataclass(frozen=True)
 class Evidence:
-    """How many ranges one convention understands.
+    """Number of ranges that one convention understands.
 
     Attributes:
-        convention: its name.
-        phases: ranges of each phase, by printed name; only those that occur.
-        iterations: ranges that name iterations.
-        examples: a few of the names.
-        parts_left: whether its parts of operations count for nothing, since another convention
-            names the whole operations.
+        convention: Name of the convention.
+        phases: Number of ranges of each phase, as (label, number) pairs. Phases without ranges are
+            left out.
+        iterations: Number of ranges that name iterations.
+        examples: A few of the names.
+        parts_left: Whether its names of parts of operations are ignored, because another convention
+            names whole operations.
     """
 
     convention: str
@@ -49,16 +50,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class DraftTrial:
-    """What a drafted convention makes of the profile that it was drafted from.
+    """Result of applying a drafted convention to the profile that it was drafted from.
 
     Attributes:
-        operations: operations of each phase with GPU work, by printed name; only those that occur.
-        attributed: share of compute-kernel time attributed to operations.
-        ratio: name of the primary ratio.
-        bubble: mean of that over the iterations; None where there is none.
-        even: whether, but for what the capture cut, all ranks have as many passes with GPU work in
-            both directions, and at most one optimizer step an iteration.
-        headline: the primary ratio as an analysis of this file alone prints it, with what it lacks.
+        operations: Number of operations of each phase with GPU work, as (label, number) pairs.
+            Phases without operations are left out.
+        attributed: Fraction of compute-kernel time that is attributed to operations.
+        ratio: Name of the primary ratio.
+        bubble: Mean of that ratio over the iterations, or None if no iteration has it.
+        even: Whether all ranks have the same number of forwards and backwards with GPU work, except
+            for passes that the capture cut, and at most one optimizer step per iteration.
+        headline: The primary ratio as an analysis of this file prints it, with its restrictions.
     """
 
     operations: tuple[tuple[str, int], ...]
@@ -71,19 +73,19 @@ class DraftTrial:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a profile holds and what can be made of it.
+    """Contents of a profile, and how far it can be analysed.
 
     Attributes:
-        contents: what it holds.
-        evidence: of each convention that understands at least one range.
-        analysable: whether ``analyze`` can give ratios.
-        missing: what stands in the way or would add to it, with what would record it.
-        shapes: the most frequent names in a sample of its ranges, numbers folded, and how often.
-        suggestion: a draft of a convention (TOML), where no known one names the work and
-            the draft does.
-        trial: what the draft makes of this profile; None without one.
-        candidates: sentences on kernels that may be communication, and count as compute.
-        told: whether it is a table, which tells what its operations are.
+        contents: Tables, ranges and metadata of the profile.
+        evidence: One entry for each convention that understands at least one range.
+        analysable: Whether ``analyze`` can compute bubble ratios.
+        missing: Sentences on missing data, and how to record it.
+        shapes: Most frequent names in a sample of the ranges, with digits folded, and their counts.
+        suggestion: Draft of a convention (TOML), or None if a known convention names the operations
+            or no draft does.
+        trial: Result of applying the draft to this profile, or None without a draft.
+        candidates: Sentences on kernels that count as compute but may be communication.
+        is_table: Whether the file is a table of operations.
     """
 
     contents: Contents
@@ -94,7 +96,7 @@ class Inspection:
     suggestion: str | None
     trial: DraftTrial | None = None
     candidates: tuple[str, ...] = ()
-    told: bool = False
+    is_table: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -108,18 +110,19 @@ class Inspection:
         return (source.host,) if source.host_known else ()
 
 
-def describe_next_step(inspection: Inspection, others: str) -> str:
-    """Return what leads on from a profile that ``analyze`` refuses.
+def describe_next_step(inspection: Inspection, alternatives: str) -> str:
+    """Return advice on what to do with a profile that ``analyze`` cannot analyse.
 
     Args:
-        inspection: of the profile.
-        others: a clause on the commands that tell something of it; "" for none.
+        inspection: Inspection of the profile.
+        alternatives: Clause naming other commands that can read the profile, or "" if there are
+            none.
     """
     contents = inspection.contents
-    work = contents.readable or any(contents.tables.get(what) for what in _GPU_WORK)
-    if not work:
-        return "it holds no GPU work, which every command of bubbleviz needs"
-    return others or "no device ran more than a single kernel or copy, too little for any command"
+    has_work = contents.readable or any(contents.tables.get(name) for name in _GPU_WORK)
+    if not has_work:
+        return "it contains no GPU work, which every command of bubbleviz needs"
+    return alternatives or "no device ran more than a single kernel or copy: too little to analyse"
 
 
 def inspect_contents(
@@ -129,57 +132,81 @@ def inspect_contents(
     followed: Sequence[Convention],
     draft: str | None,
 ) -> Inspection:
-    """Return the inspection of a profile.
+    """Find out which conventions the ranges of a profile follow, and what an analysis would lack.
 
     Args:
-        contents: what it holds.
-        conventions: the ones to try.
-        sample: how often names occur in a sample of its ranges.
-        followed: what an analysis would follow of these conventions.
-        draft: of a convention for the names (TOML); None for none.
+        contents: Contents of the profile.
+        conventions: Conventions to try.
+        sample: Number of occurrences of each name in a sample of its ranges.
+        followed: Conventions that an analysis would apply. Of those that are not in
+            ``conventions``, only the names of whole operations and iterations count.
+        draft: Draft of a convention for the names (TOML), or None if there is none.
     """
-    cut = {c.name for c in followed if c not in conventions}
+    is_cut = {c.name for c in followed if c not in conventions}
     evidence = tuple(
-        e for c in conventions if (e := _count_evidence(contents, c, c.name in cut)) is not None
+        e for c in conventions if (e := _count_evidence(contents, c, c.name in is_cut)) is not None
     )
     phases = [phase for phase in Phase if any(phase.label in dict(e.phases) for e in evidence)]
-    lacking = list_missing_passes(phases)
-    serves = run_kind(np.array(phases, np.int64)) == INFERENCE
-    missing = list(contents.missing)
-    if contents.ranges and contents.readable and lacking:
-        missing.append(
-            f"no known convention names its {' and '.join(lacking)}: "
-            + ("if it trains, " if serves else "")
-            + "pass your own convention with --convention FILE.toml (bubbleviz guide conventions)"
-        )
-    if contents.source.session_utc_ns is None and contents.source.session_clock_ns is not None:
-        missing.append(
-            "no UTC was recorded: clocks of several hosts are aligned by data dependencies alone"
-        )
-    elif contents.source.session_utc_ns is None:
-        missing.append("no session start time, so clocks of several profiles cannot be compared")
+    unnamed_passes = list_missing_passes(phases)
+    is_inference = run_kind(np.array(phases, np.int64)) == INFERENCE
     return Inspection(
         contents,
         evidence,
-        contents.readable and (serves or not lacking),
-        tuple(missing),
-        count_shapes(sample, _SHAPES),
-        draft if lacking and contents.readable else None,
+        analysable=contents.readable and (is_inference or not unnamed_passes),
+        missing=tuple(_list_missing(contents, unnamed_passes, is_inference=is_inference)),
+        shapes=count_shapes(sample, _SHAPES),
+        suggestion=draft if unnamed_passes and contents.readable else None,
     )
 
 
+def _list_missing(
+    contents: Contents, unnamed_passes: Sequence[str], *, is_inference: bool
+) -> Iterator[str]:
+    """Yield sentences on data that the profile lacks, and how to record it.
+
+    Args:
+        contents: Contents of the profile.
+        unnamed_passes: Passes (forward, backward) that no known convention names.
+        is_inference: Whether the names contain only forwards of inference.
+    """
+    yield from contents.missing
+    if contents.ranges and contents.readable and unnamed_passes:
+        yield (
+            f"no known convention names its {' and '.join(unnamed_passes)}: "
+            + ("if it trains, " if is_inference else "")
+            + "pass your own convention with --convention FILE.toml (bubbleviz guide conventions)"
+        )
+    if contents.source.session_utc_ns is None and contents.source.session_clock_ns is not None:
+        yield "no UTC was recorded: clocks of several hosts are aligned by data dependencies alone"
+    elif contents.source.session_utc_ns is None:
+        yield "no session start time, so clocks of several profiles cannot be compared"
+
+
 def inspect_table(contents: Contents) -> Inspection:
-    """Return the inspection of a table of operations."""
-    labels = {phase.label for phase in COUNTED}
-    counted = any(phase in labels for phase in contents.candidates)
-    lacking = f"it holds no forward or backward ({', '.join(p.label for p in COUNTED)})"
-    missing = contents.missing if counted else (lacking, *contents.missing)
-    return Inspection(contents, (), counted, missing, (), None, told=True)
+    """Return the inspection of a table of operations.
+
+    The table can be analysed if it contains a forward or backward.
+    """
+    labels = [phase.label for phase in COUNTED]
+    analysable = any(phase in labels for phase in contents.candidates)
+    no_work = f"it contains no forward or backward ({', '.join(labels)})"
+    missing = contents.missing if analysable else (no_work, *contents.missing)
+    return Inspection(contents, (), analysable, missing, (), None, is_table=True)
 
 
 def _count_evidence(
     contents: Contents, convention: Convention, parts_left: bool
 ) -> Evidence | None:
+    """Count the ranges that a convention understands, by phase.
+
+    Args:
+        contents: Contents of the profile.
+        convention: The convention to try.
+        parts_left: Whether its names of parts of operations are ignored.
+
+    Returns:
+        The counts, or None if the convention understands no range.
+    """
     names = parse_range_names(list(contents.candidates), convention)
     counts = np.array(list(contents.candidates.values()), np.int64)
     of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]

@@ -70,7 +70,7 @@ def interpret(
         ProfileError: The profile contains two runs of the same ranks and iterations.
     """
     linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
-    profile, named = linked.profile, linked.named
+    profile, named = linked.profile, linked.named_ranges
     with step("attribute kernels") as rows:
         rows.count = len(profile.activities)
         activities = rename_vague_kernels(linked)
@@ -179,7 +179,7 @@ def _measure_memory(linked: LinkedProfile, operations: Operations) -> MemoryUse 
     events = None if profile.memory is None else profile.memory()
     if events is None:
         return None
-    layers = LayerRanges(profile.ranges, linked.named)
+    layers = LayerRanges(profile.ranges, linked.named_ranges)
     return measure_memory(events, operations, profile.activities.ranks, layers)
 
 
@@ -250,7 +250,7 @@ def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Loc
                 device_id=device,
                 device=devices.get((pid, device), devices.get((None, device))),
                 global_rank=int(numbers[0]) if len(numbers) == 1 else given,
-                named=(in_name.get("pp", NONE), replica),
+                stage_in_file_name=(in_name.get("pp", NONE), replica),
                 place=profile.place(process, device),
                 world_size=profile.world_size,
             )

@@ -1,20 +1,21 @@
-"""Iterations of one rank: which operations belong together, by the host order of their ranges.
+"""Iterations of a rank: which operations belong together, by the host order of their ranges.
 
-Names come first (``iter_{rank}_{n}``, ``ProfilerStep#n``). Without them, an iteration of a rank
-ends at the last Optimizer before a forward that the iteration already contains, or at that
-forward::
+If ranges name iterations (``iter_{rank}_{n}``, ``ProfilerStep#n``), these names are used. Otherwise
+an iteration of a rank ends when a forward repeats: at the last Optimizer before it, or at the
+repeated forward itself::
 
     F0 F1 B0 B1 Optimizer F0 F1 B0 B1 Optimizer
                          │
                          └ F0 occurs again: the iteration ended at the Optimizer before it
 
-An Optimizer that follows another one may be an iteration without other work: see
-``_find_idle_steps``.
+There are three exceptions:
 
-A capture that begins inside an iteration repeats forwards from its first one on: see
-``_find_bounds``.
-Frameworks that give every microbatch the same name repeat the same forward all the time. There, an
-iteration ends at an Optimizer that is followed by a forward.
+- Two consecutive Optimizers may belong to two iterations, if the rank had no other work in the
+  second one; see ``_find_idle_steps``.
+- A capture that starts inside an iteration repeats forwards from its own first forward on; see
+  ``_find_bounds``.
+- Some frameworks give every microbatch the same name, so the same forward repeats all the time. An
+  iteration then ends at an Optimizer that a forward follows; see :func:`find_constant_names`.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ class HostOrder(Table):
     """Ranges of operations in the order of (rank, host start).
 
     Attributes:
-        rank: rank of the profile.
-        microbatch: microbatch number.
-        key: one number for each (chunk, sequence, microbatch).
-        phase_key: the same with the phase.
-        mark: number of the iteration that a range names around it; -1 none.
-        forward: whether it is (or holds) a forward.
-        counted: whether it is F, B, W, BW or FB.
-        transfer: whether it is communication between two ranks.
-        optimizer: whether it is an Optimizer that ends an iteration.
-        post_validation: whether it is optimizer work for the iteration before.
+        rank: Index of the rank in its profile.
+        microbatch: Microbatch number, or -1 if the name contains none.
+        key: Number of the (chunk, sequence, microbatch).
+        phase_key: Number of the (chunk, sequence, microbatch, phase, second microbatch and chunk).
+        mark: Iteration number in the name of a range around it, or -1 if there is none.
+        forward: Whether it is a forward or contains one (F or FB).
+        counted: Whether it is an F, B, W, BW or FB.
+        transfer: Whether it is communication between two ranks.
+        optimizer: Whether it is an Optimizer that ends an iteration.
+        post_validation: Whether it is optimizer work for the previous iteration.
         start_ns: Start of its compute kernels, or of the range if these are unknown.
         end_ns: End of its compute kernels, or of the range if these are unknown.
     """
@@ -78,17 +79,19 @@ def build_host_order(
     times_ns: tuple[Ints, Ints],
     post_validation: Bools | None = None,
 ) -> HostOrder:
-    """Return the input of the search for iterations; rows in order of (rank, host start).
+    """Build the input of the search for iterations from columns in order of (rank, host start).
 
     Args:
-        rank: rank of the profile.
-        phase: what each range does.
-        key: what else distinguishes operations: chunk, sequence and, last, microbatch.
-        second: what distinguishes those of two names.
-        mark: number of the iteration that a range names around it; -1 none.
+        rank: Index of the rank of each range.
+        phase: Phase of each range.
+        key: Other columns that distinguish operations, such as chunk and sequence. The last one is
+            the microbatch.
+        second: Columns that distinguish the second operation of fused ranges.
+        mark: Iteration number in the name of a range around each range, or -1 if there is none.
         times_ns: Start and end of the compute kernels of each range, or of the range if these are
             unknown.
-        post_validation: whether it is optimizer work for the iteration before; None for none.
+        post_validation: Mask of optimizer work for the previous iteration, or None if there is
+            none.
     """
     validates = np.zeros(len(rank), bool) if post_validation is None else post_validation
     number = group_rows(*key).of_row
@@ -109,88 +112,114 @@ def build_host_order(
 
 
 def find_constant_names(order: HostOrder) -> Bools:
-    """Tell for each range whether its rank gives every microbatch the same number.
+    """Return a mask of the ranges of ranks that give every microbatch the same number.
 
-    That is so where all forwards name one microbatch and an iteration has several of one chunk,
-    by the ranges that name iterations, or else by Optimizers.
+    On these ranks, all forwards have the same microbatch number, and an iteration contains several
+    forwards of the same chunk. Iterations are those that ranges name, or else end at Optimizers. A
+    rank whose forwards have numbers and that has neither is not in the mask.
     """
-    constant = np.zeros(len(order), bool)
+    is_constant = np.zeros(len(order), bool)
     for rank in find_distinct(order.rank):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
-        marked = bool((ranges.mark >= 0).any())
-        named = find_distinct(ranges.microbatch[ranges.forward])
-        divided = marked or bool(ranges.optimizer.any()) or named.tolist() == [NONE]
-        if not divided or len(named) != 1:
+        has_marks = bool((ranges.mark >= 0).any())
+        microbatches = find_distinct(ranges.microbatch[ranges.forward])
+        is_divided = has_marks or bool(ranges.optimizer.any()) or microbatches.tolist() == [NONE]
+        if not is_divided or len(microbatches) != 1:
             continue
-        iteration = (
-            ranges.mark
-            if marked
-            else _count_bounds(_find_bounds_after_optimizers(ranges), len(ranges))
-        )
-        forward = ranges.forward & (ranges.mark >= 0) if marked else ranges.forward
-        constant[rows] = bool(number_occurrences((iteration[forward], ranges.key[forward])).any())
-    return constant
+        if has_marks:
+            iteration = ranges.mark
+            forward = ranges.forward & (ranges.mark >= 0)
+        else:
+            iteration = _count_bounds(_find_bounds_after_optimizers(ranges), len(ranges))
+            forward = ranges.forward
+        earlier = number_occurrences((iteration[forward], ranges.key[forward]))
+        is_constant[rows] = bool(earlier.any())
+    return is_constant
 
 
 def _count_bounds(bounds: Ints, count: int) -> Ints:
-    """Return for each of ``count`` places how many bounds lie at or before it."""
+    """Return for each of ``count`` rows the number of bounds up to and including that row.
+
+    This is the index of the segment that contains the row.
+
+    Args:
+        bounds: First rows of segments, in ascending order.
+        count: Number of rows.
+    """
     return np.searchsorted(bounds, np.arange(count), side="right")
 
 
 def _find_continuations(ranges: HostOrder) -> Bools:
-    """Tell for each range of a rank whether it is a further part of the operation before it.
+    """Return a mask of the F, B and W ranges that continue the operation before them.
 
-    That is: it has the key of the last F, B or W before it, and no Optimizer lies between.
+    A range continues an operation if the previous F, B or W has the same key and no Optimizer comes
+    between them.
+
+    Args:
+        ranges: Ranges of one rank.
     """
-    result = np.zeros(len(ranges), bool)
-    at = np.flatnonzero(ranges.counted)
-    steps = np.cumsum(ranges.optimizer)[at]
-    same = ranges.phase_key[at][1:] == ranges.phase_key[at][:-1]
-    result[at[1:]] = same & (np.diff(steps) == 0)
-    return result
+    is_continuation = np.zeros(len(ranges), bool)
+    rows = np.flatnonzero(ranges.counted)
+    n_steps = np.cumsum(ranges.optimizer)[rows]
+    is_same_key = ranges.phase_key[rows][1:] == ranges.phase_key[rows][:-1]
+    is_continuation[rows[1:]] = is_same_key & (np.diff(n_steps) == 0)
+    return is_continuation
 
 
-def number_iterations(order: HostOrder, constant: Bools) -> Ints:
-    """Return each operation's iteration, counted from 0 in its rank.
+def number_iterations(order: HostOrder, is_constant: Bools) -> Ints:
+    """Number the iterations of each rank from 0.
 
-    Post-validation belongs to the iteration of the last Optimizer before it; -1 where the
-    capture holds none.
+    Post-validation belongs to the iteration of the last Optimizer before it.
+
+    Args:
+        order: Ranges of all ranks.
+        is_constant: Mask of the ranges of ranks that give every microbatch the same number; see
+            :func:`find_constant_names`.
+
+    Returns:
+        Iteration of each range, or -1 for post-validation without an Optimizer before it.
     """
     iteration = np.full(len(order), NONE, np.int64)
     ranks, parts = find_distinct(order.rank), _count_step_ranges(order)
     for rank, n_parts in zip(ranks.tolist(), parts.tolist(), strict=True):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
-        index = _number_by_marks(ranges, constant=bool(constant[rows[0]]), n_parts=n_parts)
-        late = np.flatnonzero(ranges.post_validation)
-        ends = np.flatnonzero(ranges.optimizer)
-        before = np.searchsorted(ends, late) - 1
-        index[late] = np.where(before >= 0, index[ends[before]] if len(ends) else NONE, NONE)
-        iteration[rows] = index
+        of_rank = _number_by_marks(ranges, is_constant=bool(is_constant[rows[0]]), n_parts=n_parts)
+        steps = np.flatnonzero(ranges.optimizer)
+        validations = np.flatnonzero(ranges.post_validation)
+        last_step = np.append(steps, NONE)[np.searchsorted(steps, validations) - 1]
+        of_rank[validations] = np.where(last_step == NONE, NONE, of_rank[last_step])
+        iteration[rows] = of_rank
     return iteration
 
 
-def _number_by_marks(ranges: HostOrder, *, constant: bool, n_parts: int) -> Ints:
-    """Return a rank's iterations: as ranges name them, and by repetition where none does.
+def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> Ints:
+    """Number the iterations of a rank by names of iterations, and by repetition outside them.
 
-    What no range names stands between the named ones, as an evaluation does::
+    Ranges without the mark of an iteration, such as an evaluation, are separate iterations between
+    the marked ones::
 
-        marks    0 0 0 0   - - - -   1 1 1 1
-        ranges   F0 F1 B0 B1 F0 F1 F0 F1 F0 F1 B0 B1
-        gives    0  0  0  0  1  1  2  2  3  3  3  3
+        marks       0  0  0  0  -  -  -  -  1  1  1  1
+        ranges      F0 F1 B0 B1 F0 F1 F0 F1 F0 F1 B0 B1
+        iteration   0  0  0  0  1  1  2  2  3  3  3  3
+
+    Args:
+        ranges: Ranges of one rank.
+        is_constant: Whether the rank gives every microbatch the same number.
+        n_parts: Number of ranges of an Optimizer, or -1 if it is unknown.
     """
-    marked = ranges.mark >= 0
-    row = np.arange(len(ranges))
-    last = np.maximum.accumulate(np.where(marked, row, NONE))
-    number = np.where(last >= 0, ranges.mark[np.maximum(last, 0)], NONE)
-    place = np.zeros(len(ranges), np.int64)
-    for start in find_distinct(last[~marked]).tolist():
-        rows = np.flatnonzero(~marked & (last == start))
-        loose = ranges.take(rows)
-        bounds = _find_bounds_after_optimizers(loose) if constant else _find_bounds(loose)
-        place[rows] = _count_bounds(bounds, len(rows)) + 1
-    return group_rows(number, place, np.cumsum(_find_idle_steps(ranges, n_parts))).of_row
+    is_marked = ranges.mark >= 0
+    last_marked = np.maximum.accumulate(np.where(is_marked, np.arange(len(ranges)), NONE))
+    number = np.append(ranges.mark, NONE)[last_marked]
+    segment = np.zeros(len(ranges), np.int64)
+    for marked_row in find_distinct(last_marked[~is_marked]).tolist():
+        rows = np.flatnonzero(~is_marked & (last_marked == marked_row))
+        unmarked = ranges.take(rows)
+        bounds = _find_bounds_after_optimizers(unmarked) if is_constant else _find_bounds(unmarked)
+        segment[rows] = _count_bounds(bounds, len(rows)) + 1
+    n_idle_steps: Ints = np.cumsum(_find_idle_steps(ranges, n_parts))
+    return group_rows(number, segment, n_idle_steps).of_row
 
 
 def _count_step_ranges(order: HostOrder) -> Ints:
@@ -286,9 +315,9 @@ def _find_idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
     run = np.searchsorted(first, row, side="right") - 1
     # Ranges before the first work are counted backwards from that work.
     offset = np.where(first[run] == 0, row - stop[run], row - first[run])
-    begins = is_step & (offset % n_parts == 0)
+    is_first_part = is_step & (offset % n_parts == 0)
     # The first Optimizer of a run belongs to the work before it, or to an iteration that was cut.
-    return np.asarray(begins & (row != first[run]), bool)
+    return np.asarray(is_first_part & (row != first[run]), bool)
 
 
 def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
@@ -325,95 +354,142 @@ def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
 
 
 def _find_bounds_after_optimizers(ranges: HostOrder) -> Ints:
-    """Return where iterations begin: after the last Optimizer before a forward."""
-    forwards, ends = np.flatnonzero(ranges.forward), np.flatnonzero(ranges.optimizer)
-    last = np.searchsorted(ends, forwards) - 1
-    return find_distinct(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
+    """Return the first rows of iterations: those after the last Optimizer before a forward.
+
+    Args:
+        ranges: Ranges of one rank.
+    """
+    forwards, steps = np.flatnonzero(ranges.forward), np.flatnonzero(ranges.optimizer)
+    last_step = np.searchsorted(steps, forwards) - 1
+    return find_distinct(steps[last_step[last_step >= 0]]) + 1 if len(steps) else steps
 
 
 def _find_bounds(ranges: HostOrder) -> Ints:
-    """Return where iterations begin: at repeated forwards, or at an F of the first microbatch.
+    """Return the first rows of iterations, at repeated forwards or at the first microbatch.
 
-    A capture that begins inside an iteration without an Optimizer repeats forwards from its own
-    first on. Of both ways, that counts which misplaces fewer operations, then that which leaves
-    more whole iterations; in a tie the first microbatch begins one::
+    A capture that starts inside an iteration without an Optimizer repeats forwards from its own
+    first one on. So two rules are tried: an iteration starts at a repeated forward, or at a forward
+    of the smallest microbatch number (of each chunk)::
 
         ranges       F2 B2 F3 B3 F0 F1 B0 F2 B1 F3 B2 B3 F0 F1 B0 ...
         repeated     ├─────────────────┤├───────────────────┤├───
         first        ├─────────┤├─────────────────────┤├─────────
+
+    The rule with fewer misplaced operations wins, then the one with more complete iterations. The
+    first microbatch wins ties.
+
+    Args:
+        ranges: Ranges of one rank.
     """
     forwards = np.flatnonzero(ranges.forward & ~_find_continuations(ranges))
     if len(forwards) == 0:
         return forwards
-    repeated, at = _find_bounds_by_repetition(ranges, forwards), np.flatnonzero(ranges.counted)
-    key, number = ranges.key[forwards], ranges.microbatch[forwards]
-    starts = find_distinct(key[number == number.min()])
-    if at[0] == forwards[0] and key[0] == starts[0] == starts[-1]:
+    repeated = _find_bounds_by_repetition(ranges, forwards)
+    first_work = int(np.flatnonzero(ranges.counted)[0])
+    key, microbatch = ranges.key[forwards], ranges.microbatch[forwards]
+    first_keys = find_distinct(key[microbatch == microbatch.min()])
+    has_one_chunk = first_keys[0] == first_keys[-1]
+    if first_work == forwards[0] and key[0] == first_keys[0] and has_one_chunk:
         return repeated
-    before, ends = np.append(NONE, forwards), np.flatnonzero(ranges.optimizer)
+    steps = np.flatnonzero(ranges.optimizer)
     # An Optimizer before all work belongs to a separate iteration.
-    first_row = min([int(at[0]), *ends[:1].tolist()])
-    found = []
-    for start in starts.tolist():  # one for each chunk
-        first = forwards[key == start]
-        # After an Optimizer behind the forward before.
-        last = np.append(NONE, ends)[np.searchsorted(ends, first)]
-        begin = np.where(last > before[np.searchsorted(forwards, first)], last + 1, first)
-        found.append(begin[begin > first_row])
-    return min(*found, repeated, key=lambda bounds: _count_flaws(ranges, forwards, bounds))
+    first_row = min([first_work, *steps[:1].tolist()])
+    candidates = []
+    for first_key in first_keys.tolist():
+        bounds = _find_bounds_at_forwards(forwards, forwards[key == first_key], steps)
+        candidates.append(bounds[bounds > first_row])
+    return min(*candidates, repeated, key=lambda bounds: _count_flaws(ranges, forwards, bounds))
+
+
+def _find_bounds_at_forwards(forwards: Ints, first: Ints, steps: Ints) -> Ints:
+    """Return the first rows of iterations that start at given forwards.
+
+    An iteration starts after the last Optimizer between the previous forward and its own first
+    forward, or at that forward if there is no Optimizer.
+
+    Args:
+        forwards: Rows of all forwards of a rank.
+        first: Rows of the first forward of each iteration.
+        steps: Rows of the Optimizers.
+    """
+    previous_forward = np.append(NONE, forwards)[np.searchsorted(forwards, first)]
+    last_step = np.append(NONE, steps)[np.searchsorted(steps, first)]
+    return np.where(last_step > previous_forward, last_step + 1, first)
 
 
 def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
-    """Return how many operations bounds misplace, and minus how many iterations are whole.
+    """Rate a division into iterations; the smaller of two ratings is better.
 
-    Misplaced are a backward apart from its forward, and a forward behind another one of its key.
+    Misplaced operations are backwards in another iteration than their forward, and forwards that
+    repeat the key of a forward in the same iteration.
+
+    Args:
+        ranges: Ranges of one rank.
+        forwards: Rows of the forwards that do not continue another one.
+        bounds: First rows of iterations.
+
+    Returns:
+        n_misplaced: Number of misplaced operations.
+        minus_complete: Negated number of iterations that contain every forward key once.
     """
     segment = _count_bounds(bounds, len(ranges))
     rows = np.flatnonzero(ranges.counted)
     rows = rows[np.argsort(ranges.key[rows], kind="stable")]
-    last = np.maximum.accumulate(np.where(ranges.forward[rows], np.arange(len(rows)), 0))
-    of = rows[last]
-    paired = ~ranges.forward[rows] & ranges.forward[of] & (ranges.key[of] == ranges.key[rows])
-    wrong = np.count_nonzero(paired & (segment[of] != segment[rows]))
-    held, key = segment[forwards], ranges.key[forwards]
-    wrong += np.count_nonzero(number_occurrences((held, key)))
-    whole = np.bincount(held) == len(find_distinct(key))
-    return int(wrong), -int(np.count_nonzero(whole))
+    is_forward = ranges.forward[rows]
+    # Rows of a key are consecutive, so a backward follows the last forward of its key.
+    last_forward = np.maximum.accumulate(np.where(is_forward, np.arange(len(rows)), 0))
+    forward = rows[last_forward]
+    is_same_key = ranges.key[forward] == ranges.key[rows]
+    has_forward = ~is_forward & ranges.forward[forward] & is_same_key
+    n_misplaced = np.count_nonzero(has_forward & (segment[forward] != segment[rows]))
+    key, segment_of_forward = ranges.key[forwards], segment[forwards]
+    n_misplaced += np.count_nonzero(number_occurrences((segment_of_forward, key)))
+    is_complete = np.bincount(segment_of_forward) == len(find_distinct(key))
+    return int(n_misplaced), -int(np.count_nonzero(is_complete))
 
 
 def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
-    """Return where iterations begin, by the rule of the repeated forward.
+    """Return the first rows of iterations, by the rule of the repeated forward.
 
-    ``repeat[i]`` is the first forward from i on whose key some forward from i on already had;
-    one step of the loop is one iteration.
+    An iteration starts after the last Optimizer before the first forward that repeats a forward of
+    the previous iteration, or at the repeated forward without an Optimizer. Each step of the loop
+    finds one iteration.
+
+    Args:
+        ranges: Ranges of one rank.
+        forwards: Rows of the forwards that do not continue another one.
     """
-    ends = np.flatnonzero(ranges.optimizer)
-    repeat = _find_first_repetitions(ranges.key[forwards])
+    steps = np.flatnonzero(ranges.optimizer)
+    repetition = _find_first_repetitions(ranges.key[forwards])
     bounds = []
-    # A capture that begins after the last forward of an iteration: its rest is one of its own.
-    leading = ends[ends < forwards[0]]
+    # If the capture starts after the last forward of an iteration, the rest of that iteration is a
+    # separate one.
+    leading = steps[steps < forwards[0]]
     if len(leading):
         bounds.append(int(leading[-1]) + 1)
-    at = 0
-    while repeat[at] < len(forwards):
-        row = forwards[repeat[at]]
-        between = ends[(ends > forwards[at]) & (ends < row)]
-        bound = int(between[-1]) + 1 if len(between) else int(row)
+    first = 0
+    while repetition[first] < len(forwards):
+        repeated = forwards[repetition[first]]
+        between = steps[(steps > forwards[first]) & (steps < repeated)]
+        bound = int(between[-1]) + 1 if len(between) else int(repeated)
         bounds.append(bound)
-        at = int(np.searchsorted(forwards, bound))
+        first = int(np.searchsorted(forwards, bound))
     return np.array(bounds, np.int64)
 
 
 def _find_first_repetitions(key: Ints) -> Ints:
-    """Return for each i the smallest j such that key[j] equals some key[h], i <= h < j."""
+    """Return for each i the smallest j such that key[j] equals some key[h] with i <= h < j.
+
+    If no key repeats from i on, j is ``len(key)``.
+    """
     count = len(key)
     order = np.argsort(key, kind="stable")
     following = np.full(count, count, np.int64)
-    same = np.diff(key[order]) == 0
-    following[order[:-1][same]] = order[1:][same]
+    is_same = np.diff(key[order]) == 0
+    following[order[:-1][is_same]] = order[1:][is_same]
     return np.minimum.accumulate(following[::-1])[::-1]
 
 
 def number_occurrences(columns: tuple[Ints, ...]) -> Ints:
-    """Return for each row how many earlier rows agree with it in every column."""
+    """Return for each row the number of earlier rows that are equal in every column."""
     return number_within_groups(group_rows(*columns).of_row)

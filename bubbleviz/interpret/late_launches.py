@@ -1,10 +1,10 @@
-"""Late launches: what was launched while the GPU had run dry, and what the host did meanwhile.
+"""Work that was launched only after the GPU had run out of work, and what the host did until then.
 
 ::
 
     device     ████ F0 ████│           │████ F1 ████       ████ F2 ██│      │██
     host                       launch F1                         stall
-                           ├───┤  late: long calls and ranges of the launching thread in here
+                           ├───┤  delay: long calls and ranges of the launching thread are kept
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from bubbleviz.model.operations import HostActivities, Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
-#: Shorter delays, and shorter calls and ranges, are launch overhead.
+#: Minimum length of delays, calls and ranges; shorter ones are launch overhead.
 _SHORTEST_NS = 20_000
-#: Delays that are so much shorter than the longest are not looked into, nor more than so many.
-_SHARE, _MOST = 20, 2000
-#: Of each delay, so many calls and so many ranges are kept: those that take most of it.
-_KEPT = 8
-#: Kinds of what is launched late.
+#: Minimum length of the delays that are examined, as 1 / _MIN_FRACTION of the longest delay.
+_MIN_FRACTION = 20
+#: Maximum number of delays of each kind that are examined.
+_MAX_DELAYS = 2000
+#: Maximum number of calls, and of ranges, that are kept for each delay.
+_MAX_ACTIVITIES = 8
+#: Kinds of late launches.
 _OPERATION, _COLLECTIVE, _STALL = range(3)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LateLaunches(Table):
-    """What was launched after its GPU, and its last receive, had come to an end.
+    """Delays until work was launched on a rank with nothing left to run.
 
     Attributes:
-        kind: what it is, by number: an operation, a collective, or an operation inside which the
-            GPU ran dry for long.
-        rank: the rank.
-        operation: row of the operations; -1 for what is of another kind.
-        thread: thread that launched it.
-        since_ns: when there was nothing more to wait for on the device.
-        until_ns: when it was launched.
+        kind: ``_OPERATION`` or ``_COLLECTIVE`` that was launched late, or ``_STALL`` for an
+            operation in which the GPU ran out of work for long.
+        rank: Index of the rank.
+        operation: Row of the operation, or -1 for other kinds.
+        thread: Thread that launched it.
+        since_ns: Time from which the device had nothing to run and nothing to wait for.
+        until_ns: Launch time, or the end of the stalled operation.
     """
 
     kind: Ints
@@ -58,28 +60,40 @@ class LateLaunches(Table):
 def find_late_operations(
     operations: Operations, thread: Ints, computed: intervals.Intervals, first_ns: Ints
 ) -> LateLaunches:
-    """Return the operations of ranks that the host launched while these had nothing to run.
+    """Find operations that the host launched after the previous compute of their rank had ended.
+
+    An operation that waited for a receive is late only from the end of the receive.
 
     Args:
-        operations: of ranks, side by side.
-        thread: that launched each; -1 unknown.
-        computed: when the ranks computed.
-        first_ns: before which nothing is of an operation's rank.
+        operations: Operations of ranks that share one line of time.
+        thread: Thread that launched each operation, or -1 if unknown.
+        computed: Times when the ranks computed, in ascending order.
+        first_ns: Start of the rank of each operation on the line. Earlier compute is ignored.
     """
-    compute = mask_phases(operations.phase, COMPUTE)
-    rows = np.flatnonzero(compute & (operations.has_span == 1) & (thread != NONE))
-    at = np.searchsorted(computed[0], operations.start_ns[rows]) - 1
-    ran = at >= 0
-    ran[ran] = computed[0][at[ran]] >= first_ns[rows[ran]]
-    rows, at = rows[ran], at[ran]
+    is_candidate = (
+        mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
+    )
+    rows = np.flatnonzero(is_candidate)
+    previous = np.searchsorted(computed[0], operations.start_ns[rows]) - 1
+    has_previous = previous >= 0
+    start_ns = computed[0][previous[has_previous]]
+    has_previous[has_previous] = start_ns >= first_ns[rows[has_previous]]
+    rows, previous = rows[has_previous], previous[has_previous]
+
     launched_ns, received_ns = operations.launched_ns[rows], operations.received_ns[rows]
-    since_ns = computed[1][at]
-    waited = (received_ns != NONE) & (received_ns < launched_ns)
-    since_ns = np.where(waited, np.maximum(since_ns, received_ns), since_ns)
-    late = since_ns < launched_ns
-    rows, kind = rows[late], make_constant(_OPERATION, int(late.sum()))
-    rank = operations.rank[rows]
-    return LateLaunches(kind, rank, rows, thread[rows], since_ns[late], launched_ns[late])
+    since_ns = computed[1][previous]
+    has_received = (received_ns != NONE) & (received_ns < launched_ns)
+    since_ns = np.where(has_received, np.maximum(since_ns, received_ns), since_ns)
+    is_late = since_ns < launched_ns
+    rows = rows[is_late]
+    return LateLaunches(
+        kind=make_constant(_OPERATION, len(rows)),
+        rank=operations.rank[rows],
+        operation=rows,
+        thread=thread[rows],
+        since_ns=since_ns[is_late],
+        until_ns=launched_ns[is_late],
+    )
 
 
 def find_late_collectives(
@@ -89,67 +103,78 @@ def find_late_collectives(
     running: Sequence[intervals.Intervals],
     first_ns: Ints,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
-    """Return the collectives of ranks with how late they were launched, and those that were.
+    """Find collectives that the host launched after everything before them had ended.
 
     Args:
-        collectives: of ranks, side by side.
-        launched_ns: when the host launched each; -1 unknown.
-        thread: that launched each; -1 unknown.
-        running: when the ranks computed, and when only collectives ran.
-        first_ns: before which nothing is of a collective's rank.
+        collectives: Collectives of ranks that share one line of time.
+        launched_ns: Launch time of each collective, or -1 if unknown.
+        thread: Thread that launched each collective, or -1 if unknown.
+        running: Sets of times when the ranks computed, and when only collectives ran.
+        first_ns: Start of the rank of each collective on the line. Earlier work is ignored.
+
+    Returns:
+        collectives: The collectives with ``late_ns`` set.
+        late: The late ones whose thread is known.
     """
     since_ns = np.full(len(collectives), NONE, np.int64)
-    dry = launched_ns != NONE
+    is_idle = launched_ns != NONE
     for start_ns, end_ns in running:
         if len(start_ns):
-            at = np.searchsorted(start_ns, launched_ns, side="right") - 1
-            before = (at >= 0) & (start_ns[at] >= first_ns)
-            ended_ns = np.where(before, end_ns[at], NONE)
-            dry &= ended_ns <= launched_ns
-            since_ns = np.maximum(since_ns, ended_ns)
+            last = np.searchsorted(start_ns, launched_ns, side="right") - 1
+            is_of_rank = (last >= 0) & (start_ns[last] >= first_ns)
+            last_end_ns = np.where(is_of_rank, end_ns[last], NONE)
+            is_idle &= last_end_ns <= launched_ns
+            since_ns = np.maximum(since_ns, last_end_ns)
     until_ns = np.minimum(launched_ns, collectives.start_ns)
-    late = np.flatnonzero(dry & (since_ns != NONE) & (until_ns > since_ns))
+    late = np.flatnonzero(is_idle & (since_ns != NONE) & (until_ns > since_ns))
     late_ns = collectives.late_ns.copy()
     late_ns[late] = (until_ns - since_ns)[late]
-    known = late[thread[late] != NONE]
+    rows = late[thread[late] != NONE]
     launches = LateLaunches(
-        make_constant(_COLLECTIVE, len(known)),
-        collectives.rank[known],
-        make_constant(NONE, len(known)),
-        thread[known],
-        since_ns[known],
-        until_ns[known],
+        kind=make_constant(_COLLECTIVE, len(rows)),
+        rank=collectives.rank[rows],
+        operation=make_constant(NONE, len(rows)),
+        thread=thread[rows],
+        since_ns=since_ns[rows],
+        until_ns=until_ns[rows],
     )
     return collectives.replace_columns(late_ns=late_ns), launches
 
 
 def find_stalls(operations: Operations, thread: Ints) -> LateLaunches:
-    """Return the operations of ranks inside which the GPU ran dry for far longer than in others.
+    """Find operations in which the GPU ran out of work for far longer than in similar ones.
+
+    The time without compute kernels must exceed twice the median of the rank and phase, a third of
+    the busy time of the operation, and ``_SHORTEST_NS``.
 
     Args:
-        operations: of ranks.
-        thread: that launched each; -1 unknown.
+        operations: Operations of the ranks.
+        thread: Thread that launched each operation, or -1 if unknown.
+
+    Returns:
+        One row per stall, from the start to the end of the operation.
     """
-    timed = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
-    rows = np.flatnonzero(timed)
-    dry_ns = (operations.busy_ns - operations.active_ns)[rows]
-    usual_ns = _compute_group_medians(
-        dry_ns, grouping.group_rows(operations.rank[rows], operations.phase[rows]).of_row
+    is_candidate = (
+        mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
     )
-    stalled = (dry_ns > 2 * usual_ns) & (3 * dry_ns > operations.busy_ns[rows])
-    rows = rows[stalled & (dry_ns > _SHORTEST_NS)]
+    rows = np.flatnonzero(is_candidate)
+    gap_ns = (operations.busy_ns - operations.active_ns)[rows]
+    groups = grouping.group_rows(operations.rank[rows], operations.phase[rows])
+    usual_ns = _compute_group_medians(gap_ns, groups.of_row)
+    is_stall = (gap_ns > 2 * usual_ns) & (3 * gap_ns > operations.busy_ns[rows])
+    rows = rows[is_stall & (gap_ns > _SHORTEST_NS)]
     return LateLaunches(
-        make_constant(_STALL, len(rows)),
-        operations.rank[rows],
-        make_constant(NONE, len(rows)),
-        thread[rows],
-        operations.start_ns[rows],
-        operations.end_ns[rows],
+        kind=make_constant(_STALL, len(rows)),
+        rank=operations.rank[rows],
+        operation=make_constant(NONE, len(rows)),
+        thread=thread[rows],
+        since_ns=operations.start_ns[rows],
+        until_ns=operations.end_ns[rows],
     )
 
 
 def _compute_group_medians(values: Ints, group: Ints) -> Ints:
-    """Return for each value the (upper) median of its group."""
+    """Return the median of each value's group (the upper one of two middle values)."""
     order = np.lexsort((values, group))
     count = np.bincount(group)
     middle = np.cumsum(count) - count + count // 2
@@ -157,16 +182,20 @@ def _compute_group_medians(values: Ints, group: Ints) -> Ints:
 
 
 def select_longest(late: LateLaunches) -> LateLaunches:
-    """Return what of several ranks is worth a look, of each kind the longest, in their order."""
-    chosen = []
+    """Select the longest delays of each kind, at most ``_MAX_DELAYS``.
+
+    Delays shorter than ``_SHORTEST_NS``, or far shorter than the longest one of their kind, are
+    left out. Within a kind, the order stays the same.
+    """
+    selected = []
     for kind in (_OPERATION, _COLLECTIVE, _STALL):
         of_kind = late.take(late.kind == kind)
         length_ns = of_kind.until_ns - of_kind.since_ns
-        least_ns = max(_SHORTEST_NS, int(length_ns.max(initial=0)) // _SHARE)
-        rows = np.flatnonzero(length_ns >= least_ns)
-        order = np.argsort(-length_ns[rows], kind="stable")[:_MOST]
-        chosen.append(of_kind.take(np.sort(rows[order])))
-    return join_tables(chosen)
+        min_length_ns = max(_SHORTEST_NS, int(length_ns.max(initial=0)) // _MIN_FRACTION)
+        rows = np.flatnonzero(length_ns >= min_length_ns)
+        longest = np.argsort(-length_ns[rows], kind="stable")[:_MAX_DELAYS]
+        selected.append(of_kind.take(np.sort(rows[longest])))
+    return join_tables(selected)
 
 
 def add_host_activities(
@@ -175,64 +204,102 @@ def add_host_activities(
     long_calls: model.Calls | None,
     profile: model.Profile,
 ) -> tuple[Operations, HostActivities]:
-    """Return operations with more names, and the host's activities before late launches.
+    """Find what the launching threads did during the delays before late launches.
 
     Args:
-        operations: of one profile.
-        late: what was launched late; see :func:`select_longest`.
-        long_calls: calls in which a thread spent real time; None for none.
-        profile: the profile.
+        operations: Operations of one profile.
+        late: Its late launches; see :func:`select_longest`.
+        long_calls: Calls in which a thread spent real time, or None if there are none.
+        profile: The profile, whose file is still open.
+
+    Returns:
+        operations: The operations, with the names of the activities added to their list of names.
+        activities: The longest calls and ranges during each delay.
     """
     if len(late) == 0:
         return operations, HostActivities.make_empty()
     names = Numbering(operations.names)
-    threads, delays = (
-        grouping.find_distinct(late.thread),
-        (late.since_ns, late.until_ns, late.thread),
+    threads = grouping.find_distinct(late.thread)
+    ranges = profile.all_ranges.lasting(
+        _SHORTEST_NS, threads, late.since_ns, late.until_ns, late.thread
     )
-    ranges = profile.all_ranges.lasting(_SHORTEST_NS, threads, *delays)
-    found = [HostActivities.make_empty()]
+    activities = [HostActivities.make_empty()]
     for events in (long_calls, ranges):
         if events is None:
             continue
+        is_call = isinstance(events, model.Calls)
         delay, row = _find_overlapping(late, events.thread, events.start_ns, events.end_ns)
         if len(row) == 0:
             continue
-        if isinstance(events, model.Calls):
-            numbers, of_row = np.unique(events.row[row], return_inverse=True)
-            texts = profile.calls.names(numbers)
-            known = np.array([text != "" for text in texts], bool)[of_row]
-            delay, row, of_row = delay[known], row[known], of_row[known]
-        else:
-            texts, of_row = events.names, events.name_id[row]
-        own = late.take(delay)
-        call = np.full(len(row), isinstance(events, model.Calls), np.int64)
-        name = names.numbers([texts[at] for at in of_row.tolist()])
-        times = events.start_ns[row], events.end_ns[row]
-        found.append(HostActivities(own.rank, own.operation, *times, call, name))
-    return replace(operations, names=names.values), join_tables(found)
+        texts = _read_names(events, row, profile)
+        has_name = np.array([text != "" for text in texts], bool)
+        if is_call:
+            delay, row = delay[has_name], row[has_name]
+            texts = [text for text in texts if text]
+        launches = late.take(delay)
+        activities.append(
+            HostActivities(
+                launches.rank,
+                launches.operation,
+                events.start_ns[row],
+                events.end_ns[row],
+                np.full(len(row), is_call, np.int64),
+                names.numbers(texts),
+            )
+        )
+    return replace(operations, names=names.values), join_tables(activities)
+
+
+def _read_names(
+    events: model.Calls | model.Ranges, rows: Ints, profile: model.Profile
+) -> list[str]:
+    """Return the names of calls or ranges, or "" for calls without a name.
+
+    Args:
+        events: Calls or ranges of the profile.
+        rows: Rows of the events.
+        profile: The profile, which the names of calls are read from.
+    """
+    if isinstance(events, model.Ranges):
+        return [events.names[name] for name in events.name_id[rows].tolist()]
+    numbers, of_row = np.unique(events.row[rows], return_inverse=True)
+    names = profile.calls.names(numbers)
+    return [names[index] for index in of_row.tolist()]
 
 
 def _find_overlapping(
     late: LateLaunches, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Return (delay, row): what of the launching thread takes most of each delay, longest first."""
+    """Find the events of the launching thread that take most of each delay.
+
+    Args:
+        late: Late launches.
+        thread: Thread of each event.
+        start_ns: Start of each event.
+        end_ns: End of each event.
+
+    Returns:
+        delay: Row of ``late`` of each pair, in ascending order.
+        row: Row of an event that overlaps the delay. For each delay, the events with the longest
+            overlap come first, and at most ``_MAX_ACTIVITIES`` are returned.
+    """
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for owner, on_thread in grouping.list_rows_by_value(thread):
         of_thread = np.flatnonzero(late.thread == owner)
         order = on_thread[np.argsort(start_ns[on_thread], kind="stable")]
-        # Those before have all ended by then, those behind begin later.
+        # Events before ``low`` ended before the delay; events from ``high`` on start after it.
         latest_ns = np.maximum.accumulate(end_ns[order])
         low = np.searchsorted(latest_ns, late.since_ns[of_thread], side="right")
         high = np.searchsorted(start_ns[order], late.until_ns[of_thread])
-        pair, place = grouping.expand_ranges(low, np.maximum(high, low))
+        pair, position = grouping.expand_ranges(low, np.maximum(high, low))
         delays.append(of_thread[pair])
-        rows.append(order[place])
+        rows.append(order[position])
     delay, row = np.concatenate(delays), np.concatenate(rows)
-    spent_ns = np.minimum(end_ns[row], late.until_ns[delay])
-    spent_ns -= np.maximum(start_ns[row], late.since_ns[delay])
-    order = np.lexsort((row, -spent_ns, delay))
-    order = order[spent_ns[order] > 0]
+    overlap_ns = np.minimum(end_ns[row], late.until_ns[delay])
+    overlap_ns -= np.maximum(start_ns[row], late.since_ns[delay])
+    order = np.lexsort((row, -overlap_ns, delay))
+    order = order[overlap_ns[order] > 0]
     delay, row = delay[order], row[order]
-    kept = np.arange(len(delay)) - np.searchsorted(delay, delay) < _KEPT
-    return delay[kept], row[kept]
+    position_in_delay = np.arange(len(delay)) - np.searchsorted(delay, delay)
+    is_among_longest = position_in_delay < _MAX_ACTIVITIES
+    return delay[is_among_longest], row[is_among_longest]

@@ -186,7 +186,7 @@ class LinkedProfile:
 
     Attributes:
         profile: The profile with the activities (kernels, then copies) that were kept.
-        named: Ranges that the activities are linked to.
+        named_ranges: Ranges that the activities are linked to.
         work: These activities with their calls and ranges.
         sound: Mask of the activities that were kept, or None if all were kept.
         workless: Starts of calls without work, on threads that launched work, keyed by process.
@@ -198,7 +198,7 @@ class LinkedProfile:
     """
 
     profile: model.Profile
-    named: model.Ranges
+    named_ranges: model.Ranges
     work: LinkedWork
     sound: Bools | None
     workless: Mapping[int, Sequence[CompactTimes]]
@@ -676,7 +676,7 @@ def link(
     )
     return LinkedProfile(
         profile=profile,
-        named=named,
+        named_ranges=named,
         work=work,
         sound=sound,
         workless=linker.collect_workless(),

@@ -1,24 +1,22 @@
-"""Memory: what operations allocate, and how long it is held, by a profile's memory events.
+"""Memory that operations allocate, and how long they keep it, from the memory events of a profile.
 
 ::
 
     F3 ├────────┤      B3 ├──────┤        W3 ├────┤
-       a────────────────────┘                         held to B: an activation
-         b──────────────────────────────────┘         held to W: kept
-           c──┘                                       of this F alone
-             d──────────┘                             an output, on its way to the next stage
-               e──────────────────────────────────>   never freed: gradients, states
+       a────────────────────┘                         freed by B: an activation
+         b──────────────────────────────────┘         freed by W: an activation that W needs
+           c──┘                                       temporary memory of F
+             d──────────┘                             an output, until it is sent to the next stage
+               e──────────────────────────────────>   never freed: gradients, optimizer states
 
-An allocation is matched with the free of its address that follows. What is freed when the next
-operation has begun counts as freed by the one before: frees come a little later than the range's
-end.
+An allocation is matched with the next free of its address. Frees come a little later than the end
+of the range, so a free counts for an operation until the operation after the next one starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 
@@ -39,13 +37,14 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankMemory(Table):
-    """Memory of ranks, in bytes; -1 unknown.
+    """Memory of ranks in bytes, or -1 if unknown.
 
     Attributes:
-        rank: the profile's own.
-        peak: most that was allocated at once.
-        resident: what is allocated when an iteration begins: weights, gradients, states.
-        unseen: what was freed though no event allocated it, at least; 0 where events tell totals.
+        rank: Index of the rank in its profile.
+        peak: Maximum memory that was allocated at any time.
+        resident: Memory allocated when an iteration starts (median): weights, gradients and states.
+        unseen: Lower bound of the memory that was allocated before the capture and freed during it,
+            or 0 if events report the total.
     """
 
     rank: Ints
@@ -56,18 +55,18 @@ class RankMemory(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OperationMemory(Table):
-    """Memory of operations of one kind: medians over them, in bytes.
+    """Median memory of the operations of a (rank, chunk, phase), in bytes.
 
     Attributes:
-        rank: the profile's own.
-        chunk: as names of operations give it; -1 none.
-        phase: of the operations.
-        count: how many there are.
-        net: how much more is allocated after one than before it.
-        above: how much more at its fullest moment than before it.
-        held: of an F: what it allocates that is freed by its backward.
-        kept: the part of ``held`` that is not freed by B, but by W; all of it where a backward is
-            one operation.
+        rank: Index of the rank in its profile.
+        chunk: Chunk in the names of the operations, or -1 if they contain none.
+        phase: Phase of the operations.
+        count: Number of operations.
+        net: Memory allocated when an operation ends, minus the memory when it started.
+        above_start: Peak during an operation, minus the memory when it started.
+        activation: Memory that an F allocates and its backward frees; 0 for other phases.
+        weight_activation: Part of ``activation`` that W frees rather than B. If the backward is a
+            single operation, all of ``activation``.
     """
 
     rank: Ints
@@ -75,35 +74,35 @@ class OperationMemory(Table):
     phase: Ints
     count: Ints
     net: Floats
-    above: Floats
-    held: Floats
-    kept: Floats
+    above_start: Floats
+    activation: Floats
+    weight_activation: Floats
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerMemory(Table):
-    """Activations of one microbatch by layer, in bytes: means over the forwards.
+    """Mean activation memory of one microbatch by (rank, chunk, layer), in bytes.
 
     Attributes:
-        rank: the profile's own.
-        chunk: as names of operations give it; -1 none.
-        layer: row of ``layers``; -1 outside the ranges of layers.
-        held: see :class:`OperationMemory`.
-        kept: see there.
-        layers: distinct layers.
+        rank: Index of the rank in its profile.
+        chunk: Chunk in the names of the operations, or -1 if they contain none.
+        layer: Index of ``layers``, or -1 for memory outside the ranges of layers.
+        activation: See :class:`OperationMemory`.
+        weight_activation: See :class:`OperationMemory`.
+        layers: Distinct layers.
     """
 
     rank: Ints
     chunk: Ints
     layer: Ints
-    held: Floats
-    kept: Floats
+    activation: Floats
+    weight_activation: Floats
     layers: tuple[LayerName, ...] = field(metadata={"shared": True})
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What a profile tells of memory."""
+    """Memory of the ranks, operations and layers of a profile."""
 
     ranks: RankMemory
     operations: OperationMemory
@@ -111,34 +110,36 @@ class MemoryUse:
 
 
 def measure_memory(
-    events: MemoryEvents, keys: Operations, ranks: Ints, layers: LayerRanges
+    events: MemoryEvents, operations: Operations, ranks: Ints, layers: LayerRanges
 ) -> MemoryUse | None:
-    """Return what operations allocate and hold; None where no event is of a rank.
+    """Measure the memory that the operations of a profile allocate and keep.
 
     Args:
-        events: of the profile.
-        keys: of its operations, with the times of their ranges.
-        ranks: process and device of each rank; shape (ranks, 2).
-        layers: ranges of layers.
+        events: Memory events of the profile.
+        operations: Operations of the profile, with the host times of their ranges.
+        ranks: Process and device of each rank, shape (ranks, 2).
+        layers: Ranges of layers.
+
+    Returns:
+        The memory of all ranks with events, or None if no event belongs to a rank.
     """
-    found = []
+    parts = []
     for rank, (process, device) in enumerate(ranks.tolist()):
         rows = np.flatnonzero((process_of(events.thread) == process) & (events.device == device))
         if len(rows):
             of_rank = events.take(rows[np.argsort(events.time_ns[rows], kind="stable")])
-            found.append(_measure_rank(rank, of_rank, keys, layers))
-    if not found:
+            parts.append(_measure_rank(rank, of_rank, operations, layers))
+    if not parts:
         return None
-    parts = zip(*found, strict=True)
-    return MemoryUse(*(join_tables(tables) for tables in parts))
+    return MemoryUse(*(join_tables(tables) for tables in zip(*parts, strict=True)))
 
 
 def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
-    """Yield the limitation of ranks that free what no event allocated.
+    """Yield a limitation if ranks free memory whose allocation was not recorded.
 
     Args:
-        path: of the profile.
-        use: its memory.
+        path: Path of the profile.
+        use: Memory of the profile.
     """
     unseen = use.ranks.unseen
     if unseen.any():
@@ -152,169 +153,299 @@ def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
 
 
 def _measure_rank(
-    rank: int, events: MemoryEvents, keys: Operations, layers: LayerRanges
+    rank: int, events: MemoryEvents, operations: Operations, layers: LayerRanges
 ) -> tuple[RankMemory, OperationMemory, LayerMemory]:
-    """Return what the operations of one rank allocate and hold, by its events in order of time."""
-    # Operations of a rank follow each other on the host.
-    work = np.flatnonzero((keys.rank == rank) & mask_phases(keys.phase, COMPUTE))
-    own = keys.take(work[np.argsort(keys.host_start_ns[work], kind="stable")])
+    """Measure the memory of one rank, of its compute operations, and of its layers.
+
+    Args:
+        rank: Index of the rank.
+        events: Memory events of the rank, in order of time; at least one.
+        operations: Operations of all ranks.
+        layers: Ranges of layers.
+    """
+    rows = np.flatnonzero((operations.rank == rank) & mask_phases(operations.phase, COMPUTE))
+    rows = rows[np.argsort(operations.host_start_ns[rows], kind="stable")]
+    computes = operations.take(rows)
     running = events.change.cumsum()
-    # Where more is freed than was allocated since the capture began, so much was there before.
+    # If more is freed than was allocated so far, the difference was allocated before the capture.
     unseen = max(0, -int(running.min()))
     level = running + unseen
     if (events.total >= 0).all():
         unseen, level = 0, events.total
-    backward, weight = find_backwards(own)
-    activations = _find_activations(own, backward, weight, events, layers)
-    figures = rank, max(unseen, int(level.max())), _measure_resident(own, events, level), unseen
+    pairs = find_backwards(computes)
+    activations = _find_activations(computes, pairs, events, layers)
+    of_rank = RankMemory(
+        rank=np.array([rank]),
+        peak=np.array([max(unseen, int(level.max()))]),
+        resident=np.array([_measure_resident(computes, events, level)]),
+        unseen=np.array([unseen]),
+    )
     return (
-        RankMemory(*(np.array([figure]) for figure in figures)),
-        _summarize_operations(rank, own, events, backward, activations),
-        _summarize_layers(rank, own, backward, activations, layers.layers),
+        of_rank,
+        _summarize_operations(rank, computes, events, pairs.backward, activations),
+        _summarize_layers(rank, computes, pairs.backward, activations, layers.layers),
     )
 
 
-#: Allocations of forwards that their backwards free: row of the operation, layer around (-1 none),
-#: bytes, and bytes that are held on to W.
-_Activations: TypeAlias = tuple[Ints, Ints, Ints, Ints]
+@dataclass(frozen=True, eq=False, repr=False)
+class _Activations(Table):
+    """Allocations inside forwards that the backward of the same microbatch frees.
+
+    Attributes:
+        forward: Row of the forward.
+        layer: Index of the layer whose range was open, or -1 if none was.
+        size: Size in bytes.
+        weight_size: The same if W frees the allocation, or if the backward is a single operation;
+            otherwise 0.
+    """
+
+    forward: Ints
+    layer: Ints
+    size: Ints
+    weight_size: Ints
+
+
+@dataclass(frozen=True)
+class Backwards:
+    """The backward operations of each operation of a rank.
+
+    Attributes:
+        backward: Row of the B or BW that follows a forward, or -1 if there is none.
+        weight: Row of the W that follows a forward, or -1 if there is none.
+    """
+
+    backward: Ints
+    weight: Ints
 
 
 def _find_activations(
-    own: Operations, backward: Ints, weight: Ints, events: MemoryEvents, layers: LayerRanges
+    operations: Operations, pairs: Backwards, events: MemoryEvents, layers: LayerRanges
 ) -> _Activations:
-    """Return the allocations of forwards that are freed by their backwards."""
-    order = np.lexsort((np.arange(len(events)), events.address))
-    address, change = events.address[order], events.change[order]
-    freed_ns = np.full(len(order), _NEVER)
-    freed = np.flatnonzero((address[1:] == address[:-1]) & (change[1:] < 0))
-    freed_ns[freed] = events.time_ns[order][freed + 1]
-    row, freed_ns = order[change > 0], freed_ns[change > 0]
-    forward = _find_open_operation(own, events.time_ns[row])
-    inside = (forward != NONE) & (freed_ns != _NEVER)
-    inside &= np.append(backward, NONE)[forward] != NONE
-    row, freed_ns, forward = row[inside], freed_ns[inside], forward[inside]
-    # What an operation leaves is freed before the next but one begins.
-    after = np.append(own.host_start_ns[1:], [_NEVER, _NEVER])
-    first, last = backward[forward], np.maximum(weight, backward)[forward]
-    to_b = freed_ns <= after[first]
-    to_w = ~to_b & (weight[forward] != NONE) & (freed_ns <= after[last])
-    held = (freed_ns >= own.host_start_ns[first]) & (to_b | to_w)
-    whole = own.phase[first] == Phase.BW
-    row, forward = row[held], forward[held]
-    change = events.change[row]
-    return (
-        forward,
-        layers.around(events.thread[row], events.time_ns[row]),
-        change,
-        np.where(to_w[held] | whole[held], change, 0),
+    """Find the allocations of forwards that their backward or W frees.
+
+    Args:
+        operations: Compute operations of a rank, in order of time.
+        pairs: Their backwards.
+        events: Memory events of the rank, in order of time.
+        layers: Ranges of layers.
+    """
+    row, freed_ns = _match_frees(events)
+    forward = _find_open_operation(operations, events.time_ns[row])
+    has_pair = (forward != NONE) & (freed_ns != _NEVER)
+    has_pair &= np.append(pairs.backward, NONE)[forward] != NONE
+    row, freed_ns, forward = row[has_pair], freed_ns[has_pair], forward[has_pair]
+
+    # A free belongs to an operation if it comes before the operation after the next one starts.
+    next_but_one_ns = np.append(operations.host_start_ns[1:], [_NEVER, _NEVER])
+    backward = pairs.backward[forward]
+    last = np.maximum(pairs.weight, pairs.backward)[forward]
+    by_backward = freed_ns <= next_but_one_ns[backward]
+    by_weight = ~by_backward & (pairs.weight[forward] != NONE) & (freed_ns <= next_but_one_ns[last])
+    is_activation = (freed_ns >= operations.host_start_ns[backward]) & (by_backward | by_weight)
+    until_weight = by_weight | (operations.phase[backward] == Phase.BW)
+
+    row = row[is_activation]
+    size = events.change[row]
+    return _Activations(
+        forward=forward[is_activation],
+        layer=layers.around(events.thread[row], events.time_ns[row]),
+        size=size,
+        weight_size=np.where(until_weight[is_activation], size, 0),
     )
 
 
-def find_backwards(own: Operations) -> tuple[Ints, Ints]:
-    """Return the backward, and the W, that follow each forward of a rank; -1 none.
+def _match_frees(events: MemoryEvents) -> tuple[Ints, Ints]:
+    """Match each allocation with the next event of its address, if that is a free.
 
     Args:
-        own: operations of a rank in order of time.
+        events: Memory events of a rank, in order of time.
+
+    Returns:
+        row: Rows of the allocations, sorted by (address, time).
+        freed_ns: Time of each free, or the largest int64 if the memory was never freed.
     """
-    place = np.arange(len(own))
-    order = np.lexsort((place, own.sequence, own.microbatch, own.chunk))
-    same = group_rows(own.chunk, own.microbatch, own.sequence).of_row[order]
-    phase = own.phase[order]
-    backward = _find_next_in_group(mask_phases(phase, (Phase.B, Phase.BW)), same)
-    weight = _find_next_in_group(phase == Phase.W, same)
-    # The W of a forward comes before the next forward of its kind.
-    again = _find_next_in_group(phase == Phase.F, same)
-
-    def of_forwards(follower: Ints) -> Ints:
-        late = (again != NONE) & (follower > again)
-        found = np.where((phase == Phase.F) & (follower != NONE) & ~late, order[follower], NONE)
-        return scatter(len(own), order, found)
-
-    return of_forwards(backward), of_forwards(weight)
+    order = np.lexsort((np.arange(len(events)), events.address))
+    address, change = events.address[order], events.change[order]
+    freed_ns = np.full(len(order), _NEVER)
+    before_free = np.flatnonzero((address[1:] == address[:-1]) & (change[1:] < 0))
+    freed_ns[before_free] = events.time_ns[order][before_free + 1]
+    is_allocation = change > 0
+    return order[is_allocation], freed_ns[is_allocation]
 
 
-def _find_next_in_group(wanted: Bools, same: Ints) -> Ints:
-    """Return the next row behind each that is wanted and of the same group; -1 none."""
-    count = len(wanted)
-    place = np.where(wanted, np.arange(count), count)
-    behind = np.append(np.minimum.accumulate(place[::-1])[::-1][1:], count) if count else place
-    found = behind < count
-    found[found] = same[behind[found]] == same[found]
-    return np.where(found, behind, NONE)
+def find_backwards(operations: Operations) -> Backwards:
+    """Match each forward of a rank with the next B or BW, and the next W, of its microbatch.
+
+    Operations match if they have the same chunk, microbatch and sequence. A forward has no match if
+    the next forward with the same key comes first.
+
+    Args:
+        operations: Operations of a rank, in order of time.
+
+    Returns:
+        The rows of the backwards. They are -1 for operations that are no F.
+    """
+    row = np.arange(len(operations))
+    order = np.lexsort((row, operations.sequence, operations.microbatch, operations.chunk))
+    groups = group_rows(operations.chunk, operations.microbatch, operations.sequence)
+    group, phase = groups.of_row[order], operations.phase[order]
+    is_forward = phase == Phase.F
+    next_forward = _find_next_in_group(is_forward, group)
+
+    def match_forwards(is_candidate: Bools) -> Ints:
+        """Return the next candidate for each forward, in the order of ``operations``."""
+        match = _find_next_in_group(is_candidate, group)
+        is_too_late = (next_forward != NONE) & (match > next_forward)
+        has_match = is_forward & (match != NONE) & ~is_too_late
+        return scatter(len(operations), order, np.where(has_match, order[match], NONE))
+
+    return Backwards(
+        backward=match_forwards(mask_phases(phase, (Phase.B, Phase.BW))),
+        weight=match_forwards(phase == Phase.W),
+    )
 
 
-def _find_open_operation(own: Operations, time_ns: Ints) -> Ints:
-    """Return the operation inside whose range each time lies; -1 none."""
-    at = np.searchsorted(own.host_start_ns, time_ns, side="right") - 1
-    inside = (at >= 0) & (time_ns <= np.append(own.host_end_ns, NONE)[at])
-    return np.where(inside, at, NONE).astype(np.int64)
+def _find_next_in_group(is_candidate: Bools, group: Ints) -> Ints:
+    """Return the next candidate after each row that is in the same group, or -1 if there is none.
+
+    Args:
+        is_candidate: Mask of the rows that may be returned.
+        group: Group of each row. Rows of a group are consecutive.
+    """
+    count = len(group)
+    if not count:
+        return np.empty(0, np.int64)
+    candidate = np.where(is_candidate, np.arange(count), count)
+    first_from = np.minimum.accumulate(candidate[::-1])[::-1]
+    following = np.append(first_from[1:], count)
+    has_next = following < count
+    has_next[has_next] = group[following[has_next]] == group[has_next]
+    return np.where(has_next, following, NONE)
 
 
-def _measure_resident(own: Operations, events: MemoryEvents, level: Ints) -> int:
-    """Return what is allocated when iterations begin, the median; -1 unknown."""
-    forward = own.take(own.phase == Phase.F)
+def _find_open_operation(operations: Operations, time_ns: Ints) -> Ints:
+    """Return the operation whose host range contains each time, or -1 if there is none.
+
+    Args:
+        operations: Operations of a rank, in order of host start.
+        time_ns: The times, in any order.
+    """
+    last = np.searchsorted(operations.host_start_ns, time_ns, side="right") - 1
+    is_open = (last >= 0) & (time_ns <= np.append(operations.host_end_ns, NONE)[last])
+    return np.where(is_open, last, NONE).astype(np.int64)
+
+
+def _measure_resident(operations: Operations, events: MemoryEvents, level: Ints) -> int:
+    """Return the median of the memory allocated at the first F of each iteration, or -1 without F.
+
+    Args:
+        operations: Operations of a rank, in order of time.
+        events: Memory events of the rank, in order of time.
+        level: Allocated memory after each event.
+    """
+    forward = operations.take(operations.phase == Phase.F)
     if len(forward) == 0:
         return NONE
-    begun_ns = forward.host_start_ns[group_rows(forward.iteration).first]
-    before = np.searchsorted(events.time_ns, begun_ns) - 1
-    # Before the first event what it changed was not there, or not yet gone.
-    first = max(0, int(level[0] - events.change[0]))
-    return int(np.median(np.where(before >= 0, level[before], first)))
+    start_ns = forward.host_start_ns[group_rows(forward.iteration).first]
+    last_event = np.searchsorted(events.time_ns, start_ns) - 1
+    initial = max(0, int(level[0] - events.change[0]))
+    return int(np.median(np.where(last_event >= 0, level[last_event], initial)))
 
 
 def _summarize_operations(
-    rank: int, own: Operations, events: MemoryEvents, backward: Ints, activations: _Activations
+    rank: int,
+    operations: Operations,
+    events: MemoryEvents,
+    backward: Ints,
+    activations: _Activations,
 ) -> OperationMemory:
-    """Return the medians of operations by chunk and phase."""
-    count = len(own)
-    running = np.concatenate(([0], events.change.cumsum()))
-    low = np.searchsorted(events.time_ns, own.host_start_ns, side="left")
-    high = np.searchsorted(events.time_ns, own.host_end_ns, side="right")
-    net = (running[high] - running[low]).astype(float)
-    at = _find_open_operation(own, events.time_ns)
-    fullest = np.full(count + 1, np.iinfo(np.int64).min)
-    np.maximum.at(fullest, at, running[1:])
-    above = np.maximum(fullest[:count] - running[low], 0).astype(float)
-    forward, _, *sizes = activations
-    held, kept = (np.bincount(forward, bytes_, count) for bytes_ in sizes)
-    complete = backward != NONE
-    groups = group_rows(own.chunk, own.phase)
+    """Compute the medians of the operations of each chunk and phase.
+
+    Args:
+        rank: Index of the rank.
+        operations: Its compute operations, in order of time.
+        events: Its memory events, in order of time.
+        backward: Backward of each operation, or -1. Forwards without one do not count for the
+            activations.
+        activations: Activations of the forwards.
+    """
+    count = len(operations)
+    net, above_start = _measure_changes(operations, events)
+    sizes = np.bincount(activations.forward, activations.size, count)
+    weight_sizes = np.bincount(activations.forward, activations.weight_size, count)
+    groups = group_rows(operations.chunk, operations.phase)
     rows = [np.flatnonzero(groups.of_row == number) for number in range(len(groups.first))]
-    whole = [of_kind[complete[of_kind]] for of_kind in rows]
+    rows_with_pair = [of_kind[backward[of_kind] != NONE] for of_kind in rows]
 
     def medians(values: Codes | Floats, rows: list[Ints]) -> Floats:
         return np.array([np.median(values[of]) if len(of) else 0.0 for of in rows], float)
 
     return OperationMemory(
         rank=np.full(len(rows), rank, np.int64),
-        chunk=own.chunk[groups.first],
-        phase=own.phase[groups.first],
+        chunk=operations.chunk[groups.first],
+        phase=operations.phase[groups.first],
         count=np.array([len(of_kind) for of_kind in rows], np.int64),
         net=medians(net, rows),
-        above=medians(above, rows),
-        held=medians(held, whole),
-        kept=medians(kept, whole),
+        above_start=medians(above_start, rows),
+        activation=medians(sizes, rows_with_pair),
+        weight_activation=medians(weight_sizes, rows_with_pair),
     )
+
+
+def _measure_changes(operations: Operations, events: MemoryEvents) -> tuple[Floats, Floats]:
+    """Measure how the allocated memory changes during each operation, in bytes.
+
+    Args:
+        operations: Compute operations of a rank, in order of time.
+        events: Memory events of the rank, in order of time.
+
+    Returns:
+        net: Memory at the end of each operation minus memory at its start.
+        above_start: Peak during each operation minus memory at its start, at least 0.
+    """
+    running = np.concatenate(([0], events.change.cumsum()))
+    low = np.searchsorted(events.time_ns, operations.host_start_ns, side="left")
+    high = np.searchsorted(events.time_ns, operations.host_end_ns, side="right")
+    # The last place is for events outside all operations (-1).
+    peak = np.full(len(operations) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(peak, _find_open_operation(operations, events.time_ns), running[1:])
+    net = running[high] - running[low]
+    above_start = np.maximum(peak[:-1] - running[low], 0)
+    return net.astype(float), above_start.astype(float)
 
 
 def _summarize_layers(
     rank: int,
-    own: Operations,
+    operations: Operations,
     backward: Ints,
     activations: _Activations,
     layers: tuple[LayerName, ...],
 ) -> LayerMemory:
-    """Return the means of activations over complete forwards, by chunk and layer."""
-    complete = (backward != NONE) & (own.phase == Phase.F)
-    forward, layer, *sizes = activations
-    chunk = own.chunk[forward]
-    groups = group_rows(chunk, layer)
-    of_group = chunk[groups.first]
-    forwards = np.array([(complete & (own.chunk == each)).sum() for each in of_group], float)
-    held, kept = (
-        np.bincount(groups.of_row, bytes_, len(groups.first)) / np.maximum(forwards, 1)
-        for bytes_ in sizes
+    """Compute the mean activation memory of each chunk and layer over forwards with a backward.
+
+    Args:
+        rank: Index of the rank.
+        operations: Its compute operations, in order of time.
+        backward: Backward of each operation, or -1.
+        activations: Activations of the forwards.
+        layers: Distinct layers.
+    """
+    has_pair = (backward != NONE) & (operations.phase == Phase.F)
+    chunk = operations.chunk[activations.forward]
+    groups = group_rows(chunk, activations.layer)
+    chunk_of_group = chunk[groups.first]
+    n_forwards = np.array(
+        [(has_pair & (operations.chunk == number)).sum() for number in chunk_of_group], float
+    )
+    activation, weight_activation = (
+        np.bincount(groups.of_row, sizes, len(groups.first)) / np.maximum(n_forwards, 1)
+        for sizes in (activations.size, activations.weight_size)
     )
     return LayerMemory(
-        np.full(len(of_group), rank, np.int64), of_group, layer[groups.first], held, kept, layers
+        rank=np.full(len(chunk_of_group), rank, np.int64),
+        chunk=chunk_of_group,
+        layer=activations.layer[groups.first],
+        activation=activation,
+        weight_activation=weight_activation,
+        layers=layers,
     )

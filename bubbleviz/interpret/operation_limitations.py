@@ -1,4 +1,4 @@
-"""Limitations of operations: what linking and interpretation of one file could not determine."""
+"""Limitations of operations: properties of one file that cannot be determined."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.run_kinds import TRAINING, run_kind
 
-#: A subject, a reason, and how often it applies; of none, there is no limitation.
+#: A limitation that a file may have: subject, reason and count. It has none if the count is 0.
 Candidate: TypeAlias = tuple[str, str, int]
-#: The limitation of names that give no microbatches.
+#: Subject if names contain no microbatches.
 _INFERRED = "microbatch numbers are inferred"
-#: The limitation of names that give neither microbatches nor iterations.
+#: Subject if names contain neither microbatches nor iterations.
 _UNDIVIDED = "iteration boundaries are unknown"
-#: The limitation of names that give one microbatch for several, and no iterations.
+#: Subject if names contain one microbatch for several, and no iterations.
 _UNMARKED = "iterations and stages of ranks"
-#: The limitation of forwards and backwards whose kernels are not there.
+#: Subject if kernels of forwards and backwards are missing.
 _WITHOUT_WORK = "forwards and backwards without GPU work"
-#: From such a share of them on, ratios are off.
+#: Minimum fraction of forwards and backwards without GPU work that is reported as missing kernels.
 _NOTICEABLE = 0.01
-#: What rules of linking left open, by the rule of each kernel.
+#: Limitations of linking: the rule of the kernels that are counted, subject and reason.
 _UNLINKED = (
     (
         LinkRule.UNLINKED,
@@ -69,31 +69,32 @@ def list_limitations(
         ranges: Ranges of these operations, by rank.
     """
     rules = work.rule[: profile.activities.kernels]
-    unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
+    is_unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
+    is_unnumbered |= operations.microbatch < 0
     in_parts = np.bincount(ranges.operation, minlength=len(operations)) > 1
-    named = ranges.rank[ranges.mark >= 0]
-    candidates = (
-        *(
-            (what, reason, int(np.count_nonzero(rules == np.int8(rule))))
-            for rule, what, reason in _UNLINKED
-        ),
-        *check_operations(operations, inferred=bool(ranges.unnumbered.any())),
-        check_iteration_marks(
-            operations, unnumbered | (operations.microbatch < 0), in_parts, named
-        ),
-        (
-            _UNDIVIDED,
-            "no name gives a microbatch, an iteration or the optimizer step, so the whole capture "
-            "of a rank counts as one iteration; name iterations in ranges, or the optimizer with "
-            "--convention",
-            len(_find_undivided_ranks(operations, ranges)),
-        ),
+    ranks_with_names = ranges.rank[ranges.mark >= 0]
+    candidates = [
+        (what, reason, int(np.count_nonzero(rules == np.int8(rule))))
+        for rule, what, reason in _UNLINKED
+    ]
+    candidates += check_operations(operations, inferred=bool(ranges.unnumbered.any()))
+    candidates.append(check_iteration_marks(operations, is_unnumbered, in_parts, ranks_with_names))
+    undivided = (
+        "no name gives a microbatch, an iteration or the optimizer step, so the whole capture "
+        "of a rank counts as one iteration; name iterations in ranges, or the optimizer with "
+        "--convention"
     )
+    candidates.append((_UNDIVIDED, undivided, len(_find_undivided_ranks(operations, ranges))))
     return make_limitations(profile.source.path, candidates)
 
 
 def make_limitations(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
-    """Return the limitations of a file, of some that it may have."""
+    """Return the limitations of a file from candidates, without those whose count is 0.
+
+    Args:
+        path: Path of the file, which starts the reasons.
+        candidates: Limitations that the file may have.
+    """
     return tuple(
         Limitation(what, f"{path}: {reason}", count, _KINDS.get(what, LimitationKind.OTHER))
         for what, reason, count in candidates
@@ -102,107 +103,116 @@ def make_limitations(path: str, candidates: Iterable[Candidate]) -> tuple[Limita
 
 
 def _find_kinds_with_work(operations: Operations) -> Bools:
-    """Tell for each operation whether others of its rank, chunk and phase have GPU work."""
+    """Return a mask of the operations of a (rank, chunk, phase) that has GPU work somewhere."""
     groups = group_rows(operations.rank, operations.chunk, operations.phase)
     working = make_mask(len(groups), groups.of_row[operations.has_span == 1])
     return np.asarray(working[groups.of_row], bool)
 
 
 def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
-    """Return the ranks with several forwards, and nothing that shows where an iteration ends."""
-    forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
-    unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
-    rank, forwards = np.unique(operations.rank[forward & unnumbered], return_counts=True)
-    divided = (
-        operations.rank[forward & ~unnumbered],
-        operations.rank[operations.phase == Phase.OPTIMIZER],
-        ranges.rank[ranges.mark >= 0],
+    """Return the ranks with several forwards and nothing that shows where an iteration ends.
+
+    An iteration number or a microbatch in a name would show it, and an Optimizer.
+    """
+    is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
+    is_unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
+    rank, n_forwards = np.unique(operations.rank[is_forward & is_unnumbered], return_counts=True)
+    divided = np.concatenate(
+        (
+            operations.rank[is_forward & ~is_unnumbered],
+            operations.rank[operations.phase == Phase.OPTIMIZER],
+            ranges.rank[ranges.mark >= 0],
+        )
     )
-    return subtract_values(rank[forwards > 1], np.concatenate(divided))
+    return subtract_values(rank[n_forwards > 1], divided)
 
 
 def check_iteration_marks(
-    operations: Operations, unnumbered: Bools, in_parts: Bools, named: Ints
+    operations: Operations, is_unnumbered: Bools, in_parts: Bools, ranks_with_names: Ints
 ) -> Candidate:
-    """Return how many ranks run their only microbatch again, and nothing marks iterations.
+    """Count the operations that repeat the only microbatch of a rank without iteration marks.
 
-    One name stands for many microbatches then, and each forward behind a backward begins an
-    iteration. Forwards of several microbatches in a row look like parts of one::
+    In a training run, one name then stands for many microbatches. Every forward that follows a
+    backward starts an iteration, and consecutive forwards look like parts of a single forward::
 
         ranges       F0 F0 F0 B0 F0 B0 B0 B0
         operations   ├─ F0 ─┤ B0 F0 ├─ B0 ─┤
 
     Args:
-        operations: of one file.
-        unnumbered: which of them have no microbatch by name.
-        in_parts: which of them are several ranges.
-        named: ranks of which names tell iterations apart.
+        operations: Operations of one file.
+        is_unnumbered: Mask of the operations whose names contain no microbatch.
+        in_parts: Mask of the operations that consist of several ranges.
+        ranks_with_names: Ranks whose iterations have names.
+
+    Returns:
+        The limitation, with the number of these operations as its count.
     """
-    counted = mask_phases(operations.phase, COUNTED) & ~unnumbered
-    again = operations.rank[counted & (in_parts | (operations.occurrence > 0))]
-    if len(again):
-        numbers = find_distinct_rows(operations.rank, operations.microbatch, mask=counted)
-        several = numbers[0, 1:][np.diff(numbers[0]) == 0]
-        steps = operations.rank[operations.phase == Phase.OPTIMIZER]
-        again = subtract_values(again, np.concatenate((several, steps, named)))
-    again = again if run_kind(operations.phase) == TRAINING else again[:0]
+    is_numbered = mask_phases(operations.phase, COUNTED) & ~is_unnumbered
+    is_repeated = is_numbered & (in_parts | (operations.occurrence > 0))
+    ranks = operations.rank[is_repeated]
+    if len(ranks):
+        numbers = find_distinct_rows(operations.rank, operations.microbatch, mask=is_numbered)
+        with_several = numbers[0, 1:][np.diff(numbers[0]) == 0]
+        with_optimizer = operations.rank[operations.phase == Phase.OPTIMIZER]
+        ranks = subtract_values(
+            ranks, np.concatenate((with_several, with_optimizer, ranks_with_names))
+        )
     return (
         _UNMARKED,
-        "all forwards name one microbatch, and neither names nor an optimizer step tell iterations "
-        "apart, so each forward behind a backward begins one, and forwards in a row are one; name "
-        "iterations in ranges, or record a range Optimizer",
-        len(again),
+        "all forwards have the same microbatch number, and no iteration name or optimizer step "
+        "separates iterations, so each forward after a backward starts one, and consecutive "
+        "forwards count as one; name iterations in ranges, or record a range Optimizer",
+        len(ranks) if run_kind(operations.phase) == TRAINING else 0,
     )
 
 
 def check_operations(
-    operations: Operations, *, inferred: bool, told: bool = False
+    operations: Operations, *, inferred: bool, is_table: bool = False
 ) -> Iterator[Candidate]:
-    """Yield what operations lack, or have twice.
+    """Yield the limitations of operations: missing work, inferred numbers, cuts, repetitions.
 
     Args:
-        operations: of one file.
-        inferred: whether it gives no microbatches.
-        told: whether it is a table of them.
+        operations: Operations of one file.
+        inferred: Whether some microbatch numbers were counted by order.
+        is_table: Whether the file is a table of operations rather than a profile.
     """
-    compute = mask_phases(operations.phase, COMPUTE)
-    counted = mask_phases(operations.phase, COUNTED)
-    workless = compute & (operations.has_span == 0) & (operations.cut == 0)
-    of_pass = workless & counted & _find_kinds_with_work(operations)
-    if told or of_pass.sum() < _NOTICEABLE * max(counted.sum(), 1):
-        of_pass[:] = False
-    repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
+    is_compute = mask_phases(operations.phase, COMPUTE)
+    is_counted = mask_phases(operations.phase, COUNTED)
+    is_workless = is_compute & (operations.has_span == 0) & (operations.cut == 0)
+    lost_work = is_workless & is_counted & _find_kinds_with_work(operations)
+    if is_table or lost_work.sum() < _NOTICEABLE * max(is_counted.sum(), 1):
+        lost_work[:] = False
     yield (
         _WITHOUT_WORK,
         "others of the same rank have some: their kernels are missing or were left out, so their "
         "time counts as idle; profile again",
-        int(of_pass.sum()),
+        int(lost_work.sum()),
     )
-    lacking = "ranges launched nothing that the profile shows"
+    no_work = "rows have neither start nor end" if is_table else "ranges launched no recorded work"
     yield (
         "operations without any GPU work",
-        f"their {'rows have neither start nor end' if told else lacking}, so they have no device "
-        "time",
-        int((workless & ~of_pass).sum()),
+        f"their {no_work}, so they have no device time",
+        int((is_workless & ~lost_work).sum()),
     )
     yield (
         _INFERRED,
-        f"the {'table gives' if told else 'names give'} none, so they are counted by order within "
-        "an iteration",
+        f"the {'table gives' if is_table else 'names give'} none, so they are counted by order "
+        "within an iteration",
         int(inferred),
     )
     yield (
         "operations cut by the end of the capture",
-        "the table says so" if told else "their range was still open",
-        int((operations.cut > 0 if told else operations.cut == OPEN).sum()),
+        "the table marks them as cut" if is_table else "their range was still open",
+        int((operations.cut > 0 if is_table else operations.cut == OPEN).sum()),
     )
     yield (
         "operations whose work the end of the capture cut",
         "the host had launched it, and the profile does not contain it",
-        0 if told else int((operations.cut == UNRECORDED).sum()),
+        0 if is_table else int((operations.cut == UNRECORDED).sum()),
     )
+    is_repeated = is_counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
     yield (
         "repeated operations",
         "the same microbatch, chunk and phase occur again in one iteration",
-        int(repeated.sum()),
+        int(is_repeated.sum()),
     )

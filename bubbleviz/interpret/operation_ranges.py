@@ -1,4 +1,29 @@
-"""Operation ranges: the ranges that name operations, by rank, and the operations they make up."""
+"""Operation ranges: the operations that the named ranges of a profile make up, on each rank.
+
+The name of a range gives the phase and microbatch of an operation. It does not show on which rank
+the operation ran, in which iteration, or whether two ranges with the same name are one operation.
+:func:`find_operations` determines this in five steps::
+
+    ranges          │ iteration 7                            │
+                    │ F0      F0      B0      Optimizer      │ F0      B0
+    work            │ GPU 0   GPU 0   GPU 0   GPU 0          │ none    GPU 0
+
+    1 rank            0       0       0       0                0       0
+    2 hint            7       7       7       7                -1      -1
+    3 iteration       0       0       0       0                1       1
+    4 operation       0       0       1       2                3       4
+    5 merged        F0 from the first start to the last end, B0, Optimizer, F0, B0
+
+1. A range belongs to each rank that its work ran on. A range without work belongs to the only rank
+   of its process or thread; see ``_place_on_ranks``.
+2. The range of an iteration gives its number to the ranges inside it, and to those after it until
+   the next forward; see ``_find_iteration_hints``.
+3. Iterations are numbered by these hints, and by repeated forwards and Optimizers where there are
+   none; see :mod:`bubbleviz.interpret.iterations`.
+4. Consecutive forwards or backwards with the same key are parts of one operation; see
+   ``_group_ranges``.
+5. The parts of an operation are merged; see ``_merge_ranges``.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +52,21 @@ from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges, get_pid, process_of
 from bubbleviz.model.texts import list_first
 
-#: Processes that a sentence lists; all are counted.
-_LISTED = 8
+#: Maximum number of processes that a message lists.
+_MAX_LISTED = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OperationRanges(Table):
-    """Ranges on ranks, in order of (rank, host start), each the whole or a part of an operation.
+    """Ranges on ranks, in order of (rank, host start). Each is an operation or a part of one.
 
     Attributes:
-        range: row of the ranges that name operations.
-        rank: rank that its work ran on.
-        mark: number of the iteration that a range around it names; -1 none.
-        iteration: the rank's iteration, from 0.
-        unnumbered: whether its name gives no microbatch, so that its order does.
-        operation: number of the operation, in order of (rank, host start).
+        range: Row of the ranges that name operations.
+        rank: Rank that its work ran on.
+        mark: Iteration number in the name of a range around it, or -1 if there is none.
+        iteration: Iteration of the rank, from 0.
+        unnumbered: Whether its name contains no microbatch, so that its order determines it.
+        operation: Number of the operation, in order of (rank, host start).
     """
 
     range: Ints
@@ -67,32 +92,34 @@ class NameHints(Table):
 
 
 def find_operations(
-    profile: Profile, named: Ranges, names: NameMeanings, work: LinkedWork
+    profile: Profile, named_ranges: Ranges, names: NameMeanings, work: LinkedWork
 ) -> tuple[Operations, NameHints, OperationRanges, tuple[Limitation, ...]]:
-    """Find the operations that ranges name, by the ranks that the ranges launched work on.
+    """Find the operations that ranges name, on the ranks that the ranges launched work on.
+
+    The steps are described at the top of this module.
 
     Args:
         profile: The profile.
-        named: Its ranges that name operations.
+        named_ranges: Its ranges that name operations.
         names: Meanings of the names of ranges.
-        work: All work of the profile, with these ranges.
+        work: All work of the profile, linked to these ranges.
 
     Returns:
         operations: The operations, in order of (rank, host start). Their GPU work is not known yet.
-        hints: What their names show beyond that.
+        hints: Stages and iteration numbers in their names.
         placed: The ranges of these operations, by rank.
         notes: Limitations for ranges without GPU work whose rank is unknown.
     """
-    of_range, rank, unplaced = _place_on_ranks(profile, named, work)
-    name = names.take(named.name_id[of_range])
-    hint = _find_iteration_hints(profile.ranges, names, named, of_range, rank)
+    of_range, rank, unplaced = _place_on_ranks(profile, named_ranges, work)
+    name = names.take(named_ranges.name_id[of_range])
+    hint = _find_iteration_hints(profile.ranges, names, named_ranges, of_range, rank)
     order = iterations.build_host_order(
         rank,
         name.phase,
         key=(name.chunk, name.stage, name.sequence, name.microbatch),
         second=(name.second_microbatch, name.second_chunk),
         mark=hint,
-        times_ns=_measure_step_times(named, work, of_range, rank, name.phase),
+        times_ns=_measure_step_times(named_ranges, work, of_range, rank, name.phase),
         post_validation=name.post_validation,
     )
     is_constant = iterations.find_constant_names(order)
@@ -100,43 +127,49 @@ def find_operations(
     is_unnumbered = _find_unnumbered(name, is_constant)
     operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
     placed = OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
-    operations, hints = _merge_ranges(named, names, placed)
-    return operations, hints, placed, _describe_unplaced(profile, named, names, unplaced)
+    operations, hints = _merge_ranges(named_ranges, names, placed)
+    notes = _describe_unplaced(profile, named_ranges, names, unplaced)
+    return operations, hints, placed, notes
 
 
-def _place_on_ranks(profile: Profile, named: Ranges, work: LinkedWork) -> tuple[Ints, Ints, Ints]:
-    """Find the ranks that ranges launched work on.
+def _place_on_ranks(
+    profile: Profile, named_ranges: Ranges, work: LinkedWork
+) -> tuple[Ints, Ints, Ints]:
+    """Find the ranks that ranges launched work on (step 1).
+
+    A range that launched kernels on one device and a copy to another belongs only to the rank of
+    the kernels.
 
     Args:
         profile: The profile.
-        named: Its ranges that name operations.
-        work: All work of the profile, with these ranges.
+        named_ranges: Its ranges that name operations.
+        work: All work of the profile, linked to these ranges.
 
     Returns:
         of_range: Row of the range, one per range and rank, in order of (rank, host start).
-        rank: Its rank.
+        rank: Rank of each.
         unplaced: Rows of the ranges whose rank is unknown.
     """
-    ranks, kernels = profile.activities.ranks, profile.activities.kernels
+    ranks, n_kernels = profile.activities.ranks, profile.activities.kernels
     n_ranks = len(ranks)
-    kernel_codes = _list_range_rank_codes(work.take(slice(kernels)), n_ranks)
-    copy_codes = _list_range_rank_codes(work.take(slice(kernels, None)), n_ranks)
-    # A copy to another device makes no operation there.
+    kernel_codes = _list_range_rank_codes(work.take(slice(n_kernels)), n_ranks)
+    copy_codes = _list_range_rank_codes(work.take(slice(n_kernels, None)), n_ranks)
     copy_codes = copy_codes[~np.isin(copy_codes // n_ranks, kernel_codes // n_ranks)]
     codes = np.concatenate((kernel_codes, copy_codes))
-    idle = subtract_values(np.arange(len(named)), codes // n_ranks)
-    inferred_rank = _infer_ranks(named, idle, codes, ranks)
+    idle = subtract_values(np.arange(len(named_ranges)), codes // n_ranks)
+    inferred_rank = _infer_ranks(named_ranges, idle, codes, ranks)
     is_placed = inferred_rank >= 0
     codes = np.concatenate((codes, (idle * n_ranks + inferred_rank)[is_placed]))
     of_range, rank = codes // n_ranks, codes % n_ranks
-    order = np.lexsort((of_range, named.start_ns[of_range], rank))
+    order = np.lexsort((of_range, named_ranges.start_ns[of_range], rank))
     return of_range[order], rank[order], idle[~is_placed]
 
 
 def _find_unnumbered(name: NameMeanings, is_constant: Bools) -> Bools:
-    """Return a mask of the ranges whose names give no microbatch, so that their order gives it.
+    """Return a mask of the ranges whose microbatch is determined by their order.
 
-    A W without a microbatch flushes all pending W, and needs no number.
+    Their names contain no microbatch, or the same microbatch for all operations of the rank. A W
+    without a microbatch completes all pending W, and needs no number.
 
     Args:
         name: Meaning of the name of each range.
@@ -151,20 +184,18 @@ def _find_unnumbered(name: NameMeanings, is_constant: Bools) -> Bools:
 
 
 def _measure_step_times(
-    named: Ranges, work: LinkedWork, of_range: Ints, rank: Ints, phase: Ints
+    named_ranges: Ranges, work: LinkedWork, of_range: Ints, rank: Ints, phase: Ints
 ) -> tuple[Ints, Ints]:
     """Return the start and end of each range, measured by compute kernels if these are needed.
 
     The host may launch the Optimizers of two iterations in immediate succession. Only their kernels
     then show the time between them. A collective in the second Optimizer may wait during that time,
-    so only compute kernels count. That time is compared with the time from the first work after an
-    Optimizer to the next Optimizer, so the kernels of that work are looked up as well. No kernels
-    are looked up unless a rank has two Optimizers without work between them.
+    so only compute kernels count.
 
     Args:
-        named: Ranges that name operations.
+        named_ranges: Ranges that name operations.
         work: Kernels and copies of all ranks.
-        of_range: Row of ``named`` of each placed range, in order of (rank, host start).
+        of_range: Row of ``named_ranges`` of each placed range, in order of (rank, host start).
         rank: Rank of each placed range.
         phase: Phase of each placed range.
 
@@ -173,26 +204,41 @@ def _measure_step_times(
             kernels were not looked up or do not exist.
         end_ns: End of the compute kernels, or of the range.
     """
-    start_ns, end_ns = named.start_ns[of_range], named.end_ns[of_range]
-    rows = np.flatnonzero(mask_phases(phase, (*COUNTED, Phase.OPTIMIZER)))
-    is_step = phase[rows] == Phase.OPTIMIZER
-    follows_rank = np.append(False, rank[rows[1:]] == rank[rows[:-1]])
-    follows_step = follows_rank & np.append(False, is_step[:-1])
-    if not (is_step & follows_step).any():
+    start_ns, end_ns = named_ranges.start_ns[of_range], named_ranges.end_ns[of_range]
+    rows = _select_rows_to_measure(rank, phase)
+    if len(rows) == 0:
         return start_ns, end_ns
-    is_needed = is_step | follows_step | ~follows_rank
-    wanted = rows[is_needed]
-    # The last row stands for work outside every range.
-    is_wanted = make_mask(len(named) + 1, of_range[wanted])
-    ran = np.flatnonzero(work.compute & is_wanted[work.range])
-    keys = of_range[wanted], rank[wanted]
-    owner = lookup_values(keys, wanted, (work.range[ran], work.rank[ran]))
-    ran, owner = ran[owner >= 0], owner[owner >= 0]
+    # The last entry is for work outside every range (-1).
+    is_measured = make_mask(len(named_ranges) + 1, of_range[rows])
+    kernels = np.flatnonzero(work.compute & is_measured[work.range])
+    keys = of_range[rows], rank[rows]
+    owner = lookup_values(keys, rows, (work.range[kernels], work.rank[kernels]))
+    kernels, owner = kernels[owner >= 0], owner[owner >= 0]
     first_ns, last_ns = intervals.group_extents(
-        owner, len(of_range), work.start_ns[ran], work.end_ns[ran]
+        owner, len(of_range), work.start_ns[kernels], work.end_ns[kernels]
     )
     has_kernels = make_mask(len(of_range), owner)
     return np.where(has_kernels, first_ns, start_ns), np.where(has_kernels, last_ns, end_ns)
+
+
+def _select_rows_to_measure(rank: Ints, phase: Ints) -> Ints:
+    """Return the rows of the ranges whose kernels must be looked up to divide the Optimizers.
+
+    These are all Optimizers, and the first work of a rank and after each Optimizer. They are needed
+    only if a rank has two Optimizers without work between them; otherwise no row is returned.
+
+    Args:
+        rank: Rank of each placed range, in order of (rank, host start).
+        phase: Phase of each placed range.
+    """
+    rows = np.flatnonzero(mask_phases(phase, (*COUNTED, Phase.OPTIMIZER)))
+    is_step = phase[rows] == Phase.OPTIMIZER
+    is_same_rank = np.append(False, rank[rows[1:]] == rank[rows[:-1]])
+    follows_step = is_same_rank & np.append(False, is_step[:-1])
+    if not (is_step & follows_step).any():
+        return rows[:0]
+    is_needed = is_step | follows_step | ~is_same_rank
+    return np.asarray(rows[is_needed], np.int64)
 
 
 def _list_range_rank_codes(work: LinkedWork, n_ranks: int) -> Ints:
@@ -207,143 +253,202 @@ def _list_range_rank_codes(work: LinkedWork, n_ranks: int) -> Ints:
 
 
 def _find_iteration_hints(
-    ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints
+    ranges: Ranges, names: NameMeanings, named_ranges: Ranges, of_range: Ints, rank: Ints
 ) -> Ints:
-    """Return the iteration number of each placed range, taken from the range around it, or -1.
+    """Return the iteration number of each placed range, or -1 if no name contains it (step 2).
 
-    The range of an iteration may end before its Optimizer, so its number applies until the next
-    forward outside every such range (an evaluation between two iterations). A range of an iteration
-    that contains no forward only marks where the iteration begins. Only the threads that open
-    ranges of a rank mark its iterations. The number in the name of an operation takes precedence.
+    The number comes from the name of the operation, or else from the range of an iteration
+    (a mark). Only marks on the threads that open ranges of a rank count for the rank. The range of
+    an iteration may end before its Optimizer, so its number also applies to the ranges after it,
+    until the next forward outside every mark, for example of an evaluation.
+
+    Args:
+        ranges: All ranges of the profile.
+        names: Meanings of their names.
+        named_ranges: Ranges that name operations.
+        of_range: Row of ``named_ranges`` of each placed range, in order of (rank, host start).
+        rank: Rank of each placed range.
     """
-    name_id = named.name_id[of_range]
-    forward = mask_phases(names.phase[name_id], (Phase.F, Phase.FB))
-    result = names.iteration[name_id].copy()
-    number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
-    ordered = names.by_order[ranges.name_id]
-    marks = np.flatnonzero((number >= 0) | ordered)
-    marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
-    for thread in find_distinct(ranges.thread[marks[ordered[marks]]]):
-        on_thread = marks[(ranges.thread[marks] == thread) & ordered[marks]]
-        inside = named.take(named.thread == thread)
-        number[on_thread] = _number_marks(
-            ranges.take(on_thread), inside, names.phase[inside.name_id]
-        )
-    # A range that lacks one of the passes marks nothing, and hides no mark around it.
-    marks = marks[number[marks] >= 0]
+    name_id = named_ranges.name_id[of_range]
+    is_forward = mask_phases(names.phase[name_id], (Phase.F, Phase.FB))
+    hint = names.iteration[name_id].copy()
+    marks, number = _find_marks(ranges, names, named_ranges)
     for index in find_distinct(rank) if len(marks) else ():
         rows = np.flatnonzero(rank == index)
-        threads = find_distinct(named.thread[of_range[rows]])
-        of_rank = marks[np.isin(ranges.thread[marks], threads)]
+        threads = find_distinct(named_ranges.thread[of_range[rows]])
+        of_rank = np.flatnonzero(np.isin(marks.thread, threads))
         if len(of_rank):
-            start_ns = named.start_ns[of_range[rows]]
-            at = np.searchsorted(ranges.start_ns[of_rank], start_ns, side="right") - 1
-            rows, at, start_ns = rows[at >= 0], at[at >= 0], start_ns[at >= 0]
-            within = start_ns < ranges.end_ns[of_rank[at]]
-            lasting = ~np.isin(at, at[within & forward[rows]])
-            rows, at = rows[within | lasting], at[within | lasting]
-            result[rows] = np.where(result[rows] >= 0, result[rows], number[of_rank[at]])
-    return _propagate_hints(result, forward, rank)
+            start_ns = named_ranges.start_ns[of_range[rows]]
+            mark = _match_marks(marks.take(of_rank), start_ns, is_forward[rows])
+            number_of_mark = np.append(number[of_rank], NONE)[mark]
+            hint[rows] = np.where(hint[rows] >= 0, hint[rows], number_of_mark)
+    return _propagate_hints(hint, is_forward, rank)
 
 
-def _propagate_hints(mark: Ints, forward: Bools, rank: Ints) -> Ints:
-    """Return the marks, each continued until a forward without a mark; rows in host order."""
-    row = np.arange(len(mark))
-    known = np.maximum.accumulate(np.where(mark >= 0, row, NONE))
-    ended = np.maximum.accumulate(np.where(forward & (mark < 0), row, NONE))
-    holds = (known > ended) & (rank[np.maximum(known, 0)] == rank)
-    return np.where(holds, mark[np.maximum(known, 0)], mark)
+def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tuple[Ranges, Ints]:
+    """Find the ranges that mark iterations, in order of start, and their iteration numbers.
 
-
-def _number_marks(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
-    """Return the numbers of a thread's marks by their order; -1 where not both passes run inside.
-
-    A set-up or an evaluation that only one rank runs would shift its numbers against the others'.
+    Args:
+        ranges: All ranges of the profile.
+        names: Meanings of their names.
+        named_ranges: Ranges that name operations.
     """
-    at = np.searchsorted(marks.start_ns, inside.start_ns, side="right") - 1
-    within = (at >= 0) & (inside.start_ns <= marks.end_ns[at])
-    forward, backward = np.zeros(len(marks), bool), np.zeros(len(marks), bool)
-    forward[at[within & mask_phases(phase, (Phase.F, Phase.FB))]] = True
-    backward[at[within & mask_phases(phase, (*BACKWARD, Phase.FB))]] = True
-    both = forward & backward
-    return np.where(both, np.cumsum(both) - 1, NONE)
+    number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
+    is_by_order = names.by_order[ranges.name_id]
+    rows = np.flatnonzero((number >= 0) | is_by_order)
+    rows = rows[np.argsort(ranges.start_ns[rows], kind="stable")]
+    marks, number, is_by_order = ranges.take(rows), number[rows], is_by_order[rows]
+    for thread in find_distinct(marks.thread[is_by_order]):
+        on_thread = np.flatnonzero((marks.thread == thread) & is_by_order)
+        operations = named_ranges.take(named_ranges.thread == thread)
+        phase = names.phase[operations.name_id]
+        number[on_thread] = _number_marks(marks.take(on_thread), operations, phase)
+    # A range without both passes marks nothing, and does not hide a mark around it.
+    has_number = number >= 0
+    return marks.take(has_number), number[has_number]
 
 
-def _infer_ranks(named: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> Ints:
+def _match_marks(marks: Ranges, start_ns: Ints, is_forward: Bools) -> Ints:
+    """Return the index of the mark that applies to each operation range of a rank, or -1.
+
+    This is the last mark that started before the range, if it is still open. A mark without a
+    forward inside only shows where the iteration starts, so it applies until the next mark.
+
+    Args:
+        marks: Marks of iterations on the threads of the rank, in order of start.
+        start_ns: Start of each operation range.
+        is_forward: Mask of the ranges that are forwards.
+    """
+    last = np.searchsorted(marks.start_ns, start_ns, side="right") - 1
+    is_inside = (last >= 0) & (start_ns < np.append(marks.end_ns, NONE)[last])
+    has_forward = make_mask(len(marks), last[is_inside & is_forward])
+    # Index -1 is a range before all marks.
+    applies = is_inside | ~np.append(has_forward, True)[last]
+    return np.where(applies, last, NONE)
+
+
+def _propagate_hints(hint: Ints, is_forward: Bools, rank: Ints) -> Ints:
+    """Give each range without a hint the last hint of its rank, until a forward without a hint.
+
+    Args:
+        hint: Iteration number of each range, or -1, in order of (rank, host start).
+        is_forward: Mask of the forwards.
+        rank: Rank of each range.
+    """
+    row = np.arange(len(hint))
+    last_hint = np.maximum.accumulate(np.where(hint >= 0, row, NONE))
+    last_without = np.maximum.accumulate(np.where(is_forward & (hint < 0), row, NONE))
+    source = np.maximum(last_hint, 0)
+    applies = (last_hint > last_without) & (rank[source] == rank)
+    return np.where(applies, hint[source], hint)
+
+
+def _number_marks(marks: Ranges, operations: Ranges, phase: Ints) -> Ints:
+    """Number the marks of a thread in order, without those that lack a forward or a backward.
+
+    A set-up or an evaluation that only one rank runs would otherwise shift its numbers against
+    those of the other ranks.
+
+    Args:
+        marks: Marks whose names contain no number, in order of start; at least one.
+        operations: Operation ranges of the thread.
+        phase: Phase of each operation range.
+
+    Returns:
+        Number of each mark, or -1 if it lacks one of the passes.
+    """
+    last = np.searchsorted(marks.start_ns, operations.start_ns, side="right") - 1
+    is_inside = (last >= 0) & (operations.start_ns <= marks.end_ns[last])
+    is_forward = mask_phases(phase, (Phase.F, Phase.FB))
+    is_backward = mask_phases(phase, (*BACKWARD, Phase.FB))
+    has_forward = make_mask(len(marks), last[is_inside & is_forward])
+    has_backward = make_mask(len(marks), last[is_inside & is_backward])
+    is_training = has_forward & has_backward
+    return np.where(is_training, np.cumsum(is_training) - 1, NONE)
+
+
+def _infer_ranks(named_ranges: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> Ints:
     """Return the rank of each range that launched nothing, or -1 if unknown.
 
     It is the only rank of the process, or else the only rank that other ranges of the thread
     launched work on.
 
     Args:
-        named: Ranges that name operations.
+        named_ranges: Ranges that name operations.
         idle: Rows of the ranges that launched nothing.
         codes: Pairs of the other ranges and their ranks; see :func:`_list_range_rank_codes`.
         ranks: Process and device of each rank.
     """
-    count = len(ranks)
-    used = find_distinct_rows(named.thread[codes // count], codes % count)
-    result = np.full(len(idle), NONE, np.int64)
-    for thread in find_distinct(named.thread[idle]).tolist():
+    n_ranks = len(ranks)
+    threads_of_ranks = find_distinct_rows(named_ranges.thread[codes // n_ranks], codes % n_ranks)
+    inferred = np.full(len(idle), NONE, np.int64)
+    idle_thread = named_ranges.thread[idle]
+    for thread in find_distinct(idle_thread).tolist():
         of_process = np.flatnonzero(ranks[:, 0] == thread >> 24)
-        of_thread = used[1, used[0] == thread]
+        of_thread = threads_of_ranks[1, threads_of_ranks[0] == thread]
         for candidates in (of_process, of_thread):
             if len(candidates) == 1:
-                result[named.thread[idle] == thread] = candidates[0]
+                inferred[idle_thread == thread] = candidates[0]
                 break
-    return result
+    return inferred
 
 
-def _group_ranges(timing: iterations.HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
-    """Return the operation of each range: equal keys with no other F/B/W between them.
-
-    Ranges that stand ``alone`` are an operation each.
+def _group_ranges(
+    order: iterations.HostOrder, iteration: Ints, is_single: Bools, is_part: Bools
+) -> Ints:
+    """Return the operation of each range: equal keys with no other F/B/W between them (step 4).
 
     ::
 
         ranges       F0   F0   RECV   F0   B0   F0
-        operation    ├─── one ──────────┤       another occurrence
+        operation    0    0    1      0    2    3
+
+    Args:
+        order: Ranges of all ranks.
+        iteration: Iteration of each range.
+        is_single: Mask of the ranges that are an operation each.
+        is_part: Mask of the ranges whose names are of parts of operations. They have no
+            microbatch, so a transfer between them separates two operations.
+
+    Returns:
+        Number of the operation of each range, in order of the first ranges.
     """
-    key = group_rows(timing.rank, iteration, timing.phase_key).of_row
-    first = np.ones(len(key), bool)
-    at = np.flatnonzero(timing.counted)
-    first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
-    # Ranges that name parts of operations have no microbatch: a transfer separates these.
-    transfers = np.cumsum(timing.transfer)[at]
-    first[at[1:]] |= part[at[1:]] & (np.diff(transfers) > 0)
-    # Counted ranges carry the number of their group, others how many of these came before.
-    group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
-    row = np.where(alone, np.arange(len(key)), NONE)
-    return group_rows(key, timing.counted.astype(np.int64), group, row).order_by_appearance().of_row
+    key = group_rows(order.rank, iteration, order.phase_key).of_row
+    counted = np.flatnonzero(order.counted)
+    starts = np.ones(len(counted), bool)
+    is_new_key = key[counted[1:]] != key[counted[:-1]]
+    n_transfers = np.cumsum(order.transfer)[counted]
+    after_transfer = is_part[counted[1:]] & (np.diff(n_transfers) > 0)
+    starts[1:] = is_new_key | is_single[counted[1:]] | after_transfer
+    # Runs of counted ranges get a number. Other ranges are separated by the counted ones.
+    run: Ints = np.cumsum(order.counted)
+    run[counted] = np.cumsum(starts)
+    single_row = np.where(is_single, np.arange(len(key)), NONE)
+    is_counted = order.counted.astype(np.int64)
+    return group_rows(key, is_counted, run, single_row).order_by_appearance().of_row
 
 
 def _describe_unplaced(
-    profile: Profile, named: Ranges, names: NameMeanings, rows: Ints
+    profile: Profile, named_ranges: Ranges, names: NameMeanings, rows: Ints
 ) -> tuple[Limitation, ...]:
-    """Return why ranges that launched nothing have no rank.
+    """Return limitations for ranges that launched nothing and whose rank is unknown.
 
-    Their process has several devices, or none. One that names a backward, or several forwards, and
-    has no kernel, ran a stage whose GPU work was not recorded: a profile of it cannot be told from
-    one without the stage, but for these ranges. One forward may be a helper's, which names what it
-    tries or prepares.
+    Their process uses several devices or none. If it uses none but names passes, it ran a stage
+    whose GPU work was not recorded.
 
     Args:
-        profile: with the kernels and copies that make ranks.
-        named: its ranges that name operations.
-        names: what the names of ranges mean.
-        rows: of ``named``, those that have no rank.
+        profile: The profile, with the kernels and copies that ranks are made of.
+        named_ranges: Its ranges that name operations.
+        names: Meanings of the names of ranges.
+        rows: Rows of ``named_ranges`` without a rank.
     """
-    path, process = profile.source.path, process_of(named.thread[rows])
-    at_work = find_positions(find_distinct(profile.activities.ranks[:, 0]), process) != NONE
-    phase = names.phase[named.name_id[rows]]
-    counted = ~at_work & mask_phases(phase, COUNTED)
-    numbers, of_row = np.unique(process[counted], return_inverse=True)
-    # A forward counts once, and two are enough; a backward is alone.
-    passes = np.where(phase[counted] == Phase.F, 1, 2)
-    stages = numbers[intervals.group_sum(of_row.reshape(-1), len(numbers), passes) >= 2]
+    path, process = profile.source.path, process_of(named_ranges.thread[rows])
+    has_work = find_positions(find_distinct(profile.activities.ranks[:, 0]), process) != NONE
+    phase = names.phase[named_ranges.name_id[rows]]
+    stages = _find_unrecorded_stages(process[~has_work], phase[~has_work])
     notes = []
     if len(stages):
-        pids = list_first((str(get_pid(number)) for number in stages.tolist()), _LISTED)
+        pids = list_first((str(get_pid(number)) for number in stages.tolist()), _MAX_LISTED)
         reason = (
             f"{path}: it has forward or backward ranges of "
             f"process{'' if len(stages) == 1 else 'es'} {pids} and none of the kernels, so these "
@@ -352,38 +457,74 @@ def _describe_unplaced(
         )
         kind = LimitationKind.STAGES_WITHOUT_GPU_WORK
         notes.append(Limitation("stages without GPU work", reason, len(stages), kind))
+    is_explained = find_positions(stages, process) != NONE
+    what = "ranges without GPU work whose device is unknown"
     for reason, count in (
-        ("their process uses several devices", int(at_work.sum())),
-        (
-            "their process has no GPU work",
-            int((~at_work & (find_positions(stages, process) == NONE)).sum()),
-        ),
+        ("their process uses several devices", int(has_work.sum())),
+        ("their process has no GPU work", int((~has_work & ~is_explained).sum())),
     ):
         if count:
-            what = "ranges without GPU work whose device is unknown"
             notes.append(Limitation(what, f"{path}: {reason}", count))
     return tuple(notes)
 
 
+def _find_unrecorded_stages(process: Ints, phase: Ints) -> Ints:
+    """Return the processes that ran a stage although no GPU work of them was recorded.
+
+    Such a process names a backward or several forwards. A single forward may belong to a helper,
+    which names what it tries or prepares.
+
+    Args:
+        process: Process of each range without GPU work in its process.
+        phase: Phase of each of these ranges.
+
+    Returns:
+        The processes, in ascending order.
+    """
+    is_counted = mask_phases(phase, COUNTED)
+    processes, of_row = np.unique(process[is_counted], return_inverse=True)
+    # A forward counts once, and a backward twice. Two points are enough.
+    points = np.where(phase[is_counted] == Phase.F, 1, 2)
+    total = intervals.group_sum(of_row.reshape(-1), len(processes), points)
+    return processes[total >= 2]
+
+
 def _merge_ranges(
-    named: Ranges, names: NameMeanings, placed: OperationRanges
+    named_ranges: Ranges, names: NameMeanings, placed: OperationRanges
 ) -> tuple[Operations, NameHints]:
-    """Return one operation for the ranges with the same ``placed.operation``, and its hints."""
+    """Merge the ranges of each operation (step 5).
+
+    An operation lasts from the start of its first range to the last end. It has the name of its
+    first range.
+
+    Args:
+        named_ranges: Ranges that name operations.
+        names: Meanings of the names of ranges.
+        placed: The ranges by rank, with the number of their operation.
+
+    Returns:
+        operations: The operations, in the order of their numbers.
+        hints: Stages and iteration numbers in their names.
+    """
     count = int(placed.operation.max(initial=-1)) + 1
     first = group_rows(placed.operation).first
     of_range, rank = placed.range[first], placed.rank[first]
-    name = names.take(named.name_id[of_range])
-    host_end_ns = intervals.group_extents(
-        placed.operation, count, named.start_ns[placed.range], named.end_ns[placed.range]
-    )[1]
-    cut = make_mask(count, placed.operation[named.cut[placed.range]]).astype(np.int64)
+    name = names.take(named_ranges.name_id[of_range])
+    _, host_end_ns = intervals.group_extents(
+        placed.operation,
+        count,
+        named_ranges.start_ns[placed.range],
+        named_ranges.end_ns[placed.range],
+    )
+    is_cut = make_mask(count, placed.operation[named_ranges.cut[placed.range]])
     iteration = placed.iteration[first]
-    counted = placed.unnumbered[first]
-    order = iterations.number_occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
-    microbatch = np.where(counted, order, name.microbatch)
+    by_order = iterations.number_occurrences(
+        (rank, iteration, name.phase, name.chunk, name.sequence)
+    )
+    microbatch = np.where(placed.unnumbered[first], by_order, name.microbatch)
     phase = fuse_backwards(name.phase, (rank, name.chunk, name.stage, name.microbatch))
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
-    keys = Operations.make_without_work(
+    operations = Operations.make_without_work(
         rank=rank.copy(),
         iteration=iteration,
         phase=phase,
@@ -393,36 +534,39 @@ def _merge_ranges(
         second_microbatch=name.second_microbatch.copy(),
         second_chunk=np.where(name.second_chunk >= 0, name.second_chunk, name.second_stage),
         occurrence=iterations.number_occurrences((*key, name.second_microbatch, name.second_chunk)),
-        host_start_ns=named.start_ns[of_range],
+        host_start_ns=named_ranges.start_ns[of_range],
         host_end_ns=host_end_ns,
-        cut=cut,
+        cut=is_cut.astype(np.int64),
         tokens=name.all_tokens,
-        prefix=np.full(len(key[0]), NONE),
-        name_id=named.name_id[of_range],
-        names=named.names,
+        prefix=np.full(len(rank), NONE),
+        name_id=named_ranges.name_id[of_range],
+        names=named_ranges.names,
     )
-    return keys, NameHints(stage=name.stage.copy(), iteration=placed.mark[first])
+    return operations, NameHints(stage=name.stage.copy(), iteration=placed.mark[first])
 
 
-def fuse_backwards(phase: Ints, whole: tuple[Ints, Ints, Ints, Ints]) -> Ints:
-    """Return phases, with B made BW where that backward never gets a W on its rank.
+def fuse_backwards(phase: Ints, key: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+    """Return the phases with each B that never gets a W on its rank replaced by a fused BW.
 
-    A ``W_clear`` (a W without a microbatch) may settle any backward of its chunk.
+    A W without a microbatch completes all backwards of its chunk, and a W without a chunk all
+    backwards of its rank.
 
     Args:
-        phase: of each operation.
-        whole: rank, chunk, stage and microbatch of each; -1 where names do not give it.
+        phase: Phase of each operation.
+        key: Rank, chunk, stage and microbatch of each operation, or -1 if its name does not contain
+            them.
     """
     phase = phase.copy()
     if len(phase) == 0:
         return phase
-    rank, chunk, stage, microbatch = whole
-    number = group_rows(*whole).of_row
+    rank, chunk, stage, microbatch = key
+    number = group_rows(*key).of_row
     of_chunk = group_rows(rank, chunk, stage).of_row
-    weights = phase == Phase.W
-    clears = weights & (microbatch < 0)
-    settled = np.isin(number, number[weights]) | np.isin(of_chunk, of_chunk[clears])
-    # A W that names no chunk either may settle any backward of its rank.
-    settled |= np.isin(rank, rank[clears & (chunk < 0) & (stage < 0)])
-    phase[(phase == Phase.B) & ~settled] = Phase.BW
+    is_weight = phase == Phase.W
+    flushes_chunk = is_weight & (microbatch < 0)
+    flushes_rank = flushes_chunk & (chunk < 0) & (stage < 0)
+    has_weight = np.isin(number, number[is_weight])
+    has_weight |= np.isin(of_chunk, of_chunk[flushes_chunk])
+    has_weight |= np.isin(rank, rank[flushes_rank])
+    phase[(phase == Phase.B) & ~has_weight] = Phase.BW
     return phase

@@ -199,7 +199,7 @@ def record_ranks(
     first_range = np.searchsorted(placed.rank, every_rank).tolist()
     rows_of = activities.make_rank_lookup()
     parts = []
-    for ranks in together(activities.count_by_rank(), len(linked.named)):
+    for ranks in together(activities.count_by_rank(), len(linked.named_ranges)):
         first, stop = first_operation[ranks.start], first_operation[ranks.stop]
         of_ranks = placed.take(slice(first_range[ranks.start], first_range[ranks.stop]))
         of_ranks = of_ranks.replace_columns(operation=of_ranks.operation - first)
@@ -207,7 +207,7 @@ def record_ranks(
         inside = received.take((received.operation >= first) & (received.operation < stop))
         part = _record_together(
             ranks,
-            _take_work(ranks, work, rows, of_ranks, len(linked.named)),
+            _take_work(ranks, work, rows, of_ranks, len(linked.named_ranges)),
             keys.take(slice(first, stop)),
             inside.replace_columns(operation=inside.operation - first),
             collectives,

@@ -44,7 +44,7 @@ class LocalRank:
         place: The device in words, such as ``GPU 0``.
         world_size: Number of ranks of the run, or None if unknown.
         told: What a table of operations states about the rank, or None for a rank of a profile.
-        named: Stage and replica in the file name, -1 if it contains none.
+        stage_in_file_name: Stage and replica in the file name, or -1 if it contains none.
     """
 
     process: int
@@ -54,7 +54,7 @@ class LocalRank:
     place: str
     world_size: int | None
     told: DeclaredRank | None = None
-    named: tuple[int, int] = (NONE, NONE)
+    stage_in_file_name: tuple[int, int] = (NONE, NONE)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,4 +1,8 @@
-"""Tables of operations as recordings: what their rows leave open, and what ran on their ranks."""
+"""Recordings of operation tables: keys, busy times and collectives of operations that a file lists.
+
+A table lists operations instead of kernels and ranges. What its rows leave out (iteration,
+microbatch, chunk) is derived from their order, as it is for a profile.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.profile import DeclaredClock
 from bubbleviz.sources.operations.table import number_of_iteration
 
-#: NCCL's names of operations, by their letters alone: ``all-reduce`` is AllReduce.
+#: NCCL's names of collectives, keyed by their lowercase letters, so that ``all-reduce`` is found.
 _KINDS = {
     name.lower(): name
     for name in (
@@ -65,56 +69,43 @@ _NO_LETTER = re.compile(r"[^a-z]")
 
 
 def build_recording(table: OperationTable) -> Recordings:
-    """Return the recording of a table.
+    """Build the recording of a table of operations.
+
+    All ranks are in one recording, even if they use several clocks; see :func:`split_by_clock`.
+
+    Args:
+        table: The table, with its rows in any order.
+
+    Returns:
+        The recording, with its operations in order of (rank, host start).
 
     Raises:
-        NothingToAnalyseError: it holds no forward or backward.
-        ProfileError: It holds two runs of the same ranks and iterations.
+        NothingToAnalyseError: The table contains no forward or backward.
+        ProfileError: The table contains two runs of the same ranks and iterations.
     """
     if not mask_phases(table.operations.phase, COUNTED).any():
         labels = ", ".join(phase.label for phase in COUNTED)
         raise NothingToAnalyseError(
-            f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "
+            f"{table.source.path}: the {table.noun} contains no forward or backward ({labels}), so "
             "there is no bubble to measure; add them"
         )
-    told = table.operations
-    # The rows in order of (rank, host start).
-    order = grouping.sort_rows(told.rank, told.host_start_ns, told.start_ns)
-    numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
-    operations, hints, unnumbered = _assign_keys(table, order, numbers)
-    is_named = np.full(len(operations), "iteration" in table.told)
-    refuse_merged_runs(table.source.path, operations, is_named)
-    waits = table.waits.replace_columns(
-        operation=grouping.invert_permutation(order)[table.waits.operation]
-    )
-    spanned = operations.has_span == 1
-    busy = busy_intervals(
-        operations.start_ns, operations.end_ns, spanned, waits, BusyIntervals.make_empty()
-    )
-    busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
-    operations = operations.replace_columns(busy_ns=busy_ns).compact()
-    rank, count = told.rank, len(table.places)
-    unattributed = _merge_by_rank(table.unattributed, rank, count)
-    exposed = _merge_by_rank(table.exposed, rank, count)
+    rank = table.operations.rank
+    order = grouping.sort_rows(rank, table.operations.host_start_ns, table.operations.start_ns)
+    operations, hints, is_unnumbered = _assign_keys(table, order)
+    has_name = np.full(len(operations), "iteration" in table.told)
+    refuse_merged_runs(table.source.path, operations, has_name)
+    operations, busy = _measure_busy_times(table, order, operations)
+    n_ranks = len(table.places)
+    unattributed = _merge_by_rank(table.unattributed, rank, n_ranks)
+    exposed = _merge_by_rank(table.exposed, rank, n_ranks)
     times, coverage = _measure_ranks(table, operations, busy, unattributed, exposed)
     convention = table.noun.split(" ", 1)[0]
     recording = Recording(
         source=table.source,
         convention=convention,
         conventions=frozenset((convention,)),
-        ranks=tuple(
-            LocalRank(
-                process=place.number,
-                device_id=0,
-                device=None,
-                global_rank=place.global_rank,
-                place=f"rank {place.number}",
-                world_size=place.world_size,
-                told=place,
-            )
-            for place in table.places
-        ),
-        limitations=_list_limitations(table, operations, unnumbered),
+        ranks=_list_ranks(table),
+        limitations=_list_limitations(table, operations, is_unnumbered),
         **_measure_extent(operations, coverage),
     )
     return Recordings.of(
@@ -123,28 +114,69 @@ def build_recording(table: OperationTable) -> Recordings:
         hints=hints.compact(),
         busy=busy,
         unattributed=unattributed,
-        overheads=_merge_by_rank(table.overheads, rank, count),
+        overheads=_merge_by_rank(table.overheads, rank, n_ranks),
         unrecorded=RankIntervals.make_empty(),
-        pauses=_merge_by_rank(table.pauses, rank, count),
+        pauses=_merge_by_rank(table.pauses, rank, n_ranks),
         hosts=HostActivities.make_empty(),
         collectives=_build_collectives(table, order, operations),
         **times,
     )
 
 
-def _measure_extent(
-    operations: Operations, ranks: Iterable[RankCoverage], span_ns: tuple[int, int] = (0, 0)
-) -> dict[str, Any]:
-    """Return what a recording holds of all its operations: start, end, and what they explain.
+def _list_ranks(table: OperationTable) -> tuple[LocalRank, ...]:
+    """Return the ranks of a table. Each rank is a process of its own with a single device."""
+    return tuple(
+        LocalRank(
+            process=place.number,
+            device_id=0,
+            device=None,
+            global_rank=place.global_rank,
+            place=f"rank {place.number}",
+            world_size=place.world_size,
+            told=place,
+        )
+        for place in table.places
+    )
+
+
+def _measure_busy_times(
+    table: OperationTable, order: Ints, operations: Operations
+) -> tuple[Operations, BusyIntervals]:
+    """Measure when each operation kept its GPU busy: its span without its waits for receives.
 
     Args:
-        operations: of its ranks.
-        ranks: the coverage of each.
-        span_ns: start and end where no operation has them.
+        table: The table.
+        order: Rows of the table, in order of (rank, host start).
+        operations: Operations in that order.
+
+    Returns:
+        operations: The operations with ``busy_ns`` set.
+        busy: The busy intervals.
     """
-    kernels, spanned = int(operations.kernels.sum()), operations.has_span == 1
-    if spanned.any():
-        span_ns = int(operations.start_ns[spanned].min()), int(operations.end_ns[spanned].max())
+    waits = table.waits.replace_columns(
+        operation=grouping.invert_permutation(order)[table.waits.operation]
+    )
+    has_span = operations.has_span == 1
+    busy = busy_intervals(
+        operations.start_ns, operations.end_ns, has_span, waits, BusyIntervals.make_empty()
+    )
+    busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
+    return operations.replace_columns(busy_ns=busy_ns).compact(), busy
+
+
+def _measure_extent(
+    operations: Operations, coverages: Iterable[RankCoverage], span_ns: tuple[int, int] = (0, 0)
+) -> dict[str, Any]:
+    """Return the fields ``start_ns``, ``end_ns`` and ``coverage`` of a recording.
+
+    Args:
+        operations: Operations of the recording.
+        coverages: Coverage of each rank.
+        span_ns: Start and end of the recording if no operation has device times.
+    """
+    kernels, has_span = int(operations.kernels.sum()), operations.has_span == 1
+    if has_span.any():
+        span_ns = int(operations.start_ns[has_span].min()), int(operations.end_ns[has_span].max())
     # All kernels belong to operations.
     coverage = Coverage(
         kernels=kernels,
@@ -152,81 +184,117 @@ def _measure_extent(
         attributed_kernels=kernels,
         cross_thread_kernels=0,
         ambiguous_kernels=0,
-        ranks=tuple(ranks),
+        ranks=tuple(coverages),
         unattributed=(),
     )
     return {"start_ns": span_ns[0], "end_ns": span_ns[1], "coverage": coverage}
 
 
-def _assign_keys(
-    table: OperationTable, order: Ints, numbers: Ints
-) -> tuple[Operations, NameHints, Bools]:
-    """Return a table's operations with keys, what else it gives, and whose microbatch is counted.
+def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHints, Bools]:
+    """Give each operation of a table the key (iteration, phase, chunk, microbatch, occurrence).
 
     Args:
-        table: as read.
-        order: its rows in order of (rank, host start).
-        numbers: of the table's iterations; -1 for one that is only told apart.
+        table: The table.
+        order: Rows of the table, in order of (rank, host start).
+
+    Returns:
+        operations: Operations in that order.
+        hints: Virtual stages and iteration numbers in the table.
+        is_unnumbered: Mask of the operations whose microbatch is counted by order, because the
+            table has none.
     """
     operations = table.operations.take(order)
     stage = _find_virtual_stages(table, operations, table.virtual_stage[order])
     rank, chunk = operations.rank, operations.chunk
     if "chunk" not in table.told:
         chunk = _number_chunks(rank, stage)
-    none = np.full(len(order), NONE, np.int64)
-    phase = fuse_backwards(operations.phase, (rank, chunk, none, operations.microbatch))
+    no_number = np.full(len(order), NONE, np.int64)
+    phase = fuse_backwards(operations.phase, (rank, chunk, no_number, operations.microbatch))
     operations = operations.replace_columns(phase=phase, chunk=chunk)
-    parts = chunk, operations.sequence, operations.microbatch
-    second = operations.second_microbatch, operations.second_chunk
-    is_spanned = operations.has_span == 1
-    times_ns = (
-        np.where(is_spanned, operations.start_ns, operations.host_start_ns),
-        np.where(is_spanned, operations.end_ns, operations.host_end_ns),
-    )
-    timing = iterations.build_host_order(rank, phase, parts, second, none, times_ns)
-    constant = iterations.find_constant_names(timing)
-    told = "iteration" in table.told
-    iteration = (
-        _number_iterations(rank, operations.iteration)
-        if told
-        else iterations.number_iterations(timing, constant)
-    )
-    counted = mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
-    unnumbered = counted & (operations.microbatch < 0)
-    if not told:
-        unnumbered |= constant & mask_phases(phase, WORK)
+    iteration, is_unnumbered = _count_iterations(table, operations)
     by_order = iterations.number_occurrences((rank, iteration, phase, chunk, operations.sequence))
-    microbatch = np.where(unnumbered, by_order, operations.microbatch)
+    microbatch = np.where(is_unnumbered, by_order, operations.microbatch)
     key = rank, iteration, phase, chunk, operations.sequence, microbatch
-    again = iterations.number_occurrences((*key, *second))
-    mark = np.append(numbers, NONE)[operations.iteration] if table.paired else none
+    second = operations.second_microbatch, operations.second_chunk
+    occurrence = iterations.number_occurrences((*key, *second))
+    hint = no_number
+    if table.paired:
+        # -1 is the number of an iteration whose name contains none.
+        numbers = np.array([*map(number_of_iteration, table.iterations), NONE], np.int64)
+        hint = numbers[operations.iteration]
+    has_occurrence = operations.occurrence >= 0
     operations = operations.replace_columns(
         iteration=iteration,
         microbatch=microbatch,
-        occurrence=np.where(operations.occurrence >= 0, operations.occurrence, again),
+        occurrence=np.where(has_occurrence, operations.occurrence, occurrence),
     )
-    return operations, NameHints(stage=stage, iteration=mark), unnumbered
+    return operations, NameHints(stage=stage, iteration=hint), is_unnumbered
+
+
+def _count_iterations(table: OperationTable, operations: Operations) -> tuple[Ints, Bools]:
+    """Number the iterations of each rank from 0, by the table's names or else by repetition.
+
+    Args:
+        table: The table.
+        operations: Its operations, in order of (rank, host start).
+
+    Returns:
+        iteration: Iteration of each operation.
+        is_unnumbered: Mask of the operations whose microbatch must be counted by order, because
+            the table has none or gives all microbatches of the rank the same number.
+    """
+    rank, phase = operations.rank, operations.phase
+    has_number = operations.microbatch >= 0
+    is_unnumbered = mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.R)) & ~has_number
+    if "iteration" in table.told:
+        return _number_iterations(rank, operations.iteration), is_unnumbered
+    has_span = operations.has_span == 1
+    timing = iterations.build_host_order(
+        rank,
+        phase,
+        key=(operations.chunk, operations.sequence, operations.microbatch),
+        second=(operations.second_microbatch, operations.second_chunk),
+        mark=np.full(len(operations), NONE, np.int64),
+        times_ns=(
+            np.where(has_span, operations.start_ns, operations.host_start_ns),
+            np.where(has_span, operations.end_ns, operations.host_end_ns),
+        ),
+    )
+    is_constant = iterations.find_constant_names(timing)
+    iteration = iterations.number_iterations(timing, is_constant)
+    return iteration, is_unnumbered | (is_constant & mask_phases(phase, WORK))
 
 
 def _number_iterations(rank: Ints, name: Ints) -> Ints:
-    """Return each rank's iterations, counted from 0 in the order of their first operations.
+    """Number the named iterations of each rank from 0, in the order of their first operations.
 
     Args:
-        rank: of each operation, in order of (rank, host start).
-        name: of its iteration; -1 none.
+        rank: Rank of each operation, in order of (rank, host start).
+        name: Index of the name of its iteration, or -1 if it has none.
+
+    Returns:
+        Iteration of each operation, or -1 without a name.
     """
-    known = np.flatnonzero(name != NONE)
-    place = grouping.group_rows(rank[known], name[known]).order_by_appearance().of_row
-    return scatter(len(rank), known, _subtract_rank_minimum(rank[known], place))
+    rows = np.flatnonzero(name != NONE)
+    group = grouping.group_rows(rank[rows], name[rows]).order_by_appearance().of_row
+    return scatter(len(rank), rows, _subtract_rank_minimum(rank[rows], group))
 
 
-def _find_virtual_stages(table: OperationTable, operations: Operations, told: Ints) -> Ints:
-    """Return the virtual stage of each operation, as far as the table gives it; -1 unknown.
+def _find_virtual_stages(
+    table: OperationTable, operations: Operations, stage_in_table: Ints
+) -> Ints:
+    """Return the virtual stage of each operation, or -1 if unknown.
 
-    A rank's stage is that of its only chunk.
+    Without a column of virtual stages, the stage of a rank is the stage of its only chunk. It is
+    unknown if any rank has several chunks.
+
+    Args:
+        table: The table.
+        operations: Its operations, sorted.
+        stage_in_table: Virtual stage of each operation in the table.
     """
     if "virtual_stage" in table.told:
-        return told
+        return stage_in_table
     stage = np.array([NONE if p.stage is None else p.stage for p in table.places], np.int64)
     if (operations.chunk > 0).any():
         return np.full(len(operations), NONE, np.int64)
@@ -234,33 +302,38 @@ def _find_virtual_stages(table: OperationTable, operations: Operations, told: In
 
 
 def _number_chunks(rank: Ints, stage: Ints) -> Ints:
-    """Return chunks for operations whose table names none: of each rank by its virtual stages.
+    """Return the chunk of each operation: the index of its virtual stage among those of its rank.
 
-    What has no stage, as optimizer steps mostly, adds no chunk.
+    Operations without a virtual stage, such as most optimizer steps, get chunk 0.
+
+    Args:
+        rank: Rank of each operation.
+        stage: Virtual stage of each operation, or -1 if unknown.
     """
-    known = np.flatnonzero(stage != NONE)
-    held = grouping.group_rows(rank[known], stage[known])
+    rows = np.flatnonzero(stage != NONE)
+    rank_stage = grouping.group_rows(rank[rows], stage[rows])
     chunk = np.zeros(len(rank), np.int64)
-    chunk[known] = _subtract_rank_minimum(rank[known], held.of_row)
+    chunk[rows] = _subtract_rank_minimum(rank[rows], rank_stage.of_row)
     return chunk
 
 
 def _subtract_rank_minimum(rank: Ints, number: Ints) -> Ints:
-    """Return by how much each number is more than the lowest of its rank."""
-    count = int(rank.max(initial=0)) + 1
-    return number - intervals.group_extents(rank, count, number, number)[0][rank]
+    """Subtract from each number the smallest number of its rank."""
+    n_ranks = int(rank.max(initial=0)) + 1
+    smallest, _ = intervals.group_extents(rank, n_ranks, number, number)
+    return number - smallest[rank]
 
 
-def _merge_by_rank(times: BusyIntervals, rank: Ints, count: int) -> RankIntervals:
-    """Return times of rows as disjoint times of their ranks.
+def _merge_by_rank(times: BusyIntervals, rank: Ints, n_ranks: int) -> RankIntervals:
+    """Merge the intervals of a table's rows into disjoint intervals of their ranks.
 
     Args:
-        times: by row.
-        rank: of each row.
-        count: how many ranks there are.
+        times: Intervals of rows of the table.
+        rank: Rank of each row.
+        n_ranks: Number of ranks.
     """
     owner = rank[times.operation]
-    return RankIntervals(*intervals.group_union(owner, count, times.start_ns, times.end_ns))
+    return RankIntervals(*intervals.group_union(owner, n_ranks, times.start_ns, times.end_ns))
 
 
 def _measure_ranks(
@@ -270,237 +343,300 @@ def _measure_ranks(
     unattributed: RankIntervals,
     exposed: RankIntervals,
 ) -> tuple[dict[str, Any], list[RankCoverage]]:
-    """Return what the ranks did, as tables of a recording, and for how long.
+    """Measure when and how long each rank computed, ran, and only communicated.
 
-    Of one table per operation is as good as a kernel. The ranks are laid side by side on one line,
-    where they are worked out like a single one.
+    Each interval of work is treated as a kernel. The ranks are placed next to each other on one
+    line of time, where all of them are measured at once.
 
     Args:
-        table: as read.
-        operations: of it, in order of rank.
-        busy: of these.
-        unattributed: when ranks computed outside operations.
-        exposed: when the table tells that only collectives ran.
+        table: The table.
+        operations: Its operations, in order of rank.
+        busy: When they kept the GPU busy.
+        unattributed: When ranks computed outside operations.
+        exposed: When only collectives ran, according to the table.
+
+    Returns:
+        tables: The tables ``active``, ``running`` and ``exposed`` of a recording, by name.
+        coverage: The coverage of each rank.
     """
-    count, own, spanned = len(table.places), len(busy), operations.has_span == 1
-    working = RankIntervals(operations.rank[busy.operation], busy.start_ns, busy.end_ns)
-    times = join_tables([working, unattributed, exposed])
-    rank = times.rank
-    of_spans = (column[spanned] for column in (operations.start_ns, operations.end_ns))
-    spans = (operations.rank[spanned], *of_spans)
-    line = Line.of(range(count), spans, (rank, times.start_ns, times.end_ns))
-    start_ns, end_ns = line.place(rank, times.start_ns), line.place(rank, times.end_ns)
-    loose, told = slice(own, own + len(unattributed)), slice(own + len(unattributed), None)
-    owner = np.full(len(rank), NONE, np.int64)
-    owner[:own] = busy.operation
-    phase = np.append(operations.phase, NONE)[owner]
-    communication, collective = mask_phases(phase, COMMUNICATION), phase == Phase.COLLECTIVE
-    communication[told] = collective[told] = True
-    work = LinkedWork.without_launches(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        rank=rank,
-        operation=owner,
-        compute=~communication,
-        communication=communication,
-    )
+    ranks, has_span = range(len(table.places)), operations.has_span == 1
+    of_busy = RankIntervals(operations.rank[busy.operation], busy.start_ns, busy.end_ns)
+    times = join_tables([of_busy, unattributed, exposed])
+    is_unattributed = slice(len(busy), len(busy) + len(unattributed))
+    is_exposed = slice(is_unattributed.stop, None)
+
+    spanned = operations.take(has_span)
+    spans = spanned.rank, spanned.start_ns, spanned.end_ns
+    line = Line.of(ranks, spans, (times.rank, times.start_ns, times.end_ns))
+    start_ns, end_ns = line.place(times.rank, times.start_ns), line.place(times.rank, times.end_ns)
+    work = _make_work(operations, busy, times, (start_ns, end_ns), is_exposed)
     on_line = operations.replace_columns(
-        start_ns=np.where(spanned, line.place(operations.rank, operations.start_ns), NONE),
-        end_ns=np.where(spanned, line.place(operations.rank, operations.end_ns), NONE),
+        start_ns=np.where(has_span, line.place(operations.rank, operations.start_ns), NONE),
+        end_ns=np.where(has_span, line.place(operations.rank, operations.end_ns), NONE),
         kernels=operations.has_span.copy(),
     )
-    busy = BusyIntervals(busy.operation, start_ns[:own], end_ns[:own])
+    busy = BusyIntervals(busy.operation, start_ns[: len(busy)], end_ns[: len(busy)])
     operating = busy_times(on_line, busy, COMPUTE)
-    collecting = intervals.union(start_ns, end_ns, collective)
-    alone = start_ns[told], end_ns[told]
+    is_collective = np.zeros(len(times), bool)
+    is_collective[: len(busy)] = operations.phase[busy.operation] == Phase.COLLECTIVE
+    is_collective[is_exposed] = True
+    collecting = intervals.union(start_ns, end_ns, is_collective)
+    exposed_on_line = start_ns[is_exposed], end_ns[is_exposed]
     if "exposed" not in table.told:
         computed = intervals.union(
-            np.concatenate((operating[0], start_ns[loose])),
-            np.concatenate((operating[1], end_ns[loose])),
+            np.concatenate((operating[0], start_ns[is_unattributed])),
+            np.concatenate((operating[1], end_ns[is_unattributed])),
         )
-        alone = intervals.difference(collecting, computed)
-    ran_times = measure_times(on_line, work, range(count))
-    active, running = active_time(on_line, ran_times, busy, operating, collecting)
+        exposed_on_line = intervals.difference(collecting, computed)
+    work_times = measure_times(on_line, work, ranks)
+    active, running = active_time(on_line, work_times, busy, operating, collecting)
     running = replace(running, rank=line.owners(running.start_ns))
     tables = {
         "active": active,
         "running": line.in_time(running, running.rank, "start_ns", "end_ns"),
-        "exposed": line.of_ranks(alone),
+        "exposed": line.of_ranks(exposed_on_line),
     }
-    return tables, rank_coverages(range(count), ran_times.spent_ns)
+    return tables, rank_coverages(ranks, work_times.spent_ns)
+
+
+def _make_work(
+    operations: Operations,
+    busy: BusyIntervals,
+    times: RankIntervals,
+    on_line: intervals.Intervals,
+    is_exposed: slice,
+) -> LinkedWork:
+    """Make a kernel of each interval in which a rank did something.
+
+    Args:
+        operations: Operations of the table.
+        busy: Busy intervals of the operations.
+        times: Busy intervals, followed by unattributed and by exposed ones.
+        on_line: Start and end of these times on the line of all ranks.
+        is_exposed: Rows of the exposed intervals.
+    """
+    owner = np.full(len(times), NONE, np.int64)
+    owner[: len(busy)] = busy.operation
+    is_communication = np.append(mask_phases(operations.phase, COMMUNICATION), False)[owner]
+    is_communication[is_exposed] = True
+    return LinkedWork.without_launches(
+        start_ns=on_line[0],
+        end_ns=on_line[1],
+        rank=times.rank,
+        operation=owner,
+        compute=~is_communication,
+        communication=is_communication,
+    )
 
 
 def _build_collectives(
     table: OperationTable, order: Ints, operations: Operations
 ) -> CollectiveIntervals:
-    """Return the collectives of a table, in order of (rank, start).
+    """Build the collectives of a table, in order of (rank, start).
+
+    They are the cells of a column of collectives if the table has one, or else the rows that are
+    collectives.
 
     Args:
-        table: as read.
-        order: its rows in order of (rank, host start).
-        operations: these, with keys.
+        table: The table.
+        order: Rows of the table, in order of (rank, host start).
+        operations: Operations in that order, with keys.
     """
     if "collectives" in table.told:
         return _convert_cell_collectives(table, order, operations)
     rows = np.flatnonzero((operations.phase == Phase.COLLECTIVE) & (operations.has_span == 1))
-    own = operations.take(rows)
+    collective = operations.take(rows)
+    rank, iteration = collective.rank, collective.iteration
     kind, kinds = _number_texts(table.kind.at(order[rows]), _normalize_kind)
     group, groups = _number_texts(table.group.at(order[rows]), str)
-    # A row without a kind does something, and nobody knows what.
+    # Rows without a kind get the last kind, "".
     kind = np.where(kind == NONE, len(kinds), kind)
-    place = number_by_launch(own.host_start_ns, own.start_ns, own.rank, own.iteration, kind, group)
-    nothing = np.full(len(rows), NONE, np.int64)
+    number = number_by_launch(
+        collective.host_start_ns, collective.start_ns, rank, iteration, kind, group
+    )
+    unknown = np.full(len(rows), NONE, np.int64)
     collectives = CollectiveIntervals(
-        rank=own.rank,
-        iteration=own.iteration,
+        rank=rank,
+        iteration=iteration,
         kind=kind,
         group=group,
-        order=place,
-        sequence=nothing,
-        start_ns=own.start_ns,
-        end_ns=own.end_ns,
+        order=number,
+        sequence=unknown,
+        start_ns=collective.start_ns,
+        end_ns=collective.end_ns,
         late_ns=np.zeros(len(rows), np.int64),
         operation=rows,
-        meeting=nothing.copy(),
+        meeting=unknown.copy(),
         kinds=(*kinds, ""),
         groups=tuple(Group(name=name, has_unique_name=True) for name in groups),
     )
-    return collectives.take(grouping.sort_rows(own.rank, own.start_ns))
+    return collectives.take(grouping.sort_rows(rank, collective.start_ns))
 
 
 def _convert_cell_collectives(
     table: OperationTable, order: Ints, operations: Operations
 ) -> CollectiveIntervals:
-    """Return the collectives that cells hold, with the meetings that they tell."""
-    told = table.collectives
-    row = grouping.invert_permutation(order)[told.row]
+    """Convert the collectives in cells of a table, including their meetings.
+
+    Args:
+        table: The table.
+        order: Rows of the table, in order of (rank, host start).
+        operations: Operations in that order, with keys.
+
+    Returns:
+        The collectives, in order of (rank, start).
+    """
+    cells = table.collectives
+    row = grouping.invert_permutation(order)[cells.row]
     rank = operations.rank[row]
-    # Iterations go by the names that operations have.
-    number = {name: code for code, name in enumerate(table.iterations)}
-    code = np.array([*(number.get(name, NONE) for name in told.iterations), NONE], np.int64)
+    # Cells and operations have lists of iteration names of their own.
+    index_of_name = {name: index for index, name in enumerate(table.iterations)}
+    name = np.array([*(index_of_name.get(n, NONE) for n in cells.iterations), NONE], np.int64)
     keys = table.operations.rank[order], table.operations.iteration[order]
-    iteration = grouping.lookup_values(keys, operations.iteration, (rank, code[told.iteration]))
-    sizes = np.zeros(len(told.groups) + 1, np.int64)
-    sizes[told.group] = told.size
+    iteration = grouping.lookup_values(keys, operations.iteration, (rank, name[cells.iteration]))
+    sizes = np.zeros(len(cells.groups) + 1, np.int64)
+    sizes[cells.group] = cells.size
+    groups = zip(cells.groups, sizes.tolist(), strict=False)
     collectives = CollectiveIntervals(
         rank=rank,
-        iteration=np.where(told.iteration == NONE, NONE, iteration),
-        kind=np.where(told.kind == NONE, len(told.kinds), told.kind),
-        group=told.group.copy(),
-        order=told.order.copy(),
-        sequence=told.sequence.copy(),
-        start_ns=told.start_ns.copy(),
-        end_ns=told.end_ns.copy(),
-        late_ns=np.zeros(len(told), np.int64),
-        operation=np.where(told.is_owned == 1, row, NONE),
-        meeting=told.meeting.copy(),
-        kinds=(*told.kinds, ""),
-        groups=tuple(
-            Group(name=name, size=size)
-            for name, size in zip(told.groups, sizes.tolist(), strict=False)
-        ),
+        iteration=np.where(cells.iteration == NONE, NONE, iteration),
+        kind=np.where(cells.kind == NONE, len(cells.kinds), cells.kind),
+        group=cells.group.copy(),
+        order=cells.order.copy(),
+        sequence=cells.sequence.copy(),
+        start_ns=cells.start_ns.copy(),
+        end_ns=cells.end_ns.copy(),
+        late_ns=np.zeros(len(cells), np.int64),
+        operation=np.where(cells.is_owned == 1, row, NONE),
+        meeting=cells.meeting.copy(),
+        kinds=(*cells.kinds, ""),
+        groups=tuple(Group(name=name, size=size) for name, size in groups),
     )
     return collectives.take(grouping.sort_rows(collectives.rank, collectives.start_ns))
 
 
 def _normalize_kind(text: str) -> str:
-    """Return NCCL's name of an operation; one that it does not have as it is written."""
+    """Return NCCL's name of a collective, or the text itself if it is not such a name."""
     return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
 
 
-def _number_texts(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
-    """Return the number of each row's name, and the names; -1 for none."""
-    numbers: Numbering[str] = Numbering()
-    places = numbers.numbers(map(name, texts.texts))
-    return np.append(places, NONE)[texts.code], numbers.values
+def _number_texts(texts: CodedTexts, normalize: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
+    """Number the normalized texts of rows.
+
+    Args:
+        texts: Text of each row, or none.
+        normalize: Function that returns the name to use for a text.
+
+    Returns:
+        number: Index of each row's name, or -1 without a text.
+        names: The distinct names.
+    """
+    numbering: Numbering[str] = Numbering()
+    numbers = numbering.numbers(map(normalize, texts.texts))
+    return np.append(numbers, NONE)[texts.code], numbering.values
 
 
 def _list_limitations(
-    table: OperationTable, operations: Operations, unnumbered: Bools
+    table: OperationTable, operations: Operations, is_unnumbered: Bools
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of a table, whose operations are ``unnumbered`` in part."""
+    """Return the limitations of a table.
+
+    Args:
+        table: The table.
+        operations: Its operations.
+        is_unnumbered: Mask of the operations whose microbatch was counted by order.
+    """
     reason = (
-        f"a {table.noun} holds none, so gaps between kernels inside operations are unknown, and "
-        "so is what hosts did instead of launching"
+        f"a {table.noun} contains none, so gaps between kernels inside operations and the "
+        "activities of hosts before late launches are unknown"
     )
     if "launched_ns" not in table.told:
         launches = "a column launched_ns" if table.noun.startswith("table") else "launches"
-        reason += f"; without {launches}, no idle time is found to be a host's"
-    named = operations.rank if "iteration" in table.told else operations.rank[:0]
+        reason += f"; without {launches}, no idle time is attributed to the host"
+    ranks_with_names = operations.rank if "iteration" in table.told else operations.rank[:0]
+    in_parts = np.zeros(len(operations), bool)
     return (
-        # Of any number of tables once, and so without a path.
+        # Without the path, the limitation is reported only once for any number of tables.
         Limitation("kernels", reason),
         *table.notes,
         *make_limitations(
             table.source.path,
             (
-                *check_operations(operations, inferred=bool(unnumbered.any()), told=True),
-                check_iteration_marks(
-                    operations, unnumbered, np.zeros(len(operations), bool), named
-                ),
+                *check_operations(operations, inferred=bool(is_unnumbered.any()), is_table=True),
+                check_iteration_marks(operations, is_unnumbered, in_parts, ranks_with_names),
             ),
         ),
     )
 
 
-def split_by_clock(read: Recordings) -> Recordings:
-    """Return what was read of one table as a recording a clock, where it holds several clocks."""
-    (recording,) = read.recordings
+def split_by_clock(recordings: Recordings) -> Recordings:
+    """Split the recording of a table into one recording per clock.
+
+    Args:
+        recordings: The recording of one table.
+
+    Returns:
+        The same recording if the table names no clock, or else one recording per clock, in the
+        order of their first ranks.
+    """
+    (recording,) = recordings.recordings
     clocks = [rank.told.clock if rank.told else None for rank in recording.ranks]
     distinct = list(dict.fromkeys(clocks))
     if distinct == [None]:
-        return read
+        return recordings
     number = np.array([distinct.index(clock) for clock in clocks], np.int64)
     return join_recordings(
         [
-            _select_clock(read, np.flatnonzero(number == place), clock, first=place == 0)
-            for place, clock in enumerate(distinct)
+            _select_clock(recordings, np.flatnonzero(number == index), clock, is_first=index == 0)
+            for index, clock in enumerate(distinct)
         ]
     )
 
 
 def _select_clock(
-    read: Recordings, ranks: Ints, clock: DeclaredClock | None, *, first: bool
+    recordings: Recordings, ranks: Ints, clock: DeclaredClock | None, *, is_first: bool
 ) -> Recordings:
-    """Return what a recording holds of some ranks, which share a clock.
+    """Select the ranks of a recording that share a clock, and renumber ranks and operations.
 
     Args:
-        read: the recording.
-        ranks: of it.
-        clock: of these.
-        first: whether it is the first, which has the limitations of all.
+        recordings: The recording of one table.
+        ranks: Ranks to select, in ascending order.
+        clock: Their clock, or None for the clock that all tables share.
+        is_first: Whether this is the first clock, which keeps the limitations of the table.
     """
-    (recording,) = read.recordings
-    place = scatter(len(recording.ranks), ranks, np.arange(len(ranks)))
+    (recording,) = recordings.recordings
+    new_rank = scatter(len(recording.ranks), ranks, np.arange(len(ranks)))
+    rows = np.flatnonzero(new_rank[recordings.operations.rank] != NONE)
+    new_row = scatter(len(recordings.operations) + 1, rows, np.arange(len(rows)))
 
     def of_ranks(name: str) -> Any:
-        """Return the rows of these ranks, which have other numbers now."""
-        table = getattr(read, name)
-        some = table.take(place[table.rank] != NONE)
-        return replace(some, rank=place[some.rank])
+        """Return the rows of the selected ranks in one table, with new numbers of ranks."""
+        table = getattr(recordings, name)
+        selected = table.take(new_rank[table.rank] != NONE)
+        return replace(selected, rank=new_rank[selected.rank])
 
-    rows = np.flatnonzero(place[read.operations.rank] != NONE)
-    row = scatter(len(read.operations), rows, np.arange(len(rows)))
-    own, collectives = of_ranks("operations"), of_ranks("collectives")
-    busy = read.busy.take(row[read.busy.operation] != NONE)
-    source, told = recording.source, recording.coverage.ranks
-    coverage = [replace(r, rank=int(place[r.rank])) for r in told if place[r.rank] != NONE]
+    operations, collectives = of_ranks("operations"), of_ranks("collectives")
+    busy = recordings.busy.take(new_row[recordings.busy.operation] != NONE)
+    source = recording.source
+    coverage = [
+        replace(of_rank, rank=int(new_rank[of_rank.rank]))
+        for of_rank in recording.coverage.ranks
+        if new_rank[of_rank.rank] != NONE
+    ]
     part = replace(
         recording,
         source=source if clock is None else replace(source, host=clock.name, clock=clock),
         ranks=tuple(recording.ranks[rank] for rank in ranks.tolist()),
-        limitations=recording.limitations if first else (),
-        **_measure_extent(own, coverage, (recording.start_ns, recording.end_ns)),
+        limitations=recording.limitations if is_first else (),
+        **_measure_extent(operations, coverage, (recording.start_ns, recording.end_ns)),
     )
     of_rank = ("active", "running", "unattributed", "exposed", "overheads", "unrecorded", "pauses")
     return Recordings.of(
         part,
-        operations=own,
-        hints=read.hints.take(rows),
-        busy=replace(busy, operation=row[busy.operation]),
-        hosts=read.hosts,
-        collectives=collectives.replace_columns(
-            operation=np.append(row, NONE)[collectives.operation]
-        ),
+        operations=operations,
+        hints=recordings.hints.take(rows),
+        busy=replace(busy, operation=new_row[busy.operation]),
+        hosts=recordings.hosts,
+        collectives=collectives.replace_columns(operation=new_row[collectives.operation]),
         **{name: of_ranks(name) for name in of_rank},
     )

@@ -56,9 +56,9 @@ def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]])
         phase=phase.label,
         n=sum(int(table.count[row]) for table, row in rows),
         net_bytes=of("net"),
-        above_bytes=of("above"),
-        held_bytes=of("held"),
-        kept_bytes=of("kept"),
+        above_bytes=of("above_start"),
+        held_bytes=of("activation"),
+        kept_bytes=of("weight_activation"),
     )
 
 

@@ -263,4 +263,4 @@ def test_a_planted_run_on_gpus_gives_the_planted_numbers(
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         for name, ratio in iteration.ratios.items():
             assert ratio.value == pytest.approx(true.bubble_ratio[name], abs=5e-4)
-    assert "no idle time is found to be a host's" not in str(report.limitations)
+    assert "no idle time is attributed to the host" not in str(report.limitations)

@@ -103,8 +103,8 @@ def test_what_backwards_free_is_held_by_their_forwards() -> None:
     assert use is not None
 
     forwards = use.operations.take(use.operations.phase == Phase.F)
-    assert forwards.held.tolist() == [((1 + 16) + (32 + 8)) / 2]
-    assert forwards.kept.tolist() == [(16 + 8) / 2]
+    assert forwards.activation.tolist() == [((1 + 16) + (32 + 8)) / 2]
+    assert forwards.weight_activation.tolist() == [(16 + 8) / 2]
     assert use.ranks.peak.tolist() == [1 + 16 + 200 + 400 + 1000 + 32 + 8]
 
 

@@ -400,7 +400,7 @@ def test_a_cell_that_cannot_be_is_named(
                 "of microbatch 0 that row 3 holds, too; give each operation once",
             ),
         ),
-        (ONE | {"phase": ["R"] * 8}, "holds no forward or backward"),
+        (ONE | {"phase": ["R"] * 8}, "contains no forward or backward"),
     ],
 )
 def test_columns_that_cannot_be_are_refused(

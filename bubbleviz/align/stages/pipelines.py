@@ -123,7 +123,9 @@ def told_pipelines(joined: JoinedRecordings) -> Ints | None:
 def look_up_told(joined: JoinedRecordings, name: str) -> Ints:
     """Return what tables of operations, or else the names of files, tell of each rank; -1 none."""
     told = [getattr(rank.local.told, name, None) for rank in joined.ranks]
-    places = np.array([rank.local.named for rank in joined.ranks], np.int64).reshape(-1, 2)
+    places = np.array([rank.local.stage_in_file_name for rank in joined.ranks], np.int64).reshape(
+        -1, 2
+    )
     stages = grouping.find_distinct(places[:, 0])
     # Files may be named after the sizes of a run: two ranks would be one, or a stage would lack.
     is_distinct = len(grouping.group_rows(*places.T)) == len(places)

@@ -65,7 +65,7 @@ def allocated_by_layer(
         table = recording.memory.layers
         local = run.rank_of_local[number]
         stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
-        columns = table.rank, table.chunk, table.layer, table.held
+        columns = table.rank, table.chunk, table.layer, table.activation
         # A row a layer and chunk: a few dozen a rank.
         for rank, chunk, layer, held in zip(*(c.tolist() for c in columns), strict=True):
             stage = stage_of.get((rank, chunk), NONE)
