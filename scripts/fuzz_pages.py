@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bubbleviz.native import library  # the path comes first
 from bubbleviz.native.library import Library, load
-from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable, unpacked
+from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable, unpack_rows
 from scripts.build_native import compile_library
 from scripts.fuzzing.byte_damage import replace_byte
 
@@ -91,14 +91,17 @@ def _read_by_c_part(path: Path, page_bytes: int) -> list[list[Any]] | None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, page_bytes, page_bytes, path.stat().st_size // page_bytes)
-        pages = PageTable.of(Pages(file), 2, columns, {})
+        pages = PageTable.from_root(Pages(file), 2, columns, {})
         if pages is None:
             return None
-        numbers = pages.rows(*_ALL_ROWIDS)
+        numbers = pages.read_rows(*_ALL_ROWIDS)
         if numbers is not None:
             _check_chosen_rows(path, pages)
         _check_skipped_leaves(path, pages)
-        results = pages.named(3, (), before=_JSON_START), pages.named(3, ("*",), **_SELECTED)
+        results = (
+            pages.read_named(3, (), before=_JSON_START),
+            pages.read_named(3, ("*",), **_SELECTED),
+        )
     finally:
         os.close(descriptor)
     if numbers is None or None in results:
@@ -108,7 +111,7 @@ def _read_by_c_part(path: Path, page_bytes: int) -> list[list[Any]] | None:
             (*row, None if text < 0 else texts[text])
             for *row, text in zip(*values.tolist(), text_ids.tolist(), strict=True)
         ]
-        for values, text_ids, texts in (unpacked(rows) for rows in results if rows)
+        for values, text_ids, texts in (unpack_rows(rows) for rows in results if rows)
     ]
 
 
@@ -118,7 +121,7 @@ def _check_chosen_rows(path: Path, pages: PageTable) -> None:
     expected = [
         [_NULL if value is None else value for value in row] for row in _query(path, sql) or ()
     ]
-    chosen = pages.chosen(np.arange(-3, _ROWS + 9, 5))
+    chosen = pages.read_selected(np.arange(-3, _ROWS + 9, 5))
     if chosen is None or chosen.T.tolist() != expected:
         sys.exit(f"{path}: rows that are chosen by their numbers differ")
 
@@ -128,12 +131,12 @@ def _check_skipped_leaves(path: Path, pages: PageTable) -> None:
     lengths: Any = {"start": 0, "end": 4}
     times: Any = lengths | {"thread": 0, "threads": tuple(range(-200, 200))}
     times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000], (0, 2) * 400)}
-    every_leaf = pages.named(3, ("*",), **_SELECTED, **times)
-    if pages.named(3, ("*ward*", "f*x"), **lengths) and every_leaf:
-        long_leaves = pages.named(3, ("*",), **_SELECTED, **times)
+    every_leaf = pages.read_named(3, ("*",), **_SELECTED, **times)
+    if pages.read_named(3, ("*ward*", "f*x"), **lengths) and every_leaf:
+        long_leaves = pages.read_named(3, ("*",), **_SELECTED, **times)
         if long_leaves is None or long_leaves[1] != every_leaf[1]:
             sys.exit(f"{path}: leaves with long rows are skipped")
-    pages.named(3, ("*",), **_SELECTED, id=0, ids=None)
+    pages.read_named(3, ("*",), **_SELECTED, id=0, ids=None)
 
 
 def _expect(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

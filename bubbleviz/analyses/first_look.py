@@ -13,9 +13,9 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import record
 from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.sources.gzip_files import head_of
+from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nccl.formats import format_of
-from bubbleviz.sources.nsys.files import bytes_of, is_report
+from bubbleviz.sources.nsys.files import is_report, measure_bytes
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import reader_of
 
@@ -55,7 +55,7 @@ def _by_names(
 ) -> tuple[str, str]:
     """Return the command that fits files, by the names of their ranges, and why."""
     examined, globs = [], collect_globs(tuple(convention_file.built_in().values()))
-    progress.files({file.path: bytes_of(file.path) for file in files[:_MAX_EXAMINED]})
+    progress.files({file.path: measure_bytes(file.path) for file in files[:_MAX_EXAMINED]})
     for file in files[:_MAX_EXAMINED]:
         if is_report(file.path):
             return "analyze", "nsys has yet to export the names of ranges"
@@ -77,6 +77,6 @@ def _by_names(
 
 def _is_event_file(path: str) -> bool:
     try:
-        return format_of(head_of(path)) != ""
+        return format_of(read_head(path)) != ""
     except ProfileError:
         return False

@@ -29,7 +29,7 @@ from bubbleviz.model.phases import list_missing_passes
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import quote_for_shell, to_one_line
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.nsys.files import exported
+from bubbleviz.sources.nsys.files import export_report
 from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of
 from bubbleviz.timing import Step, noting, step
 
@@ -134,7 +134,7 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
         ProfileError: nsys is not installed, or the export fails.
         OutputError: The export is to be kept, but a file of that name exists.
     """
-    with exported(path, keep=keep) as file:
+    with export_report(path, keep=keep) as file:
         try:
             yield file
         except BubblevizError as error:

@@ -78,7 +78,7 @@ class ActivitiesBuilder:
         self._add(block, "copies")
 
     def _add(self, block: Ints, what: str) -> None:
-        block = self._with_times(block, what)
+        block = self._drop_invalid_times(block, what)
         start_ns, end_ns, device_id, global_id, correlation_id, *optional = block
         unknown = make_constant(NONE, len(start_ns))
         name, stream, *_ = (*optional, unknown, unknown)
@@ -91,14 +91,14 @@ class ActivitiesBuilder:
         rows = slice(at, self._count)
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
         place = self._places.numbers(process << _DEVICE_BITS | device_id)
-        name_id = self._numbers_of_names(name, what)
+        name_id = self._number_names(name, what)
         self._rank = widen(self._rank, len(self._places) - 1)
         self._name_id = widen(self._name_id, len(self._names) - 1)
         self._stream = widen(self._stream, int(stream.max(initial=NONE)))
         self._rank[rows], self._name_id[rows], self._stream[rows] = place, name_id, stream
         self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
 
-    def _numbers_of_names(self, name: Ints, what: str) -> Ints:
+    def _number_names(self, name: Ints, what: str) -> Ints:
         """Return the number of each name, or -1 for copies without a name."""
         if what == model.KERNELS:
             return self._names.numbers(name)
@@ -107,7 +107,7 @@ class ActivitiesBuilder:
         numbers[named] = self._names.numbers(name[named])
         return numbers
 
-    def _with_times(self, block: Ints, what: str) -> Ints:
+    def _drop_invalid_times(self, block: Ints, what: str) -> Ints:
         """Return the rows of a block with possible times, and count the others."""
         if not block[1].all():
             timed = (block[0] != 0) | (block[1] != 0)
@@ -119,7 +119,7 @@ class ActivitiesBuilder:
             block = block[:, keep]
         return block
 
-    def activities(
+    def build(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
     ) -> model.Activities:
         """Return the activities, sorted by rank.
@@ -162,7 +162,7 @@ class ActivitiesBuilder:
             np.stack((process, device_id), axis=1)[groups.first],
         )
 
-    def without_process(self) -> int:
+    def count_without_process(self) -> int:
         """Return the number of activities without a process."""
         unknown = np.flatnonzero(self._places.values >> _DEVICE_BITS == NONE)
         return int(np.isin(self._rank[: self._count], unknown).sum()) if len(unknown) else 0

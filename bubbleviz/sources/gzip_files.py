@@ -12,11 +12,11 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
 
 #: Bytes of a file that its format is recognised by.
-HEAD = 1 << 16
+HEAD_BYTES = 1 << 16
 #: Bytes of a gzipped file that are unpacked at a time.
-_PACKED = 1 << 16
+_PACKED_BYTES = 1 << 16
 #: Bytes of any other file that are read at a time.
-_PLAIN = 1 << 20
+_PLAIN_BYTES = 1 << 20
 #: The first bytes of gzip data.
 GZIP = b"\x1f\x8b"
 #: Editors of other systems put this in front of UTF-8.
@@ -25,7 +25,7 @@ BOM = b"\xef\xbb\xbf"
 _BITS = zlib.MAX_WBITS | 16
 
 
-def head_of(path: str) -> bytes:
+def read_head(path: str) -> bytes:
     """Return the first 64 KiB of a file, unpacked where they are gzipped.
 
     Raises:
@@ -34,13 +34,13 @@ def head_of(path: str) -> bytes:
     try:
         with Path(path).open("rb") as file:
             # A kernel's log looks like an empty file, and never ends.
-            packed = file.read(HEAD) if os.fstat(file.fileno()).st_size else b""
+            packed = file.read(HEAD_BYTES) if os.fstat(file.fileno()).st_size else b""
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
     if not packed.startswith(GZIP):
         return packed
     try:
-        return zlib.decompressobj(wbits=_BITS).decompress(packed, HEAD)
+        return zlib.decompressobj(wbits=_BITS).decompress(packed, HEAD_BYTES)
     except zlib.error as error:
         raise ProfileError(f"{path}: gzip data is damaged ({error}); copy it again") from error
 
@@ -75,22 +75,22 @@ class UnpackedFile:
         """
         try:
             with Path(self._path).open("rb") as file:
-                yield from self._pieces(file, os.fstat(file.fileno()).st_size)
+                yield from self._iter_pieces(file, os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise ProfileError(
                 f"{self._path}: cannot be read ({error.strerror or error}); copy it again"
             ) from error
 
-    def _pieces(self, file: IO[bytes], size: int) -> Iterator[bytes]:
+    def _iter_pieces(self, file: IO[bytes], size: int) -> Iterator[bytes]:
         def read(length: int) -> bytes:
             self._watch(min(file.tell() / size, 1.0) if size else 1.0)
             return file.read(length)
 
-        packed = read(min(_PACKED, self._most))
+        packed = read(min(_PACKED_BYTES, self._most))
         if not packed.startswith(GZIP):
             while packed:
                 yield packed
-                packed = read(min(_PLAIN, self._most))
+                packed = read(min(_PLAIN_BYTES, self._most))
             return
         unpacker = zlib.decompressobj(wbits=_BITS)
         while packed:
@@ -106,4 +106,4 @@ class UnpackedFile:
                 # A file may be several, one after the other.
                 packed = unpacker.unused_data.lstrip(b"\0")
                 unpacker = zlib.decompressobj(wbits=_BITS)
-            packed = packed or read(_PACKED)
+            packed = packed or read(_PACKED_BYTES)

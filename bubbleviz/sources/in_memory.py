@@ -20,7 +20,7 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.
-_BLOCK = 1 << 16
+_BLOCK_CALLS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class InMemoryCalls:
 
     def blocks(self) -> Iterator[model.Calls]:
         """Yield all calls, in order."""
-        for at in range(0, len(self.calls), _BLOCK):
-            yield self.calls.take(slice(at, at + _BLOCK))
+        for at in range(0, len(self.calls), _BLOCK_CALLS):
+            yield self.calls.take(slice(at, at + _BLOCK_CALLS))
 
     def at(self, rows: Ints) -> model.Calls:
         """Return the calls of some rows (distinct, ascending)."""
@@ -88,10 +88,10 @@ class InMemoryRanges:
         before = np.searchsorted(times[1], ranges.start_ns[rows], side="right")
         touching = before < np.searchsorted(times[0], ranges.end_ns[rows])
         ranges = ranges.take(rows[touching])
-        return ranges if self.names is None else _named(ranges, self.names)
+        return ranges if self.names is None else _with_names(ranges, self.names)
 
 
-def _named(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
+def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
     """Return ranges with the names that they have."""
     used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))
@@ -134,7 +134,7 @@ class DecodedFile:
         self._load = load
 
     @cached_property
-    def _whole(self) -> Decoded:
+    def _decoded(self) -> Decoded:
         with step("read events") as rows:
             whole = self._load()
             rows.count = len(whole.profile.activities) + len(whole.profile.ranges)
@@ -142,11 +142,11 @@ class DecodedFile:
 
     @cached_property
     def _names(self) -> NameShapes | PackedNames:
-        return self._whole.names or NameShapes(self._whole.profile.ranges.names)
+        return self._decoded.names or NameShapes(self._decoded.profile.ranges.names)
 
-    def _chosen(self, globs: Sequence[str]) -> Bools:
+    def _mask_ranges(self, globs: Sequence[str]) -> Bools:
         """Tell which ranges have names that patterns fit."""
-        whole = self._whole
+        whole = self._decoded
 
         def fits(wanted: Sequence[str]) -> Bools:
             return self._names.match_globs(wanted)[whole.profile.ranges.name_id]
@@ -158,9 +158,9 @@ class DecodedFile:
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return how often names of ranges occur."""
-        sampled = self._whole.sampled if "*" in globs else None
-        chosen = self._chosen(globs) if sampled is None else sampled
-        counts = np.bincount(self._whole.profile.ranges.name_id[chosen])
+        sampled = self._decoded.sampled if "*" in globs else None
+        chosen = self._mask_ranges(globs) if sampled is None else sampled
+        counts = np.bincount(self._decoded.profile.ranges.name_id[chosen])
         found = Counter[str]()
         used = np.flatnonzero(counts)
         for text, count in zip(self._names.get_texts(used), counts[used].tolist(), strict=True):
@@ -178,11 +178,11 @@ class DecodedFile:
             ProfileError: it cannot be read.
             NothingToAnalyseError: nothing ran on a device; or calls or ranges were not recorded.
         """
-        whole = self._whole
+        whole = self._decoded
         if lacking := whole.lacking or ("" if partial else whole.unlinked):
             raise NothingToAnalyseError(f"{whole.profile.source.path}: {lacking}")
         # Names that none of these has need not be understood.
-        ranges = _named(whole.profile.ranges.take(self._chosen(globs)), self._names)
+        ranges = _with_names(whole.profile.ranges.take(self._mask_ranges(globs)), self._names)
         names = Numbering[str]()
         name_id = names.numbers(ranges.names)[ranges.name_id]
         ranges = replace(ranges, name_id=name_id, names=names.values)
@@ -190,10 +190,10 @@ class DecodedFile:
 
     def inspect(self, globs: Sequence[str]) -> model.Contents:
         """Return the contents of the file, ranges of these names among them."""
-        profile, lacking = self._whole.profile, self._whole.lacking or self._whole.unlinked
+        profile, lacking = self._decoded.profile, self._decoded.lacking or self._decoded.unlinked
         return model.Contents(
             source=profile.source,
-            tables=self._whole.tables,
+            tables=self._decoded.tables,
             processes=tuple(find_distinct(profile.activities.ranks[:, 0]).tolist()),
             devices=profile.devices,
             candidates=dict(sorted(self.sample(globs).items())),
@@ -203,7 +203,7 @@ class DecodedFile:
         )
 
 
-def calls_of(
+def make_calls(
     start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
 ) -> InMemoryCalls:
     """Return calls in the order of threads and times; ``ids`` are their correlation ids."""
@@ -218,13 +218,13 @@ def calls_of(
     return InMemoryCalls(calls, name_id[order].astype(np.int32), texts)
 
 
-def no_calls() -> InMemoryCalls:
+def make_no_calls() -> InMemoryCalls:
     """Return an empty log of calls."""
     none = np.empty(0, np.int64)
-    return calls_of(none, none, none, none, none, ())
+    return make_calls(none, none, none, none, none, ())
 
 
-def plain_ranges(
+def make_ranges(
     start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...]
 ) -> model.Ranges:
     """Return ranges that nest and end on their threads."""
@@ -233,13 +233,13 @@ def plain_ranges(
     return model.Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)
 
 
-def no_ranges() -> model.Ranges:
+def make_no_ranges() -> model.Ranges:
     """Return an empty table of ranges."""
     none = np.empty(0, np.int64)
-    return plain_ranges(none, none, none, none, ())
+    return make_ranges(none, none, none, none, ())
 
 
-def thread_numbers(pid: Ints, tid: Ints) -> Ints:
+def number_threads(pid: Ints, tid: Ints) -> Ints:
     """Return threads as nsys numbers them: (pid << 24) + tid.
 
     Some formats number a thread with more than 24 bits (the address of a pthread); such threads get
@@ -260,7 +260,7 @@ def thread_numbers(pid: Ints, tid: Ints) -> Ints:
     return ((processes << 24) + number)[threads.of_row]
 
 
-def without_valid_times(notes: Iterable[Limitation]) -> str:
+def describe_invalid_times(notes: Iterable[Limitation]) -> str:
     """Return a clause on the kernels that were left out for their times, or "" if none were."""
     counts = ", ".join(f"{note.what}: {note.count}" for note in notes if note.kind in LEFT_OUT)
     return f"no kernel has valid times ({counts})" if counts else ""

@@ -18,7 +18,7 @@ from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileE
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import find_nearest_word, format_count, list_and_count, make_natural_key
 from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.sources.gzip_files import head_of
+from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nsys import files as nsys_files
 from bubbleviz.sources.readers import READERS, emptiness, is_of, is_own_trace
 
@@ -192,7 +192,7 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
     # A report that was exported already counts once, even if that was in several forms.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
     for directory in sorted(directories, key=lambda name: not name.endswith(nsys_files.ENDINGS[0])):
-        stem = nsys_files.report_stem(directory)
+        stem = nsys_files.find_report_stem(directory)
         if stem not in stems:
             stems.add(stem)
             profiles.append(directory)
@@ -229,7 +229,7 @@ def _tables_among(files: Sequence[str]) -> list[str]:
 def _begins(file: str, told: Callable[[bytes], bool]) -> bool:
     """Return what the first bytes of a file tell; false where they cannot be read."""
     with suppress(ProfileError):
-        return told(head_of(file))
+        return told(read_head(file))
     return False
 
 
@@ -329,7 +329,7 @@ def read_each(
         ProfileError: a file that was named cannot be read, or none of the others can.
     """
     progress = progress or Unwatched()
-    progress.files({file.path: nsys_files.bytes_of(file.path) for file in files})
+    progress.files({file.path: nsys_files.measure_bytes(file.path) for file in files})
     contents: list[T] = []
     errors: list[ProfileError] = []
     for file in files:

@@ -18,14 +18,14 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import SUFFIX
-from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
+from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
 from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
 from bubbleviz.sources.operations.csv import header_in
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import list_missing
-from bubbleviz.sources.sqlite.database import relations_in
+from bubbleviz.sources.sqlite.database import list_relations
 from bubbleviz.sources.sqlite.queries import SQLITE
 from bubbleviz.sources.xla import FOLDER
 
@@ -402,7 +402,7 @@ def reader_of(path: str) -> Reader:
     """
     if of_directory := [reader for reader in READERS if reader.recognises_directory(path)]:
         return of_directory[0]
-    head = head_of(path)
+    head = read_head(path)
     if not head.strip():
         raise ProfileError(f"{path}: {emptiness(path)}")
     refuse_pointer(path, head)
@@ -438,13 +438,13 @@ def is_of(reader: Reader, path: str) -> bool:
     Raises:
         ProfileError: the file cannot be read.
     """
-    head = head_of(path)
+    head = read_head(path)
     if not reader.recognises(head):
         return False
     if reader.holds is None:
         return True
 
-    return reader.holds(relations_in(path))
+    return reader.holds(list_relations(path))
 
 
 def _reader_of_database(path: str, head: bytes) -> Reader:
@@ -462,7 +462,7 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
         return at_once[0]
     # The tables are described elsewhere in the file, or texts in it look like their descriptions.
 
-    relations = relations_in(path)
+    relations = list_relations(path)
     by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
     found = next(by_tables, None)

@@ -132,7 +132,7 @@ def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
     names = Numbering[str]()
     name_id = [names.numbers(log.texts)[log.name_id] for log in logs]
     calls = join_tables([log.calls for log in logs])
-    return in_memory.calls_of(
+    return in_memory.make_calls(
         calls.start_ns,
         calls.end_ns,
         calls.thread,

@@ -35,7 +35,7 @@ from bubbleviz.model.limitations import DAMAGED_SHARE, Limitation, LimitationKin
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
-from bubbleviz.sources.in_memory import thread_numbers
+from bubbleviz.sources.in_memory import number_threads
 
 #: A struct of the arguments that a kind of trace needs.
 ArgsT = TypeVar("ArgsT")
@@ -132,7 +132,7 @@ def global_threads(threads: Numbering[ThreadName]) -> Ints:
                 number = first + names.number(str(number)) % _PIDS
             numbers.append(number)
         columns.append(np.array(numbers, np.int64))
-    return thread_numbers(*columns)
+    return number_threads(*columns)
 
 
 def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:

@@ -23,7 +23,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bubbleviz.sources.nsys.files import bytes_of
+from bubbleviz.sources.nsys.files import measure_bytes
 from scripts.benchmark.costs import (
     ROOT,
     BenchmarkError,
@@ -242,7 +242,7 @@ def _format_row(
     max_mb = _MAX_MB.get(profile.size)
     return (
         f"{profile.size} {kind}",
-        f"{bytes_of(str(setup.path_of(profile))) / 1e6:.1f}",
+        f"{measure_bytes(str(setup.path_of(profile))) / 1e6:.1f}",
         f"{_count_rows(profile.path) / 1e6:.2f}",
         setup.reader,
         str(setup.jobs),

@@ -65,7 +65,7 @@ def exports_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read any file in stretches that cut it at odd places, many of them ahead of their use."""
     monkeypatch.setattr(sqlite_export, "ROWS", 61)
-    monkeypatch.setattr(export, "_SHORT", 0)
+    monkeypatch.setattr(export, "_MIN_POOL_ROWS", 0)
 
 
 @pytest.mark.usefixtures("short_stretches")
@@ -116,14 +116,14 @@ def test_where_no_thread_can_be_started_it_is_read_here(
 def test_what_a_thread_finds_damaged_ends_the_run(
     exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = SqliteExport.numbered
+    read = SqliteExport.read_range
 
     def columns(export: SqliteExport, name: str, first: int, last: int) -> Ints:
         if first > 61:
             raise ProfileError("damaged")
         return read(export, name, first, last)
 
-    monkeypatch.setattr(SqliteExport, "numbered", columns)
+    monkeypatch.setattr(SqliteExport, "read_range", columns)
     with pytest.raises(ProfileError, match="damaged"):
         bubbleviz.analyze(exports_folder / "node0.sqlite", jobs=3)
 

@@ -23,7 +23,7 @@ from bubbleviz.sources.sqlite.pages import (
     PackedRows,
     Pages,
     PageTable,
-    unpacked,
+    unpack_rows,
 )
 from tests.support.compiled import compiled_library, texts_of
 from tests.support.places import CHECKOUT
@@ -63,19 +63,19 @@ def _table(path: Path) -> Iterator[PageTable | None]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, PAGE, PAGE, path.stat().st_size // PAGE)
-        yield PageTable.of(Pages(file), ROOT, NUMBER, {})
+        yield PageTable.from_root(Pages(file), ROOT, NUMBER, {})
     finally:
         os.close(descriptor)
 
 
 def _decoded(path: Path) -> list[tuple[int, str | None]] | None:
     with _table(path) as table:
-        rows = None if table is None else table.named(1, ("*",))
+        rows = None if table is None else table.read_named(1, ("*",))
         return _rows_of(rows) if rows else None
 
 
 def _rows_of(packed: PackedRows) -> list[tuple[int, str | None]]:
-    rows = unpacked(packed)
+    rows = unpack_rows(packed)
     return list(zip(rows[0][0].tolist(), texts_of(rows), strict=True))
 
 
@@ -202,7 +202,7 @@ MEMBERS = {
 
 def test_what_stands_in_json_of_one_member(tmp_path: Path) -> None:
     with _table(_file(tmp_path, [*MEMBERS])) as table:
-        rows = table and table.named(1, (), before='{"message":')
+        rows = table and table.read_named(1, (), before='{"message":')
 
     assert rows
     assert [text for _, text in _rows_of(rows)] == [*MEMBERS.values()]
@@ -214,7 +214,7 @@ def test_what_stands_in_json_of_one_member(tmp_path: Path) -> None:
 def test_texts_are_numbered(texts: list[str | None], times: int) -> None:
     raw = [None if text is None else text.encode() for text in texts] * times
     length = np.array([-1 if text is None else len(text) for text in raw], np.int64)
-    rows = unpacked((length[None], b"".join(filter(None, raw))))
+    rows = unpack_rows((length[None], b"".join(filter(None, raw))))
 
     assert texts_of(rows) == texts * times
     assert len(rows[2]) == len({*texts} - {None})
@@ -225,7 +225,7 @@ def test_names_that_differ_by_their_numbers_are_given_once(form: str) -> None:
     raw = [form.format(number % 200).encode() for number in range(30_000)]
     length = np.array([len(text) for text in raw], np.int64)
 
-    assert len(unpacked((length[None], b"".join(raw)))[2]) == 200
+    assert len(unpack_rows((length[None], b"".join(raw)))[2]) == 200
 
 
 _PIECES = ("abc", "bcd", "a", "b", "-", "]", "^", "é", "\U0010ffff", "\n")
@@ -246,7 +246,7 @@ def test_patterns_match_as_in_sqlite(globs: list[str], names: list[str]) -> None
         path = _file(Path(folder), names)
         with _table(path) as table:
             assert table is not None
-            packed = table.named(1, globs)
+            packed = table.read_named(1, globs)
     assert packed is not None
     # Each row contains its number, from 200 on.
     matching = (packed[0][0] - 200).tolist()
@@ -261,7 +261,7 @@ def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
     with _table(path) as table:
         assert table is not None
         os.truncate(path, 4 * PAGE + 100)
-        assert table.rows(*EVERYTHING) is None
+        assert table.read_rows(*EVERYTHING) is None
 
 
 def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:

@@ -389,9 +389,9 @@ def test_the_variant_that_reads_most_is_taken() -> None:
     columns = {"start", "end", "eventType", "globalTid", "text", "textId"}
     schema = {"NVTX_EVENTS": frozenset(columns), "StringIds": frozenset({"id", "value"})}
 
-    assert NSYS_QUERIES.views_of(schema)["ranges"].name == "views/ranges/without_end_thread"
-    assert NSYS_QUERIES.views_of(schema)["strings"].name == "views/strings/current"
-    assert "kernels" not in NSYS_QUERIES.views_of(schema)
+    assert NSYS_QUERIES.select_views(schema)["ranges"].name == "views/ranges/without_end_thread"
+    assert NSYS_QUERIES.select_views(schema)["strings"].name == "views/strings/current"
+    assert "kernels" not in NSYS_QUERIES.select_views(schema)
 
 
 def test_every_output_format_is_a_suffix_in_help(

@@ -88,7 +88,7 @@ def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, share: float) -> 
 def test_a_flipped_byte_of_gzip_data_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gzip_files, "_PACKED", 256)
+    monkeypatch.setattr(gzip_files, "_PACKED_BYTES", 256)
     content = bytearray(gzip.compress(whole_trace(tmp_path).read_bytes()))
     content[int(0.9 * len(content))] ^= 0xFF
     path = tmp_path / "flipped.json.gz"

@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.errors import BubblevizError, ProfileError
-from bubbleviz.sources.nsys.sqlite_export import opened
+from bubbleviz.sources.nsys.sqlite_export import open_export
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.notes import find_limitation, limitation_subjects
@@ -224,7 +224,7 @@ def test_a_call_that_is_missing_among_its_rows_is_damage(
     renumber_first_row(path, RUNTIME, number)
 
     with (
-        opened(str(path)) as export,
+        open_export(str(path)) as export,
         pytest.raises(ProfileError, match="rows are out of order, so the file is damaged"),
     ):
         export.read_rows("calls/at", np.arange(1, 4))

@@ -13,7 +13,7 @@ import pytest
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite import database as module
-from bubbleviz.sources.sqlite.database import Database, opened_database, texts_of
+from bubbleviz.sources.sqlite.database import Database, decode_texts, open_database
 from bubbleviz.sources.sqlite.queries import Query
 
 
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(file: Path) -> Iterator[Database]:
-    with opened_database(str(file), QUERIES) as opened:
+    with open_database(str(file), QUERIES) as opened:
         yield opened
 
 
@@ -45,9 +45,9 @@ def test_rows_have_their_own_types_whatever_came_before(
     monkeypatch.setattr(module, "_BATCH", batch)
     asked = asking("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
 
-    whole = database.batch(asked, {})
+    whole = database.read_batch(asked, {})
     assert whole is not None
-    assert texts_of(whole.columns[1]) == [*[None] * 9, "nine"]
+    assert decode_texts(whole.columns[1]) == [*[None] * 9, "nine"]
 
 
 def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -> None:
@@ -55,16 +55,16 @@ def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -
     asked = asking(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4")
     texts = ["n2", "a\x00\ufffd", None, "n5"]
 
-    assert database.rows(asked) == [(text,) for text in texts]
-    batch = database.batch(asked, {})
+    assert database.query_rows(asked) == [(text,) for text in texts]
+    batch = database.read_batch(asked, {})
     assert batch is not None
-    assert texts_of(batch.columns[0]) == texts
+    assert decode_texts(batch.columns[0]) == texts
 
 
 def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
     asked = asking("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
 
-    assert database.rows(asked) == [("F\ufffd1", "é", None, "")]
+    assert database.query_rows(asked) == [("F\ufffd1", "é", None, "")]
 
 
 @pytest.mark.parametrize("value", ["'text'", "NULL", "1.5", "x'00'"])
@@ -76,12 +76,12 @@ def test_what_is_no_number_is_damage_wherever_it_stands(
     asked = asking(f"SELECT CASE WHEN a = {at} THEN {value} ELSE a END FROM n ORDER BY a")
 
     with pytest.raises(ProfileError, match=r"cannot be read \(.*\); the file is damaged"):
-        database.columns(asked, rows=rows)
+        database.query_columns(asked, rows=rows)
 
 
 def test_an_error_is_one_line_that_names_the_file(database: Database, file: Path) -> None:
     with pytest.raises(ProfileError) as caught:
-        database.columns(asking("SELECT a FROM nowhere"))
+        database.query_columns(asking("SELECT a FROM nowhere"))
 
     message = str(caught.value)
     assert message.startswith(f"{file}: the database cannot be read (")
@@ -92,7 +92,7 @@ def test_an_error_is_one_line_that_names_the_file(database: Database, file: Path
 def test_nothing_can_be_written(database: Database, file: Path) -> None:
     before = file.read_bytes()
     with pytest.raises(ProfileError, match="readonly"):
-        database.rows(asking("DELETE FROM n"))
+        database.query_rows(asking("DELETE FROM n"))
 
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]
@@ -103,7 +103,7 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         pytest.raises(ProfileError, match=r"no\.sqlite: cannot be opened"),
         closing(Database(str(tmp_path / "no.sqlite"), QUERIES)) as database,
     ):
-        database.columns(asking("SELECT 1"))
+        database.query_columns(asking("SELECT 1"))
 
 
 def plan(name: str, variants: tuple[Query, ...]) -> list[str]:

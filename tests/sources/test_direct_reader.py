@@ -24,8 +24,8 @@ from bubbleviz.model.intervals import union
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, STRINGS, Selection
 from bubbleviz.sources.nsys.queries import query
-from bubbleviz.sources.nsys.ranges import event_types
-from bubbleviz.sources.nsys.sqlite_export import DirectReader, SqliteExport, opened
+from bubbleviz.sources.nsys.ranges import read_event_types
+from bubbleviz.sources.nsys.sqlite_export import DirectReader, SqliteExport, open_export
 from bubbleviz.sources.sqlite.queries import EVERY_ROW
 from tests.planting import Planting, plant
 from tests.sources.test_contract import old_exports
@@ -60,7 +60,7 @@ def _numbers(export: SqliteExport, name: str) -> Any:
     """Return the columns of a query as SQLite reads them, or the error."""
     binds = {"first": EVERY_ROW[0], "last": EVERY_ROW[1]}
     try:
-        return export.database.columns(query(name), binds)
+        return export.database.query_columns(query(name), binds)
     except ProfileError as error:
         return error
 
@@ -71,11 +71,11 @@ def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
         wanted = np.array(rows, np.int64)
         columns = None
         if isinstance(export.direct, DirectReader):
-            columns = export.direct.chosen("calls/at", wanted)
+            columns = export.direct.read_selected("calls/at", wanted)
         if columns is not None:
             binds = {"rows": json.dumps(wanted.tolist())}
             try:
-                read_by_sqlite = export.database.columns(query("calls/at"), binds)
+                read_by_sqlite = export.database.query_columns(query("calls/at"), binds)
                 yield columns.tolist(), read_by_sqlite.tolist()
             except ProfileError as error:
                 yield columns, error
@@ -83,13 +83,15 @@ def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
 
 def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
     """Return which names calls have, as it is decoded and as SQLite finds it."""
-    numbers = [0, *sorted(export.matching_strings(("cu*", "hip*")))]
+    numbers = [0, *sorted(export.find_strings(("cu*", "hip*")))]
     direct = export.direct
-    decoded = direct.names_of_calls(numbers) if isinstance(direct, DirectReader) else None
+    decoded = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
     by_sqlite = []
     for number in numbers:
         try:
-            named = export.columns("calls/named", {"name_ids": json.dumps([number]), "most": 1})
+            named = export.query_columns(
+                "calls/named", {"name_ids": json.dumps([number]), "most": 1}
+            )
         except ProfileError as error:
             return decoded, error
         by_sqlite += [number] * bool(named.size)
@@ -98,9 +100,9 @@ def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
 
 def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
     """Return a selection with some registered strings, as if their texts fitted."""
-    rows = export.rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
-    ids = sorted(export.number(row[0]) for row in rows)
-    return Selection(event_types(export), globs, tuple(ids))
+    rows = export.query_rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
+    ids = sorted(export.to_integer(row[0]) for row in rows)
+    return Selection(read_event_types(export), globs, tuple(ids))
 
 
 def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
@@ -108,7 +110,7 @@ def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
     threads = set() if isinstance(starts, Exception) else set(starts[2].tolist())
     threads = {-1, 3, *threads}
     return Selection(
-        event_types(export),
+        read_event_types(export),
         threads=tuple(sorted(threads)),
         shortest_ns=shortest_ns,
         since_ns=(-1000,),
@@ -121,11 +123,11 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
     """Return named rows as they are decoded, None where they are not, and as SQLite reads them."""
     direct, decoded = export.direct, None
     if isinstance(direct, DirectReader):
-        rows = direct.named(name, selection, [EVERY_ROW])
+        rows = direct.read_named(name, selection, [EVERY_ROW])
         decoded = None if rows is None else (rows[0].tolist(), texts_of(rows))
     export.direct = ""
     try:
-        rows = export.named(name, selection)
+        rows = export.read_named(name, selection)
         return decoded, (rows[0].tolist(), texts_of(rows))
     except ProfileError as error:
         return decoded, error
@@ -134,7 +136,7 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
 
 
 def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
-    rows = _direct(export).named("strings/matching", Selection(globs=globs), [EVERY_ROW])
+    rows = _direct(export).read_named("strings/matching", Selection(globs=globs), [EVERY_ROW])
     assert rows is not None
     return list(zip(rows[0][0].tolist(), texts_of(rows), strict=True))
 
@@ -142,10 +144,10 @@ def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
 def _compare(path: Path) -> int:
     """Hold what is decoded of a file against what SQLite reads; return how much was decoded."""
     decoded = 0
-    with opened(str(path)) as export:
+    with open_export(str(path)) as export:
         direct = export.direct
         for name in TABLES:
-            columns = None if isinstance(direct, str) else direct.columns(name, 0, 1 << 60)
+            columns = None if isinstance(direct, str) else direct.read_columns(name, 0, 1 << 60)
             if columns is not None:
                 decoded += 1
                 np.testing.assert_array_equal(columns, _numbers(export, name))
@@ -208,7 +210,7 @@ def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> No
 
 
 def test_rows_that_touch_one_of_several_times() -> None:
-    with opened(str(EXAMPLE)) as export:
+    with open_export(str(EXAMPLE)) as export:
         (every, texts), _ = _named(export, "ranges/lasting", _by_time(export, 0))
         start_ns, end_ns = np.array(every[0]), np.array(every[1])
         # Some begin where a row ends, and end where one starts: neither touches it.
@@ -231,14 +233,14 @@ def test_rows_that_touch_one_of_several_times() -> None:
             of_thread = (np.arange(len(since_ns)) >= begin) & (np.arange(len(since_ns)) < end)
             rows = np.flatnonzero((touched & of_thread).any(axis=1)).tolist()
             selection = replace(selection, bounds=(*bounds,))
-            decoded = _direct(export).named("ranges/lasting", selection, [EVERY_ROW])
+            decoded = _direct(export).read_named("ranges/lasting", selection, [EVERY_ROW])
             assert decoded is not None
             assert texts_of(decoded) == [texts[row] for row in rows]
             assert decoded[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 
 def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
-    with opened(str(EXAMPLE)) as export:
+    with open_export(str(EXAMPLE)) as export:
         every, _ = _named(export, "ranges/lasting", _by_time(export, 0))
         starts_ns = np.sort(every[0][0])
         direct = _direct(export)
@@ -248,10 +250,10 @@ def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
                 by_time = _by_time(export, shortest_ns)
                 early = replace(by_time, until_ns=(int(starts_ns[n_before]),))
                 extents[:] = -1
-                expected = direct.named("ranges/lasting", early, [EVERY_ROW])
-                direct.named("ranges/named", _by_name(export, ("*",)), [EVERY_ROW])
+                expected = direct.read_named("ranges/lasting", early, [EVERY_ROW])
+                direct.read_named("ranges/named", _by_name(export, ("*",)), [EVERY_ROW])
                 assert (extents[:, 0] >= 0).all()
-                rows = direct.named("ranges/lasting", early, [EVERY_ROW])
+                rows = direct.read_named("ranges/lasting", early, [EVERY_ROW])
                 assert rows is not None
                 assert expected is not None
                 assert rows[0].tolist() == expected[0].tolist()
@@ -362,8 +364,8 @@ def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) 
     if callable(edit):
         edit(path)
     try:
-        with opened(str(path)) as export:
-            assert export.account().startswith("SQLite (")
+        with open_export(str(path)) as export:
+            assert export.describe_readers().startswith("SQLite (")
     except ProfileError:
         pass  # a file that SQLite does not read either
 
@@ -410,10 +412,10 @@ ODD_TABLES = {
 @pytest.mark.parametrize("name", ODD_TABLES)
 def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
     path = change(tmp_path / EXAMPLE.name, *ODD_TABLES[name], source=EXAMPLE)
-    with opened(str(path)) as export:
-        assert _direct(export).columns("gpu_work/kernels", 1, 1 << 40) is None
-        assert _direct(export).columns("gpu_work/kernels", 1, 1) is None
-        told = export.account()
+    with open_export(str(path)) as export:
+        assert _direct(export).read_columns("gpu_work/kernels", 1, 1 << 40) is None
+        assert _direct(export).read_columns("gpu_work/kernels", 1, 1) is None
+        told = export.describe_readers()
         assert told.startswith("compiled reader, ")
         assert KERNEL in told
     if "where a number belongs" in name and not name.startswith("no"):
@@ -490,8 +492,8 @@ def test_what_is_decoded_of_odd_tables_is_what_sqlite_reads(tmp_path: Path, name
 
 def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def told() -> str:
-        with opened(str(EXAMPLE)) as export:
-            return export.account()
+        with open_export(str(EXAMPLE)) as export:
+            return export.describe_readers()
 
     monkeypatch.setenv(native.SWITCH, "0")
     assert told() == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
@@ -532,7 +534,7 @@ def test_reserved_bytes(tmp_path: Path) -> None:
         db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
         db.executemany("INSERT INTO StringIds VALUES (?, ?)", values)
     assert path.read_bytes()[20] == 32
-    with opened(str(path)) as export:
+    with open_export(str(path)) as export:
         assert _strings(export, "*") == values
 
 
@@ -553,9 +555,9 @@ def _damaged(folder: Path, seed: int) -> Path:
 def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
     """Yield what either way reads of a file: (decoded, read by SQLite)."""
     try:
-        with opened(str(path)) as export:
+        with open_export(str(path)) as export:
             for name in TABLES:
-                columns = _direct(export).columns(name, 1, 1 << 40)
+                columns = _direct(export).read_columns(name, 1, 1 << 40)
                 if columns is not None:
                     expected = _numbers(export, name)
                     whole = isinstance(expected, np.ndarray)
@@ -583,15 +585,15 @@ def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
     raw = EXAMPLE.read_bytes()
     path = tmp_path / "damaged.sqlite"
     path.write_bytes(raw.replace(b"CREATE TABLE StringIds", b"CREATE \x80\x80BLE StringIds"))
-    with pytest.raises(ProfileError, match="the file is damaged"), opened(str(path)):
+    with pytest.raises(ProfileError, match="the file is damaged"), open_export(str(path)):
         pass
 
 
 def test_who_waits_reads_what_no_thread_has_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bubbleviz.sources.nsys.export._SHORT", 0)
+    monkeypatch.setattr("bubbleviz.sources.nsys.export._MIN_POOL_ROWS", 0)
     monkeypatch.setattr("bubbleviz.sources.nsys.sqlite_export.ROWS", 100)
     busy = threading.Event()
-    with opened(str(EXAMPLE)) as export, export.open_pool() as pool:
+    with open_export(str(EXAMPLE)) as export, export.open_pool() as pool:
         waiting = pool.submit(busy.wait, 20)
         parts = [columns for _, columns in export.stream("calls/all")]
         assert not waiting.done()

@@ -12,11 +12,11 @@ import pytest
 
 from bubbleviz.errors import BubblevizError
 from bubbleviz.sources.nsys import columnar_export
-from bubbleviz.sources.nsys.columnar_export import opened_directory
+from bubbleviz.sources.nsys.columnar_export import open_directory
 from bubbleviz.sources.nsys.export import KINDS, Export, Selection
 from bubbleviz.sources.nsys.queries import QUERIES
-from bubbleviz.sources.nsys.ranges import event_types
-from bubbleviz.sources.nsys.sqlite_export import opened
+from bubbleviz.sources.nsys.ranges import read_event_types
+from bubbleviz.sources.nsys.sqlite_export import open_export
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -51,7 +51,7 @@ def binds_for(export: Export, threads: list[int]) -> Binds:
         "shortest": 100,
         "since": -1,
         "until": 1 << 60,
-        **dict(zip(KINDS, event_types(export), strict=True)),
+        **dict(zip(KINDS, read_event_types(export), strict=True)),
     }
 
 
@@ -63,11 +63,11 @@ def answers(export: Export, threads: list[int]) -> dict[str, Any]:
             continue
         try:
             if name not in BY_PATTERNS:
-                rows_of_queries[name] = export.rows(name, binds_for(export, threads))
+                rows_of_queries[name] = export.query_rows(name, binds_for(export, threads))
                 continue
             for globs in GLOBS:
-                selection = Selection(event_types(export), globs, (*range(50),))
-                values, number, texts = export.named(name, selection, [EVERY_ROW])
+                selection = Selection(read_event_types(export), globs, (*range(50),))
+                values, number, texts = export.read_named(name, selection, [EVERY_ROW])
                 named = [texts[text] if text >= 0 else None for text in number.tolist()]
                 rows_of_queries[f"{name} {globs}"] = (values.tolist(), named)
         except BubblevizError:
@@ -83,10 +83,10 @@ def compare(path: Path, folder: Path, form: Form) -> int:
             threads = [thread for (thread,) in db.execute(query)]
     except sqlite3.OperationalError:
         threads = []
-    with opened(str(path)) as export:
+    with open_export(str(path)) as export:
         export.direct = ""
         expected = answers(export, threads)
-    with opened_directory(str(columnar(path, folder, form))) as directory:
+    with open_directory(str(columnar(path, folder, form))) as directory:
         rows_of_queries = answers(directory, threads)
     assert rows_of_queries.keys() == expected.keys()
     for name, rows in expected.items():

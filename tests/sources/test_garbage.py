@@ -15,7 +15,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.sources.nsys.queries import QUERIES
-from bubbleviz.sources.sqlite.database import opened_database
+from bubbleviz.sources.sqlite.database import open_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of
@@ -180,8 +180,8 @@ def test_a_signal_ends_a_query(number: signal.Signals) -> None:
 
 def ask_without_end() -> None:
     asked = Query(QUERIES, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
-    with opened_database(str(ONE), QUERIES) as database:
-        database.rows(asked)
+    with open_database(str(ONE), QUERIES) as database:
+        database.query_rows(asked)
 
 
 # Times that are far apart

@@ -32,7 +32,7 @@ def test_kernels_are_kept_that_have_possible_times(blocks: list[list[tuple[int, 
     builder = ActivitiesBuilder(len(kernels))
     for block in blocks:
         builder.add_kernels(np.array(block, np.int64).reshape(-1, 6).T.copy())
-    made = builder.activities(lambda ids: tuple(map(str, ids.tolist())))
+    made = builder.build(lambda ids: tuple(map(str, ids.tolist())))
 
     ranks = made.ranks[made.rank].reshape(-1, 2).tolist()
     names = [made.names[name] for name in made.name_id.tolist()]

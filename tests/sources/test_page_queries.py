@@ -19,7 +19,7 @@ from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.rocm import database_parts
 from bubbleviz.sources.rocm.database_parts import ROCPD, Part
 from bubbleviz.sources.sqlite import database as sqlite
-from bubbleviz.sources.sqlite.pages import PageQuery, Pages, opened_pages
+from bubbleviz.sources.sqlite.pages import PageQuery, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Queries
 from tests.planting import plant
 from tests.sources.test_rocm import DOORS, FULL
@@ -98,7 +98,7 @@ def read_by_sqlite(path: Path, queries: Queries, name: str) -> Rows:
         "some_strings": 0,
     }
     with closing(sqlite3.connect(path)) as db:
-        for view, variant in queries.views_of(schema).items():
+        for view, variant in queries.select_views(schema).items():
             db.execute(f"CREATE TEMP VIEW {view} AS {variant.text}")
         query = queries.query(name)
         return db.execute(query.text, {name: binds[name] for name in query.parameters}).fetchall()
@@ -108,16 +108,16 @@ def read_pages(path: Path, maker: str, name: str) -> Rows | None:
     """Return the rows that the page reader returns, or None if it leaves the table to SQLite."""
     queries, declared = MAKERS[maker]
     schema = {table: frozenset(columns) for table, columns in columns_of(path).items()}
-    with sqlite.opened_database(str(path), queries) as database, opened_pages(str(path)) as pages:
+    with sqlite.open_database(str(path), queries) as database, open_pages(str(path)) as pages:
         assert isinstance(pages, Pages)
-        stored = [row for row in sqlite.stored_columns(database) if row[4] is not None]
+        stored = [row for row in sqlite.read_stored_columns(database) if row[4] is not None]
         if declared[name].text:
-            direct = sqlite_export.DirectReader(pages, stored, queries.views_of(schema))
-            named = direct.named(name, Selection((KIND,) * 4, GLOBS), [EVERY_ROW])
+            direct = sqlite_export.DirectReader(pages, stored, queries.select_views(schema))
+            named = direct.read_named(name, Selection((KIND,) * 4, GLOBS), [EVERY_ROW])
             return named and [*zip(*named[0].tolist(), texts_of(named), strict=True)]
         (table,) = schema
-        read = pages.table(stored, declared[name])
-        columns = None if read is None else read.columns()
+        read = pages.open_table(stored, declared[name])
+        columns = None if read is None else read.read_columns()
         assert table == stored[0][0]
         return None if columns is None else [*zip(*columns.tolist(), strict=True)]
 
@@ -144,13 +144,13 @@ def test_profiles_of_rocprofv3(door: str, tmp_path: Path) -> None:
     truth = plant(replace(FULL, stages=2, iterations=2), tmp_path)
     n_read = 0
     for path in DOORS[door](tmp_path / truth.files[0].path, tmp_path):
-        with sqlite.opened_database(str(path), ROCPD) as database, opened_pages(str(path)) as pages:
+        with sqlite.open_database(str(path), ROCPD) as database, open_pages(str(path)) as pages:
             assert isinstance(pages, Pages)
-            stored = database_parts.tables_in(database)
-            (names,) = database_parts.parts_in(stored, ROCPD)
+            stored = database_parts.read_stored_tables(database)
+            (names,) = database_parts.group_tables_by_part(stored, ROCPD)
             for name in database_parts.PAGE_QUERIES:
-                by_pages = Part(database, ROCPD, names, stored, pages=pages).columns(name)
-                by_sqlite = Part(database, ROCPD, names, stored).columns(name)
+                by_pages = Part(database, ROCPD, names, stored, pages=pages).query_columns(name)
+                by_sqlite = Part(database, ROCPD, names, stored).query_columns(name)
                 assert by_pages.tolist() == by_sqlite.tolist()
                 n_read += by_sqlite.size
     assert n_read > 1000

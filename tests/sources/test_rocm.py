@@ -278,7 +278,7 @@ def test_twice_the_processes_in_one_table_take_twice_the_steps(
             taken[-1] += 1
             yield False
 
-    monkeypatch.setattr(database, "_pauses", counted)
+    monkeypatch.setattr(database, "_iter_interrupts", counted)
     monkeypatch.setattr(database, "_STEPS", 100)
     for number in (40, 80):
         taken.append(0)

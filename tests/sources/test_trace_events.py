@@ -57,7 +57,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have files read some bytes at a time, so that events lie across blocks."""
     for name, size in {"BLOCK": 40, "_NEAR": 60}.items():
         monkeypatch.setattr(trace_events, name, size)
-    monkeypatch.setattr(gzip_files, "_PACKED", 10)
+    monkeypatch.setattr(gzip_files, "_PACKED_BYTES", 10)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Calls, Profile, Ranges
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation
 from bubbleviz.model.window import Window
-from bubbleviz.sources.in_memory import no_ranges
+from bubbleviz.sources.in_memory import make_no_ranges
 
 #: Maximum ratio of a device's time to the length of a step.
 _SHORTEST_STEP = 20_000
@@ -135,7 +135,7 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
 def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
     """Return a profile with its links, and its devices."""
     linked = linking.link(
-        communication.with_added_communication(profile, options.kinds), no_ranges()
+        communication.with_added_communication(profile, options.kinds), make_no_ranges()
     )
     # No ranges are linked, so most columns of the work have a single value.
     linked = replace(linked, work=linked.work.compact())

@@ -33,7 +33,7 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.synchronisation import EventRecords
-from bubbleviz.sources.in_memory import no_calls
+from bubbleviz.sources.in_memory import make_no_calls
 
 #: Minimum length of a call or range; shorter ones count as part of what is around them.
 GRAIN_NS = 1_000
@@ -65,7 +65,7 @@ def gap_calls_of(
         The calls, those that made records, and the length below which calls that launched nothing
         are left out.
     """
-    kept, made = [no_calls().calls], [no_calls().calls]
+    kept, made = [make_no_calls().calls], [make_no_calls().calls]
     count, shortest_ns = 0, GRAIN_NS
     for block in profile.calls.blocks():
         if len(records):

@@ -8,7 +8,7 @@ from pathlib import Path
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model.pointers import describe_pointer
-from bubbleviz.sources.gzip_files import head_of
+from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
 
@@ -32,7 +32,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
     def recognises(path: str) -> bool:
         if path not in formats:
             try:
-                head = head_of(path)
+                head = read_head(path)
                 formats[path] = format_of(head)
                 if Path(path).suffix in _SUFFIXES and describe_pointer(head) is not None:
                     pointers.add(path)

@@ -21,7 +21,7 @@ from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, join_recordings
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.progress import Progress, Watch, unwatched
-from bubbleviz.sources.nsys.files import bytes_of, parts_of
+from bubbleviz.sources.nsys.files import list_files, measure_bytes
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
 from bubbleviz.timing import Step, add
 
@@ -105,7 +105,7 @@ def size_of(path: str) -> int:
         ProfileError: The size cannot be read.
     """
     try:
-        return bytes_of(path)
+        return measure_bytes(path)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be looked at ({error.strerror})") from error
 
@@ -113,7 +113,7 @@ def size_of(path: str) -> int:
 def _blocks(path: str, length: int) -> Iterator[bytes]:
     """Yield a file in blocks of at most ``length`` bytes."""
     try:
-        for part in parts_of(path) if Path(path).is_dir() else [Path(path)]:
+        for part in list_files(path) if Path(path).is_dir() else [Path(path)]:
             with part.open("rb") as file:
                 # A kernel's log looks like an empty file, and never ends.
                 while os.fstat(file.fileno()).st_size and (block := file.read(length)):

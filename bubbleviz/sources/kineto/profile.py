@@ -309,7 +309,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     n_lost = _count_lost(work, calls, names)
     loss = ""
     if len(work) == 0:
-        loss = in_memory.without_valid_times(_untimed_work(path, collector))
+        loss = in_memory.describe_invalid_times(_untimed_work(path, collector))
         loss = loss or _loss(n_lost, trace.metadata, cut=trace.is_cut)
     kinds = (model.KERNELS_AND_COPIES, f"{trace.api} API calls", "ranges")
     impossible = [rows.impossible for rows in (work, calls, ranges)]
@@ -331,7 +331,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         limitations.append(_operators_limitation(trace))
     times_ns = ranges.start_ns.copy(), ranges.end_ns.copy()
     name_id, used = _named(ranges.name, names)
-    every_range = in_memory.plain_ranges(*times_ns, threads[ranges.thread], name_id, used)
+    every_range = in_memory.make_ranges(*times_ns, threads[ranges.thread], name_id, used)
     name_id, used = _named(calls.name, names)
     thread = threads[calls.thread]
     process = processes_of(work, calls, threads)
@@ -340,7 +340,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     profile = Profile(
         source=_source(path, trace.metadata, base_ns, device, trace.api),
         activities=_activities(work, process, names),
-        calls=in_memory.calls_of(
+        calls=in_memory.make_calls(
             calls.start_ns, calls.end_ns, thread, calls.correlation, name_id, used
         ),
         ranges=every_range,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from bubbleviz.errors import InputError
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.gzip_files import UnpackedFile, head_of
+from bubbleviz.sources.gzip_files import UnpackedFile, read_head
 from bubbleviz.sources.nccl import flight_recorder
 from bubbleviz.sources.nccl.event_objects import BLOCK, EventObject, EventObjects
 from bubbleviz.sources.nccl.events import EventFile, NcclEventBuilder
@@ -59,7 +59,7 @@ def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventF
         InputError: The file is not an event file of NCCL.
         ProfileError: The file cannot be read.
     """
-    chosen = chosen or format_of(head_of(path))
+    chosen = chosen or format_of(read_head(path))
     if not chosen:
         raise InputError(
             f"{path}: not an event file of NCCL; write one with NCCL_PROFILER_PLUGIN and "

@@ -33,10 +33,10 @@ from bubbleviz.model.texts import to_one_line
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.resources import count_cores
 from bubbleviz.sources.nsys import export
-from bubbleviz.sources.nsys.files import files_of
+from bubbleviz.sources.nsys.files import find_table_files
 from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.operations.arrow import check_installed, opened_ipc
-from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
+from bubbleviz.sources.sqlite.database import NO_NUMBER, make_damage_error
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 
 if TYPE_CHECKING:
@@ -125,13 +125,13 @@ class TableFile:
 
     def select(self, columns: Sequence[str]) -> str:
         """Return the statement that selects columns and row numbers, as SQLite stores them."""
-        selected = [f"{self._value(name)} AS {_quoted(name)}" for name in columns]
+        selected = [f"{self._value(name)} AS {_quote_identifier(name)}" for name in columns]
         selected.append(f"{self.row_number} AS _rowid_")
         return f"SELECT {', '.join(selected)} FROM {self.source}"
 
     def _value(self, column: str) -> str:
         """Return the expression for the value of a column."""
-        name, kind = _quoted(column), self.types[column]
+        name, kind = _quote_identifier(column), self.types[column]
         if self.has_names(column):
             return f"{_FIRST_NAME_ID} + ENUM_CODE(CAST({name} AS {_NAMES_TYPE}))"
         if kind in _NARROW_TYPES:
@@ -173,7 +173,7 @@ class ColumnarExport(export.Export):
         self.opened_cursors = ExitStack()
         self._of_thread = local()
         for name, view in self.views.items():
-            with self._reported(view.name):
+            with self._report_errors(view.name):
                 connection.execute(f"CREATE VIEW {name} AS\n{view.text}")
 
     @property
@@ -188,34 +188,36 @@ class ColumnarExport(export.Export):
         opened: duckdb.DuckDBPyConnection = self._of_thread.cursor
         return opened
 
-    def account(self) -> str:
+    def describe_readers(self) -> str:
         """Return what reads the export."""
         suffixes = sorted({table.file.suffix for table in self._files.values()})
         kinds = dict.fromkeys(_FORMATS[suffix] for suffix in suffixes)
         return f"DuckDB ({' and '.join(kinds)}, a file for each table)"
 
-    def most_rows(self) -> int:
+    def count_max_rows(self) -> int:
         """Return a number of rows that no table exceeds."""
-        return 1 + max(map(self.count, self.schema), default=0)
+        return 1 + max(map(self.count_rows, self.schema), default=0)
 
-    def count(self, table: str) -> int:
+    def count_rows(self, table: str) -> int:
         """Return the number of rows of a table."""
         try:
-            counted = self._cursor.execute(f"SELECT COUNT(*) FROM {_quoted(table)}").fetchall()
+            counted = self._cursor.execute(
+                f"SELECT COUNT(*) FROM {_quote_identifier(table)}"
+            ).fetchall()
         except duckdb.Error as error:
             file = self._files[table].file.name
-            raise _unreadable(self.path, file, error) from error
+            raise _make_read_error(self.path, file, error) from error
         return int(counted[0][0])
 
-    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+    def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query that returns few, or any text."""
-        with self._reported(name):
+        with self._report_errors(name):
             return list(self._execute(name, binds or {}).fetchall())
 
-    def _columns(self, name: str, binds: Binds) -> Ints:
-        with self._reported(name):
+    def _query_columns(self, name: str, binds: Binds) -> Ints:
+        with self._report_errors(name):
             found = self._execute(name, binds).fetchnumpy()
-            return _integers([found[column] for column in query(name).columns])
+            return _stack_integers([found[column] for column in query(name).columns])
 
     def _execute(self, name: str, binds: Binds) -> duckdb.DuckDBPyConnection:
         """Run a query, whose result the connection of this thread returns."""
@@ -223,52 +225,56 @@ class ColumnarExport(export.Export):
         values = {parameter: binds[parameter] for parameter in asked.parameters}
         return self._cursor.execute(PATTERN_TEST.sub(_LIST_TEST, asked.text), values)
 
-    def _parts(
+    def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
         """Yield a callable for each part of a table. It returns the part and its rows."""
-        first, last = self.bounds(export.BOUNDS[name])
+        first, last = self.find_bounds(export.BOUNDS[name])
         n_rows = last - first + 1
         length = max(_PART_ROWS, math.ceil(n_rows / _MAX_PARTS))
         for at in range(first, last + 1, length):
             part = range(at, min(at + length, last + 1))
-            yield partial(self._part, name, selection, part)
+            yield partial(self._read_part, name, selection, part)
 
-    def _part(
+    def _read_part(
         self, name: str, selection: export.Selection | None, part: range
     ) -> tuple[range, Ints | export.Named]:
         if selection is not None:
-            return part, self.named(name, selection, [(part[0], part[-1])])
-        return part, self._columns(name, {"first": part[0], "last": part[-1]})
+            return part, self.read_named(name, selection, [(part[0], part[-1])])
+        return part, self._query_columns(name, {"first": part[0], "last": part[-1]})
 
-    def named(
+    def read_named(
         self,
         name: str,
         selection: export.Selection,
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
-        return export.joined([self._named(name, selection, *rows) for rows in stretches])
+        return export.concatenate_named(
+            [self._read_named(name, selection, *rows) for rows in stretches]
+        )
 
-    def _named(self, name: str, selection: export.Selection, first: int, last: int) -> export.Named:
-        binds = _loosened(export.binds_of_selection(selection, first, last))
+    def _read_named(
+        self, name: str, selection: export.Selection, first: int, last: int
+    ) -> export.Named:
+        binds = _loosen_patterns(export.make_binds(selection, first, last))
         *columns, text = query(name).columns
-        with self._reported(name):
+        with self._report_errors(name):
             found = self._execute(name, binds).fetchnumpy()
             numbers = [found[column] for column in columns]
             has_null = any(map(_has_null, numbers))
             if has_null and name == "ranges/named":
-                raise self._null_among_ranges()
+                raise self._make_null_error()
             if has_null and name not in _BY_PATTERNS:
                 # The other queries of ranges only collect hints, so damaged rows give none.
-                return export.named(np.empty((len(columns), 0), np.int64), ())
-            values = _integers(numbers)
+                return export.combine_named(np.empty((len(columns), 0), np.int64), ())
+            values = _stack_integers(numbers)
         texts = np.ma.MaskedArray(found[text]).tolist()
-        rows = export.named(values, texts)
-        return _fitting(rows, selection.globs) if name in _BY_PATTERNS else rows
+        rows = export.combine_named(values, texts)
+        return _filter_by_patterns(rows, selection.globs) if name in _BY_PATTERNS else rows
 
     @contextmanager
-    def _reported(self, name: str) -> Iterator[None]:
+    def _report_errors(self, name: str) -> Iterator[None]:
         """Turn what DuckDB raises in a query into an error for users.
 
         Raises:
@@ -277,14 +283,14 @@ class ColumnarExport(export.Export):
         try:
             yield
         except _CONVERSION_ERRORS as error:
-            raise damage(self.path, query(name), NO_NUMBER) from error
+            raise make_damage_error(self.path, query(name), NO_NUMBER) from error
         except duckdb.BinderException as error:
             reason = "a column of whole numbers or of texts contains something else"
-            raise damage(self.path, query(name), reason) from error
+            raise make_damage_error(self.path, query(name), reason) from error
         except duckdb.Error as error:
-            raise _unreadable(self.path, self._files_read(name), error) from error
+            raise _make_read_error(self.path, self._files_read(name), error) from error
         except ValueError as error:
-            raise damage(self.path, query(name), str(error)) from error
+            raise make_damage_error(self.path, query(name), str(error)) from error
 
     def _files_read(self, name: str) -> str:
         """Return the names of the files that a query reads."""
@@ -295,7 +301,7 @@ class ColumnarExport(export.Export):
         return " or ".join(self._files[table].file.name for table in tables if table in self._files)
 
 
-def _unreadable(path: str, file: str, error: Exception) -> Exception:
+def _make_read_error(path: str, file: str, error: Exception) -> Exception:
     """Return the error for a file that cannot be read.
 
     Args:
@@ -319,7 +325,7 @@ def _has_null(column: Any) -> bool:
     return bool(np.any(getattr(column, "mask", False)))
 
 
-def _integers(columns: Sequence[Any]) -> Ints:
+def _stack_integers(columns: Sequence[Any]) -> Ints:
     """Return columns of whole numbers, shape (columns, rows).
 
     Raises:
@@ -332,7 +338,7 @@ def _integers(columns: Sequence[Any]) -> Ints:
     return np.stack([np.ma.getdata(column).astype(np.int64, copy=False) for column in columns])
 
 
-def _loosened(binds: Binds) -> Binds:
+def _loosen_patterns(binds: Binds) -> Binds:
     """Return parameters of a query with patterns that DuckDB's GLOB understands."""
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):
@@ -344,7 +350,7 @@ def _loosened(binds: Binds) -> Binds:
     return loose
 
 
-def _fitting(rows: export.Named, globs: Sequence[str]) -> export.Named:
+def _filter_by_patterns(rows: export.Named, globs: Sequence[str]) -> export.Named:
     """Return the rows without a text, and those whose text matches one of the GLOB patterns."""
     values, number, texts = rows
     fits = np.array([*match_any_glob(globs, texts), True], bool)
@@ -353,13 +359,13 @@ def _fitting(rows: export.Named, globs: Sequence[str]) -> export.Named:
     return values.compress(kept, axis=1), number[kept], texts
 
 
-def _quoted(name: str) -> str:
+def _quote_identifier(name: str) -> str:
     """Return a name as an identifier of SQL."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
-def _literal(text: str) -> str:
+def _quote_literal(text: str) -> str:
     """Return a text as a literal of SQL."""
     escaped = text.replace("'", "''")
     return f"'{escaped}'"
@@ -374,7 +380,7 @@ def _open_files(
         ProfileError: The directory or a file cannot be read.
     """
     try:
-        paths = files_of(path)
+        paths = find_table_files(path)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
     files: dict[str, TableFile] = {}
@@ -391,8 +397,10 @@ def _open_files(
             name = f"arrow {table}"
             arrow[name] = _read_arrow(path, file, QUERIES.columns_read[table])
             connection.register(name, arrow[name])
-            types = _describe(connection, _quoted(name))
-            files[table] = TableFile(file, _quoted(name), _quoted(_ROW_NUMBER), types)
+            types = _describe(connection, _quote_identifier(name))
+            files[table] = TableFile(
+                file, _quote_identifier(name), _quote_identifier(_ROW_NUMBER), types
+            )
     return files, arrow
 
 
@@ -408,7 +416,7 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
         ProfileError: It cannot be read, or has two columns of one name.
     """
     # DuckDB takes a path for a pattern.
-    place = _literal(re.sub(r"([*?\[])", r"[\1]", str(file.resolve())))
+    place = _quote_literal(re.sub(r"([*?\[])", r"[\1]", str(file.resolve())))
     options = "file_row_number = true, hive_partitioning = false"
     source = f"read_parquet({place}, {options})"
     statement = f"SELECT name, num_children FROM parquet_schema({place})"
@@ -416,7 +424,7 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
         (_, n_columns), *elements = connection.execute(statement).fetchall()
         types = _describe(connection, source)
     except duckdb.Error as error:
-        raise _unreadable(path, file.name, error) from error
+        raise _make_read_error(path, file.name, error) from error
     if n_columns == len(elements):  # no column has parts
         _refuse_repeated(path, file, [name for name, _ in elements])
     types.pop("file_row_number")
@@ -457,7 +465,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
         # Arrow checks nothing else before it is used, such as offsets of texts.
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _unreadable(path, file.name, error) from error
+        raise _make_read_error(path, file.name, error) from error
     numbers = pa.array(np.arange(1, table.num_rows + 1))
     return table.append_column(_ROW_NUMBER, numbers)
 
@@ -494,7 +502,9 @@ def _create_views(
         selects[export.STRINGS] = [*stored, _NAMES]
         schema[export.STRINGS] = frozenset(("id", "value"))
     for table, statements in selects.items():
-        connection.execute(f"CREATE VIEW {_quoted(table)} AS {' UNION ALL '.join(statements)}")
+        connection.execute(
+            f"CREATE VIEW {_quote_identifier(table)} AS {' UNION ALL '.join(statements)}"
+        )
     return schema
 
 
@@ -517,8 +527,8 @@ def _create_names(
     if not with_names:
         return False
     names = " UNION ALL ".join(
-        f"SELECT {_quoted(column)} AS name, {place} AS place, {files[table].row_number} AS row "
-        f"FROM {files[table].source}"
+        f"SELECT {_quote_identifier(column)} AS name, {place} AS place, "
+        f"{files[table].row_number} AS row FROM {files[table].source}"
         for place, (table, column) in enumerate(with_names)
     )
     try:
@@ -529,14 +539,12 @@ def _create_names(
         )
     except duckdb.Error as error:
         damaged = " or ".join(dict.fromkeys(files[table].file.name for table, _ in with_names))
-        raise _unreadable(path, damaged, error) from error
+        raise _make_read_error(path, damaged, error) from error
     return True
 
 
 @contextmanager
-def opened_directory(
-    path: str, jobs: int = 1, watch: Watch = unwatched
-) -> Iterator[ColumnarExport]:
+def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[ColumnarExport]:
     """Open a directory that contains a file for each table.
 
     Args:

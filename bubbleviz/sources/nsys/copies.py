@@ -48,17 +48,17 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     Raises:
         ProfileError: The export is damaged.
     """
-    whole = export.columns("gpu_work/copies")
+    whole = export.query_columns("gpu_work/copies")
     n_copies = int(has_times(whole[0], whole[1]).sum())
     # Copies come after all kernels, and before all memsets.
     copies = Copies.unknown(activities.kernels + np.arange(n_copies))
     if export.has("gpu_work/copy_memory"):
-        start_ns, end_ns, source, target = export.columns("gpu_work/copy_memory")
+        start_ns, end_ns, source, target = export.query_columns("gpu_work/copy_memory")
         timed = has_times(start_ns, end_ns)
-        source, target = (_codes(ids[timed], _MEMORY) for ids in (source, target))
+        source, target = (_translate_ids(ids[timed], _MEMORY) for ids in (source, target))
         copies = copies.replace_columns(source=source, target=target)
     if export.has("gpu_work/copy_sizes"):
-        start_ns, end_ns, size, kind = export.columns("gpu_work/copy_sizes")
+        start_ns, end_ns, size, kind = export.query_columns("gpu_work/copy_sizes")
         timed = has_times(start_ns, end_ns)
         size, kind = size[timed], kind[timed]
         # The driver moves pages of managed memory alone, of which the kind may be unknown.
@@ -69,7 +69,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
         )
         copies = copies.replace_columns(
             size=np.maximum(size, NONE),
-            direction=_codes(kind, _DIRECTIONS),
+            direction=_translate_ids(kind, _DIRECTIONS),
             source=source,
             target=target,
         )
@@ -79,7 +79,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     return copies.reorder(invert_permutation(order))
 
 
-def _codes(ids: Ints, codes: Mapping[int, int]) -> Ints:
+def _translate_ids(ids: Ints, codes: Mapping[int, int]) -> Ints:
     """Return the code of each id, 0 for ids that have none."""
     by_id = np.array([codes.get(number, 0) for number in range(_MAX_ID + 1)], np.int64)
     return np.where((ids >= 0) & (ids <= _MAX_ID), by_id[np.clip(ids, 0, _MAX_ID)], 0)

@@ -28,7 +28,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query
-from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds, Schema, lacking
+from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds, Schema, find_missing
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -48,9 +48,9 @@ BOUNDS = {
     "calls/all": "calls/bounds",
 }
 #: Minimum number of rows of a table that is read by threads. A thread opens the file for itself.
-_SHORT = 1 << 13
+_MIN_POOL_ROWS = 1 << 13
 #: Number of parts that may be read ahead, in addition to one per thread.
-_AHEAD = 4
+_MAX_PARTS_AHEAD = 4
 
 #: Rows with a text: integer columns, shape (columns, rows); for each row the index of its text, or
 #: -1 for NULL; and the texts, which may contain duplicates.
@@ -92,7 +92,7 @@ class Selection:
     bounds: tuple[int, ...] = ()
 
 
-def binds_of_selection(selection: Selection, first: int, last: int) -> Binds:
+def make_binds(selection: Selection, first: int, last: int) -> Binds:
     """Return the parameters of queries that select rows.
 
     Args:
@@ -114,7 +114,7 @@ def binds_of_selection(selection: Selection, first: int, last: int) -> Binds:
     }
 
 
-def joined(parts: Sequence[Named]) -> Named:
+def concatenate_named(parts: Sequence[Named]) -> Named:
     """Concatenate one or more parts."""
     if len(parts) == 1:
         return parts[0]
@@ -126,7 +126,7 @@ def joined(parts: Sequence[Named]) -> Named:
     return np.concatenate([part[0] for part in parts], axis=1), np.concatenate(number), every
 
 
-def named(values: Ints, texts: Iterable[object]) -> Named:
+def combine_named(values: Ints, texts: Iterable[object]) -> Named:
     """Combine integer columns, shape (columns, rows), with the text of each row (None: NULL)."""
     numbering = Numbering[str]()
     number = [NONE if text is None else numbering.number(str(text)) for text in texts]
@@ -164,7 +164,7 @@ class Export(ABC):
                 f"{path}: {what}, but no nsys export: it has none of the tables "
                 f"{STRINGS}, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
             )
-        self.path, self.schema, self.views = path, schema, QUERIES.views_of(schema)
+        self.path, self.schema, self.views = path, schema, QUERIES.select_views(schema)
         self.jobs, self._watch = jobs, watch
         self._bounds: dict[str, tuple[int, int]] = {}
         self._begun: dict[tuple[str, _Make | None], tuple[_Ahead, Iterator[Part[Any]]]] = {}
@@ -172,15 +172,15 @@ class Export(ABC):
         self._all = self._read = 0
 
     @abstractmethod
-    def account(self) -> str:
+    def describe_readers(self) -> str:
         """Describe how the large tables are read, as far as known, and why if it is SQLite."""
 
     @abstractmethod
-    def count(self, table: str) -> int:
+    def count_rows(self, table: str) -> int:
         """Return the number of rows of a table."""
 
     @abstractmethod
-    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+    def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query with few rows, or with text columns.
 
         Raises:
@@ -188,7 +188,7 @@ class Export(ABC):
         """
 
     @abstractmethod
-    def named(
+    def read_named(
         self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
     ) -> Named:
         """Return the selected rows of a query with their texts.
@@ -204,17 +204,17 @@ class Export(ABC):
         """
 
     @abstractmethod
-    def most_rows(self) -> int:
+    def count_max_rows(self) -> int:
         """Return an upper bound of the number of rows of every table."""
 
     @abstractmethod
-    def _columns(self, name: str, binds: Binds) -> Ints: ...
+    def _query_columns(self, name: str, binds: Binds) -> Ints: ...
 
     @abstractmethod
-    def _parts(self, name: str, selection: Selection | None) -> Iterator[Part[Any]]:
+    def _iter_parts(self, name: str, selection: Selection | None) -> Iterator[Part[Any]]:
         """Yield a function per part of a table that reads this part, in the order of the table."""
 
-    def columns(self, name: str, binds: Binds | None = None) -> Ints:
+    def query_columns(self, name: str, binds: Binds | None = None) -> Ints:
         """Return the int64 columns of a query, shape (columns, rows); no rows if it cannot run.
 
         Raises:
@@ -222,7 +222,7 @@ class Export(ABC):
         """
         if not self.has(name):
             return np.empty((len(query(name).columns), 0), np.int64)
-        return self._columns(name, binds or {})
+        return self._query_columns(name, binds or {})
 
     def read_rows(self, name: str, rows: Ints) -> Ints:
         """Return the columns of selected rows of a query.
@@ -239,32 +239,32 @@ class Export(ABC):
         """
         columns = self._read_rows(name, rows)
         if columns.shape[1] != len(rows):
-            raise self._rows_out_of_order()
+            raise self._make_order_error()
         return columns
 
     def _read_rows(self, name: str, rows: Ints) -> Ints:
-        return self.columns(name, {"rows": json.dumps(rows.tolist())})
+        return self.query_columns(name, {"rows": json.dumps(rows.tolist())})
 
-    def _rows_out_of_order(self) -> ProfileError:
+    def _make_order_error(self) -> ProfileError:
         return ProfileError(
             f"{self.path}: rows are out of order, so the file is damaged; {EXPORT_AGAIN}"
         )
 
-    def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
+    def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return the given name ids, or () if no call has any of them."""
         asked: Binds = {"name_ids": json.dumps([*numbers]), "most": 1}
-        return numbers if self.columns("calls/named", asked).size else ()
+        return numbers if self.query_columns("calls/named", asked).size else ()
 
     def has(self, name: str) -> bool:
         """Return whether the export has the tables and columns that a query needs."""
         return QUERIES.has(name, self.schema, self.views)
 
-    def lacks(self, name: str) -> tuple[str, ...]:
+    def find_missing(self, name: str) -> tuple[str, ...]:
         """Return the missing tables and columns among those that a query reads in today's exports.
 
         The query may run nevertheless, through another variant of a view.
         """
-        return lacking(QUERIES.tables_read(name), self.schema)
+        return find_missing(QUERIES.find_tables_read(name), self.schema)
 
     def require(self, name: str) -> None:
         """Check that a query can run.
@@ -274,68 +274,72 @@ class Export(ABC):
         """
         if not self.has(name):
             raise SchemaError(
-                f"{self.path}: the export lacks {', '.join(self.lacks(name))}, which an analysis "
-                f"needs; {EXPORT_AGAIN}"
+                f"{self.path}: the export lacks {', '.join(self.find_missing(name))}, which an "
+                f"analysis needs; {EXPORT_AGAIN}"
             )
 
-    def rows_if_any(self, name: str) -> list[tuple[object, ...]]:
+    def query_rows_if_possible(self, name: str) -> list[tuple[object, ...]]:
         """Return the rows of a small query, or no rows if it cannot run."""
-        return self.rows(name) if self.has(name) else []
+        return self.query_rows(name) if self.has(name) else []
 
-    def value(self, name: str) -> object:
+    def query_value(self, name: str) -> object:
         """Return the single value of a small query, or None if it cannot run or has no rows."""
-        rows = self.rows_if_any(name)
+        rows = self.query_rows_if_possible(name)
         return rows[0][0] if rows else None
 
-    def texts(self, ids: Ints) -> dict[int, str]:
+    def query_texts(self, ids: Ints) -> dict[int, str]:
         """Return the texts of the given registered strings, keyed by id."""
-        rows = self.rows("strings/by_id", {"ids": json.dumps(ids.tolist())}) if len(ids) else ()
-        return {self.number(row[0]): str(row[1]) for row in rows}
+        rows = (
+            self.query_rows("strings/by_id", {"ids": json.dumps(ids.tolist())}) if len(ids) else ()
+        )
+        return {self.to_integer(row[0]): str(row[1]) for row in rows}
 
-    def matching_strings(self, globs: tuple[str, ...]) -> Mapping[int, str]:
+    def find_strings(self, globs: tuple[str, ...]) -> Mapping[int, str]:
         """Return the registered strings that match one of the patterns, keyed by id."""
         if not globs:
             return {}
-        (ids,), number, texts = self.named("strings/matching", Selection(globs=globs))
+        (ids,), number, texts = self.read_named("strings/matching", Selection(globs=globs))
         return {i: texts[own] for i, own in zip(ids.tolist(), number.tolist(), strict=True)}
 
-    def bounds(self, name: str) -> tuple[int, int]:
+    def find_bounds(self, name: str) -> tuple[int, int]:
         """Return the first and last row number of a table, or (0, -1) if it has no rows.
 
         Raises:
             ProfileError: The last row number is below the first.
         """
         if name not in self._bounds:
-            rows = self.rows_if_any(name)
-            first, last = map(self.number, rows[0][:2]) if rows else (0, -1)
+            rows = self.query_rows_if_possible(name)
+            first, last = map(self.to_integer, rows[0][:2]) if rows else (0, -1)
             if rows and last < first:
-                raise self._rows_out_of_order()
+                raise self._make_order_error()
             self._bounds[name] = first, last
         return self._bounds[name]
 
-    def number(self, value: object) -> int:
+    def to_integer(self, value: object) -> int:
         """Return a value as an integer; SQLite may store text in any column.
 
         Raises:
             ProfileError: The value is no integer.
         """
         if not isinstance(value, int):
-            raise self._edited(f"holds {_TYPES.get(type(value), 'a value')} where a whole number")
+            raise self._make_value_error(
+                f"holds {_TYPES.get(type(value), 'a value')} where a whole number"
+            )
         return value
 
-    def _edited(self, what: str) -> ProfileError:
+    def _make_value_error(self, what: str) -> ProfileError:
         """Return the error for a value that is not the expected number."""
         return ProfileError(
             f"{self.path}: {what} belongs, so it is damaged or was edited; {EXPORT_AGAIN}"
         )
 
-    def _null_among_ranges(self) -> ProfileError:
-        return self._edited(f"{NVTX} holds NULL (no value) where a number")
+    def _make_null_error(self) -> ProfileError:
+        return self._make_value_error(f"{NVTX} holds NULL (no value) where a number")
 
     def open_pool(self) -> ThreadPoolExecutor:
         """Open the thread pool and start to read kernels, which needs no names of ranges."""
         # The order is fixed, so that of several damaged tables the same one is always reported.
-        bounds = map(self.bounds, dict.fromkeys(BOUNDS.values()))
+        bounds = map(self.find_bounds, dict.fromkeys(BOUNDS.values()))
         self._all = sum(last - first + 1 for first, last in bounds)
         pool = self._pool = ThreadPoolExecutor(self.jobs, "bubbleviz-read")
         self.begin("gpu_work/kernels_and_streams")
@@ -345,7 +349,7 @@ class Export(ABC):
         """Start to read the first parts of a query in the background, for :meth:`stream`."""
         if self.has(name) and (name, make) not in self._begun:
             parts = self._make_parts(name, make)
-            ahead = islice(parts, self.jobs + _AHEAD)
+            ahead = islice(parts, self.jobs + _MAX_PARTS_AHEAD)
             of_parts = deque((self._submit(name, part), part) for part in ahead)
             self._begun[name, make] = of_parts, parts
 
@@ -360,7 +364,7 @@ class Export(ABC):
         """
         return self._stream(name, None)
 
-    def made_stream(
+    def stream_converted(
         self, name: str, make: Callable[[range, Ints], _MadeT]
     ) -> Iterator[tuple[range, _MadeT]]:
         """Like :meth:`stream`, but yield the result of ``make`` for each part."""
@@ -370,16 +374,16 @@ class Export(ABC):
         if not self.has(name):
             return iter(())
         begun = self._begun.pop((name, make), None) or (deque(), self._make_parts(name, make))
-        return self._read_in_order(name, *begun, self.jobs + _AHEAD)
+        return self._read_in_order(name, *begun, self.jobs + _MAX_PARTS_AHEAD)
 
     def _make_parts(self, name: str, make: _Make | None) -> Iterator[Part[Any]]:
-        parts = self._parts(name, None)
+        parts = self._iter_parts(name, None)
         return parts if make is None else (partial(_read_and_make, p, make) for p in parts)
 
-    def named_stream(self, name: str, selection: Selection) -> Iterator[Named]:
+    def stream_named(self, name: str, selection: Selection) -> Iterator[Named]:
         """Yield the selected rows of all parts in order; see :meth:`stream`."""
         # Parts with texts are longer and take more memory than columns.
-        parts = self._read_in_order(name, deque(), self._parts(name, selection), self.jobs + 2)
+        parts = self._read_in_order(name, deque(), self._iter_parts(name, selection), self.jobs + 2)
         return (rows for _, rows in parts)
 
     def _read_in_order(
@@ -411,8 +415,8 @@ class Export(ABC):
 
     def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
         """Submit a part to the pool, or read it now if the table is short or no thread starts."""
-        first, last = self.bounds(BOUNDS[name])
-        if last - first >= _SHORT and self._pool:
+        first, last = self.find_bounds(BOUNDS[name])
+        if last - first >= _MIN_POOL_ROWS and self._pool:
             try:
                 return self._pool.submit(part)
             except RuntimeError:
@@ -420,9 +424,9 @@ class Export(ABC):
                 self._pool = None
         return _read_now(part)
 
-    def names_of_calls_begun(self, numbers: Sequence[int]) -> Future[Sequence[int]]:
-        """Start :meth:`names_of_calls` in the background."""
-        return self._submit("calls/all", partial(self.names_of_calls, numbers))
+    def start_filter_called_names(self, numbers: Sequence[int]) -> Future[Sequence[int]]:
+        """Start :meth:`filter_called_names` in the background."""
+        return self._submit("calls/all", partial(self.filter_called_names, numbers))
 
 
 def _read_and_make(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:

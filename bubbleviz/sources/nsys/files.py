@@ -28,7 +28,7 @@ TABLE_SUFFIXES = (".parquet", ".arrow", ".arrows")
 #: Tables of which every export has one.
 TABLES = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
 #: Tables that other directories of Parquet files have none of.
-_TELLING = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
+_DISTINCTIVE_TABLES = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
 
 
 def is_columnar(path: str) -> bool:
@@ -37,17 +37,17 @@ def is_columnar(path: str) -> bool:
     if not place.is_dir():
         return False
     # A name may be ".", or lead through links.
-    return place.resolve().name.endswith(ENDINGS) or holds_tables(path)
+    return place.resolve().name.endswith(ENDINGS) or has_tables(path)
 
 
-def holds_tables(path: str) -> bool:
+def has_tables(path: str) -> bool:
     """Tell whether a directory holds tables of an export."""
     place = Path(path)
-    names = (f"{table}{suffix}" for table in _TELLING for suffix in TABLE_SUFFIXES)
+    names = (f"{table}{suffix}" for table in _DISTINCTIVE_TABLES for suffix in TABLE_SUFFIXES)
     return any((place / name).is_file() for name in names)
 
 
-def report_stem(path: str) -> str:
+def find_report_stem(path: str) -> str:
     """Return the path of a directory's report without its ending, as far as the name tells."""
     return next((path.removesuffix(e) for e in ENDINGS if path.endswith(e)), path)
 
@@ -58,17 +58,17 @@ def is_table_of_export(path: str) -> bool:
     return place.suffix in TABLE_SUFFIXES and place.is_file() and is_columnar(str(place.parent))
 
 
-def bytes_of(path: str) -> int:
+def measure_bytes(path: str) -> int:
     """Return the bytes of a profile: of a file, or of the files of a directory.
 
     Raises:
         OSError: it cannot be looked at.
     """
     place = Path(path)
-    return sum(file.stat().st_size for file in (parts_of(path) if place.is_dir() else [place]))
+    return sum(file.stat().st_size for file in (list_files(path) if place.is_dir() else [place]))
 
 
-def parts_of(path: str) -> list[Path]:
+def list_files(path: str) -> list[Path]:
     """Return the files of a directory, in order.
 
     Raises:
@@ -77,14 +77,14 @@ def parts_of(path: str) -> list[Path]:
     return sorted(entry for entry in Path(path).iterdir() if entry.is_file())
 
 
-def files_of(path: str) -> Mapping[str, Path]:
+def find_table_files(path: str) -> Mapping[str, Path]:
     """Return the file of each table in a directory, by the table's name, in order.
 
     Raises:
         OSError: the directory cannot be read.
     """
     files: dict[str, Path] = {}
-    entries = parts_of(path)
+    entries = list_files(path)
     for suffix in TABLE_SUFFIXES:
         for entry in entries:
             if entry.suffix == suffix:
@@ -93,7 +93,7 @@ def files_of(path: str) -> Mapping[str, Path]:
 
 
 #: Of a reason that nsys gives, characters.
-_LONGEST = 200
+_MAX_REASON = 200
 
 #: Endings of reports of Nsight Systems; ``.qdrep`` was used until 2021.
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
@@ -114,7 +114,7 @@ def is_report(path: str) -> bool:
 
 
 @contextmanager
-def exported(path: str, *, keep: bool = False) -> Iterator[str]:
+def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
     """Yield an export of a report, or the path itself where it is no such report.
 
     It is a directory of Parquet tables if nsys can write one and DuckDB is installed to read it,
@@ -145,23 +145,23 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
             target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
             # Some versions write the directory of that name, others add the ending to any name.
             places = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
-            process = _export(path, "parquetdir", target)
+            process = _run_export(path, "parquetdir", target)
             if isinstance(process, subprocess.CompletedProcess) and process.returncode == 0:
                 for place in places:
-                    if place.is_dir() and holds_tables(str(place)):
+                    if place.is_dir() and has_tables(str(place)):
                         yield str(place)
                         return
         target = Path(folder) / beside.name
-        process = _export(path, "sqlite", target)
+        process = _run_export(path, "sqlite", target)
         if isinstance(process, str) or process.returncode or not target.exists():
-            raise ProfileError(f"{path}: {_failure(path, target.name, process)}")
+            raise ProfileError(f"{path}: {_describe_failure(path, target.name, process)}")
         if keep:
             shutil.move(target, beside)
             target = beside
         yield str(target)
 
 
-def _export(path: str, kind: str, target: Path) -> subprocess.CompletedProcess[bytes] | str:
+def _run_export(path: str, kind: str, target: Path) -> subprocess.CompletedProcess[bytes] | str:
     """Have nsys export a report; the reason where there is none, or it cannot be started."""
     nsys = shutil.which("nsys")
     if nsys is None:
@@ -173,7 +173,9 @@ def _export(path: str, kind: str, target: Path) -> subprocess.CompletedProcess[b
         return str(error.strerror)
 
 
-def _failure(path: str, name: str, process: subprocess.CompletedProcess[bytes] | str) -> str:
+def _describe_failure(
+    path: str, name: str, process: subprocess.CompletedProcess[bytes] | str
+) -> str:
     """Return why there is no export, and the command by which the user makes it."""
     by_hand = f"nsys export --type sqlite --output {quote_for_shell(name)} {quote_for_shell(path)}"
     if process == "":
@@ -183,12 +185,14 @@ def _failure(path: str, name: str, process: subprocess.CompletedProcess[bytes] |
         )
     if isinstance(process, str):
         return f"nsys cannot be started ({process}); export by hand with: {by_hand}"
-    reason = _last_line(process.stderr) or _last_line(process.stdout)
+    reason = _find_last_line(process.stderr) or _find_last_line(process.stdout)
     reason = reason or f"exit code {process.returncode}"
     return f"nsys export failed ({reason}); export by hand with: {by_hand}"
 
 
-def _last_line(output: bytes) -> str:
+def _find_last_line(output: bytes) -> str:
     """Return the last line that says something, where nsys gives its reason."""
-    lines = [to_one_line(line, _LONGEST) for line in output.decode("utf-8", "replace").splitlines()]
+    lines = [
+        to_one_line(line, _MAX_REASON) for line in output.decode("utf-8", "replace").splitlines()
+    ]
     return next((line for line in reversed(lines) if any(map(str.isalpha, line))), "").rstrip(".")

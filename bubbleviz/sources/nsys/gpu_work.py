@@ -16,7 +16,7 @@ from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, process_of
 from bubbleviz.sources.activities import ActivitiesBuilder
-from bubbleviz.sources.nsys.calls import ExportedCalls, calls_named
+from bubbleviz.sources.nsys.calls import ExportedCalls, find_calls
 from bubbleviz.sources.nsys.copies import KINDS_OF_MIGRATION
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NOTHING, table_of
@@ -25,9 +25,9 @@ from bubbleviz.sources.nsys.queries import NOTHING, table_of
 _WHOLE_GRAPH, _MIGRATION = -2, -3
 
 
-def _graph_columns(export: Export) -> Ints:
+def _read_graphs(export: Export) -> Ints:
     """Return the CUDA graphs that were traced as a whole, with the columns of kernels."""
-    graphs = export.columns("gpu_work/graphs")
+    graphs = export.query_columns("gpu_work/graphs")
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
 
 
@@ -77,23 +77,23 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 
 
 def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
-    graphs = _graph_columns(export)
-    copies = export.columns("gpu_work/copies")
+    graphs = _read_graphs(export)
+    copies = export.query_columns("gpu_work/copies")
     is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
     copies[5] = np.where(is_migration, _MIGRATION, NONE)
     # No call launches a migration; its correlation id is 0, which may be that of a call.
     copies[4, is_migration] = NONE
-    memsets = export.columns("gpu_work/memsets")
+    memsets = export.query_columns("gpu_work/memsets")
     memsets = np.vstack((memsets, np.full(memsets.shape[1], NONE)))
     copies_and_memsets = {"copies": copies, "memsets": memsets}
     query = "gpu_work/kernels_and_streams" if has_streams else "gpu_work/kernels"
-    first, last = export.bounds("gpu_work/kernel_bounds")
+    first, last = export.find_bounds("gpu_work/kernel_bounds")
     most = last - first + 1 if export.has("gpu_work/kernels") else 0
-    room = min(most, export.most_rows()) + graphs.shape[1]
+    room = min(most, export.count_max_rows()) + graphs.shape[1]
     builder = ActivitiesBuilder(room + sum(table.shape[1] for table in copies_and_memsets.values()))
     recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in copies_and_memsets.items()}}
-    doubtful = _doubtful(call_names, recorded)
-    called = export.names_of_calls_begun(doubtful) if doubtful else None
+    doubtful = _find_doubtful_names(call_names, recorded)
+    called = export.start_filter_called_names(doubtful) if doubtful else None
     try:
         kernels = 0
         for _, block in export.stream(query):
@@ -102,7 +102,7 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
         # SQLite ends a part of the rows without a word at a page whose row numbers are damaged;
         # tables that were edited leave out some.
         if kernels < most and kernels < sum(
-            export.number(row[1]) for row in export.rows("gpu_work/kernel_count")
+            export.to_integer(row[1]) for row in export.query_rows("gpu_work/kernel_count")
         ):
             raise ProfileError(
                 f"{export.path}: only {kernels:,} of its kernels can be read, so it is damaged; "
@@ -119,15 +119,15 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
         raise ProfileError(
             f"{export.path}: is damaged or was edited ({error}); {EXPORT_AGAIN}"
         ) from error
-    orphans = builder.without_process()
-    processes = ExportedCalls(export, {}).processes() if orphans else ()
+    orphans = builder.count_without_process()
+    processes = ExportedCalls(export, {}).find_processes() if orphans else ()
 
     def names(ids: Ints) -> tuple[str, ...]:
         known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
-        known |= {_MIGRATION: profile.PAGE_MIGRATION} | export.texts(ids)
+        known |= {_MIGRATION: profile.PAGE_MIGRATION} | export.query_texts(ids)
         return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 
-    activities = builder.activities(names, processes)
+    activities = builder.build(names, processes)
     if called is not None:
         absent = {*doubtful} - {*called.result()}
         call_names = {i: name for i, name in call_names.items() if i not in absent}
@@ -136,10 +136,10 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
         group=builder.group,
         streams=builder.streams,
         limitations=(
-            *_lost_work(export, call_names, recorded, ("kernels", "graphs")),
-            *_lost_process(export, orphans, processes),
-            *_unrecorded_graphs(export, activities, call_names),
-            *_lost_work(export, call_names, recorded, ("copies", "memsets")),
+            *_iter_lost_work(export, call_names, recorded, ("kernels", "graphs")),
+            *_report_lost_process(export, orphans, processes),
+            *_report_lost_graphs(export, activities, call_names),
+            *_iter_lost_work(export, call_names, recorded, ("copies", "memsets")),
             *profile.report_untimed_work(export.path, builder.untimed),
             *profile.report_impossible_times(export.path, builder.impossible),
         ),
@@ -159,20 +159,20 @@ def _add_streams(export: Export, query: str, work: Ints) -> Ints:
     """
     if work.shape[1] == 0 or not export.has(query):
         return work
-    return np.vstack((work, export.columns(query)[2]))
+    return np.vstack((work, export.query_columns(query)[2]))
 
 
-def processes_of(export: Export) -> tuple[int, ...]:
+def find_processes(export: Export) -> tuple[int, ...]:
     """Return the processes that ran kernels or graphs."""
     kernels = (block for _, block in export.stream("gpu_work/kernels"))
     found = (
-        find_distinct(process_of(block[3])) for block in chain(kernels, [_graph_columns(export)])
+        find_distinct(process_of(block[3])) for block in chain(kernels, [_read_graphs(export)])
     )
     return tuple(sorted({p for processes in found for p in processes.tolist()} - {NONE}))
 
 
 #: By query: what the work is, how the names of calls begin that it comes from, how these make it.
-_WORK = {
+_WORK_KINDS = {
     "kernels": (profile.KERNELS, KERNEL_LAUNCHES, "launch"),
     "graphs": ("CUDA graphs traced as a whole", (), ""),
     "copies": ("copies", COPIES, "make"),
@@ -180,17 +180,19 @@ _WORK = {
 }
 
 
-def _doubtful(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
+def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
     """Return which names are of calls whose work was not recorded, or is that of graphs.
 
     Exports register names that no call has. To find none of them takes a look at all calls.
     """
-    beginnings = [start for what in recorded if not recorded[what] for start in _WORK[what][1]]
+    beginnings = [
+        start for what in recorded if not recorded[what] for start in _WORK_KINDS[what][1]
+    ]
     beginnings += GRAPH_LAUNCHES
     return [i for i, name in call_names.items() if name.startswith(tuple(beginnings))]
 
 
-def _lost_work(
+def _iter_lost_work(
     export: Export,
     call_names: Mapping[int, str],
     recorded: Mapping[str, bool],
@@ -198,20 +200,22 @@ def _lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations where work cannot be read, or calls had some that was not recorded."""
     for kind in kinds:
-        what, beginnings, make = _WORK[kind]
+        what, beginnings, make = _WORK_KINDS[kind]
         table, query = table_of(f"gpu_work/{kind}"), f"gpu_work/{kind}"
         costs = LimitationKind.COSTS if kind in ("kernels", "graphs") else LimitationKind.OTHER
         if table in export.schema and not export.has(query):
-            lacking = ", ".join(export.lacks(query))
+            lacking = ", ".join(export.find_missing(query))
             yield Limitation(what, f"{export.path} lacks {lacking}", kind=costs)
         elif not recorded.get(kind, not beginnings) and (
-            calls_named(export, call_names, beginnings, 1).size
+            find_calls(export, call_names, beginnings, 1).size
         ):
             reason = f"{export.path} holds calls that {make} some, but none in {table}"
             yield Limitation(what, reason, kind=costs)
 
 
-def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple[Limitation, ...]:
+def _report_lost_process(
+    export: Export, count: int, processes: Sequence[int]
+) -> tuple[Limitation, ...]:
     """Return a limitation where kernels do not say of which process they are.
 
     Correlation ids are unique within a process only, so with several nothing can be linked.
@@ -221,19 +225,19 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
     outcome = "they stay unlinked"
     if len(processes) == 1:
         outcome = "they are assigned to the only process with CUDA calls"
-    lacking = ", ".join(export.lacks("gpu_work/kernels")) or "it for some"
+    lacking = ", ".join(export.find_missing("gpu_work/kernels")) or "it for some"
     reason = f"{export.path} lacks {lacking}; {outcome}"
     return (Limitation("the process of kernels", reason, count, LimitationKind.COSTS),)
 
 
-def _unrecorded_graphs(
+def _report_lost_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
     """Return a limitation if processes launched CUDA graphs, but no kernel was recorded of them.
 
     Graph launches of a process that has kernels are counted as lost work when calls are linked.
     """
-    _, thread, ids = calls_named(export, call_names, GRAPH_LAUNCHES)
+    _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)
     process = process_of(thread[(thread != NONE) & (ids != NOTHING)])
     if len(process) == 0:
         return ()

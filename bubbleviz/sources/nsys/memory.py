@@ -21,7 +21,7 @@ def read_memory(export: Export) -> MemoryEvents | None:
     Raises:
         ProfileError: the export is damaged.
     """
-    table = export.columns("memory/usage")
+    table = export.query_columns("memory/usage")
     table = table[:, ~np.isin(table[5], _ON_HOST)]
     if table.shape[1] == 0:
         return None

@@ -64,11 +64,11 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
         ProfileError: the export cannot be read.
     """
     path = export.path
-    layouts = _layouts(export)
-    blocks = [_decoded(block, layouts) for block in _blocks(export) if block]
+    layouts = _read_layouts(export)
+    blocks = [_decode_payloads(block, layouts) for block in _iter_blocks(export) if block]
     table = np.concatenate([np.empty((4 + len(_COLUMNS), 0), np.int64), *blocks], axis=1)
     unread = int((table[_READ] == 0).sum())
-    payloads = _payloads(table[:, table[_READ] != 0])
+    payloads = _build_payloads(table[:, table[_READ] != 0])
     if not blocks:
         reason = f"{path}: its ranges have none; bytes, peers and communicators are unknown"
         return payloads, (Limitation("payloads of NCCL's ranges", reason),)
@@ -78,27 +78,27 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     return payloads, (Limitation("payloads of ranges", reason, unread),)
 
 
-def _blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
+def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
     if not (export.has("ranges/payloads") and export.has("ranges/bounds")):
         return
-    first, last = export.bounds("ranges/bounds")
+    first, last = export.find_bounds("ranges/bounds")
     for at in range(first, last + 1, max(_ROWS, (last - first) // 1024)):
         end = min(at + max(_ROWS, (last - first) // 1024) - 1, last)
-        yield export.rows("ranges/payloads", {"first": at, "last": end})
+        yield export.query_rows("ranges/payloads", {"first": at, "last": end})
 
 
-def _layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
+def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
     """Return the layouts of NCCL's functions, but for numbers that stand for two."""
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
     if export.has("ranges/payload_entries"):
-        for domain, schema, place, kind, name, at in export.rows("ranges/payload_entries"):
+        for domain, schema, place, kind, name, at in export.query_rows("ranges/payload_entries"):
             if not (isinstance(domain, int) and isinstance(schema, int)):
                 continue
             key = domain, schema
             layout = fields.setdefault(key, {})
             number = place if isinstance(place, int) else len(layout)
-            entry = _field(layout, number, kind, str(name), at)
+            entry = _make_field(layout, number, kind, str(name), at)
             if layout.get(number, entry) != entry:
                 ambiguous.add(key)
             layout[number] = entry
@@ -109,7 +109,9 @@ def _layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
     }
 
 
-def _field(layout: Mapping[int, _Field], place: int, kind: object, name: str, at: object) -> _Field:
+def _make_field(
+    layout: Mapping[int, _Field], place: int, kind: object, name: str, at: object
+) -> _Field:
     """Return a field; one without an offset follows the one before, aligned."""
     numpy_type = _TYPES.get(kind, "") if isinstance(kind, int) else ""
     size = np.dtype(numpy_type).itemsize if numpy_type else 1
@@ -120,7 +122,9 @@ def _field(layout: Mapping[int, _Field], place: int, kind: object, name: str, at
     return _Field(name, numpy_type, at, at + size)
 
 
-def _decoded(rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]) -> Ints:
+def _decode_payloads(
+    rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]
+) -> Ints:
     """Return some payloads, decoded at once for each layout and length.
 
     Shape (4 + fields, rows): whether the payload holds a communicator, its range's start and
@@ -128,12 +132,12 @@ def _decoded(rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence
     """
     table = scatter((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
-    known = _are(start_ns, int) & _are(thread, int) & _are(texts, str)
+    known = _is_type(start_ns, int) & _is_type(thread, int) & _is_type(texts, str)
     table[_START, known], table[_THREAD, known] = start_ns[known], thread[known]
     length = np.fromiter(map(len, np.where(known, texts, "")), np.int64, len(rows))
     whole = (length >= 2 * _HEAD) & (length % 2 == 0)
     for digits in find_distinct(length[whole]).tolist():
-        at, raw = _bytes_of(texts, np.flatnonzero(length == digits), digits // 2)
+        at, raw = _decode_hex(texts, np.flatnonzero(length == digits), digits // 2)
         head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
         # The upper half of the first two is reserved.
         head[:, :2] &= 0xFFFFFFFF
@@ -142,15 +146,17 @@ def _decoded(rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence
             domain, schema, size, begin = head[first].tolist()
             members = groups.of_row == number
             offset = begin if begin >= _HEAD and begin + size <= raw.shape[1] else _HEAD
-            _fill(table, at[members], raw[members, offset:], layouts.get((domain, schema), ()))
+            _fill_fields(
+                table, at[members], raw[members, offset:], layouts.get((domain, schema), ())
+            )
     return table
 
 
-def _are(values: npt.NDArray[np.object_], kind: type) -> Bools:
+def _is_type(values: npt.NDArray[np.object_], kind: type) -> Bools:
     return np.asarray(np.array([*map(type, values)], object) == kind, bool)
 
 
-def _bytes_of(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[Ints, Bytes]:
+def _decode_hex(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[Ints, Bytes]:
     """Return which texts of so many bytes are hexadecimal, and their bytes, one row per text."""
     try:
         content = bytes.fromhex("".join(texts[rows]))
@@ -163,7 +169,7 @@ def _bytes_of(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[In
     return rows, np.frombuffer(content, np.uint8).reshape(len(rows), size)
 
 
-def _fill(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
+def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
     """Fill in the fields of payloads of one layout and length, without their heads."""
     for entry in layout:
         if entry.name not in FIELDS or entry.end > raw.shape[1]:
@@ -181,7 +187,7 @@ def _fill(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None
             table[_HASH, rows], table[_READ, rows] = column.astype(np.uint64).view(np.int64), 1
 
 
-def _payloads(table: Ints) -> Payloads:
+def _build_payloads(table: Ints) -> Payloads:
     """Return the payloads that were read, in the export's order."""
     groups = group_rows(table[_HASH]).order_by_appearance()
     return Payloads(

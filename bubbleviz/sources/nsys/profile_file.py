@@ -15,7 +15,7 @@ from bubbleviz.model import profile
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.in_memory import no_calls, no_ranges, without_valid_times
+from bubbleviz.sources.in_memory import describe_invalid_times, make_no_calls, make_no_ranges
 from bubbleviz.sources.nsys import gpu_work, target
 from bubbleviz.sources.nsys import ranges as nvtx
 from bubbleviz.sources.nsys.calls import ExportedCalls
@@ -23,7 +23,7 @@ from bubbleviz.sources.nsys.copies import read_copies
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, KINDS, NVTX, RUNTIME, Export
 from bubbleviz.sources.nsys.memory import read_memory
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
-from bubbleviz.sources.nsys.sqlite_export import opened
+from bubbleviz.sources.nsys.sqlite_export import open_export
 from bubbleviz.sources.nsys.synchronisation import read_synchronisation
 from bubbleviz.sources.operations.arrow import check_installed
 from bubbleviz.timing import note_way, step
@@ -40,11 +40,11 @@ _RECORD_AGAIN = {
 #: Words of warnings of nsys: plain ones, numbers of versions, CUPTI's error codes.
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
 #: Longer texts are no warning of nsys about CUDA.
-_LONGEST_WARNING = 300
+_MAX_WARNING = 300
 #: The queries without which there is no analysis.
-_NEEDED = ("gpu_work/kernels", "calls/all", "ranges/named")
+_REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
 #: What the tables that are counted hold.
-_COUNTED = {
+_TABLE_OF_KIND = {
     "kernels": KERNEL,
     "CUDA API calls": RUNTIME,
     "NVTX rows": NVTX,
@@ -54,26 +54,26 @@ _COUNTED = {
 }
 
 
-def _unrecorded(export: Export, table: str) -> str:
+def _explain_missing(export: Export, table: str) -> str:
     """Return what is wrong where a table of kernels, calls or ranges is empty, and what to do."""
-    reason = "" if table == NVTX else _traced_without_kernels(export)
+    reason = "" if table == NVTX else _explain_missing_kernels(export)
     return reason or _RECORD_AGAIN[table]
 
 
-def _nothing(export: Export, table: str) -> NothingToAnalyseError:
-    return NothingToAnalyseError(f"{export.path}: {_unrecorded(export, table)}")
+def _make_missing_error(export: Export, table: str) -> NothingToAnalyseError:
+    return NothingToAnalyseError(f"{export.path}: {_explain_missing(export, table)}")
 
 
-def _traced_without_kernels(export: Export) -> str:
+def _explain_missing_kernels(export: Export) -> str:
     """Return why no kernels were recorded although CUDA was traced.
 
     The reason is empty if kernels were recorded, or if CUDA was not traced.
     """
-    if any(export.count(table) for table in (KERNEL, GRAPH) if table in export.schema):
+    if any(export.count_rows(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
-    calls = export.count(RUNTIME) if RUNTIME in export.schema else 0
-    rows = export.rows_if_any("target/diagnostics")
-    warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_of_cuda(str(text))))[:3]
+    calls = export.count_rows(RUNTIME) if RUNTIME in export.schema else 0
+    rows = export.query_rows_if_possible("target/diagnostics")
+    warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_cuda_warning(str(text))))[:3]
     if not calls and not warnings:
         return ""
     called = f", but {format_count(calls, 'CUDA API call')}" if calls else ""
@@ -86,31 +86,31 @@ def _traced_without_kernels(export: Export) -> str:
     )
 
 
-def _is_of_cuda(text: str) -> bool:
+def _is_cuda_warning(text: str) -> bool:
     """Tell whether a text is a warning about CUDA in nsys' own words.
 
     Others may repeat what the recorded program printed.
     """
-    words = text.split() if len(text) <= _LONGEST_WARNING else []
+    words = text.split() if len(text) <= _MAX_WARNING else []
     named = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
     return named and all(_PLAIN_WORD.fullmatch(word) for word in words)
 
 
-def _needed(export: Export) -> list[str]:
+def _list_required_queries(export: Export) -> list[str]:
     """Return the queries that this export must answer.
 
     Where there are CUDA graphs traced as a whole, there need not be a table of kernels.
     """
     graphs_alone = KERNEL not in export.schema and GRAPH in export.schema
-    return [name for name in _NEEDED if not (graphs_alone and name == "gpu_work/kernels")]
+    return [name for name in _REQUIRED_QUERIES if not (graphs_alone and name == "gpu_work/kernels")]
 
 
 def _check_recorded(export: Export) -> None:
     """Raise an error where a table or a column is absent that an analysis needs."""
     for table in _RECORD_AGAIN:
         if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
-            raise _nothing(export, table)
-    for name in _needed(export):
+            raise _make_missing_error(export, table)
+    for name in _list_required_queries(export):
         export.require(name)
 
 
@@ -122,9 +122,11 @@ def _check_ranges(export: Export) -> None:
         SchemaError: a table or a column that names ranges is missing.
     """
     export.require("ranges/any")
-    if not export.rows("ranges/any", dict(zip(KINDS, nvtx.event_types(export), strict=True))):
-        raise _nothing(export, NVTX)
-    lacking = export.lacks("ranges/named")
+    if not export.query_rows(
+        "ranges/any", dict(zip(KINDS, nvtx.read_event_types(export), strict=True))
+    ):
+        raise _make_missing_error(export, NVTX)
+    lacking = export.find_missing("ranges/named")
     if lacking:
         raise SchemaError(
             f"{export.path}: the export lacks {', '.join(lacking)}, without which ranges have no "
@@ -132,12 +134,12 @@ def _check_ranges(export: Export) -> None:
         )
 
 
-def _name_limitations(
+def _find_name_limitations(
     export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
 ) -> tuple[list[Limitation], list[Limitation]]:
     """Return the losses of ranges where a column is absent, and of names not in ``StringIds``."""
     lost = LimitationKind.RANGE_NAMES_LOST
-    lacking = export.lacks("ranges/named")
+    lacking = export.find_missing("ranges/named")
     names = [lack for lack in lacking if not lack.endswith(".endGlobalTid")]
     notes, unnamed = [], []
     if names:
@@ -152,23 +154,25 @@ def _name_limitations(
     return notes, unnamed
 
 
-def _missing_data(export: Export, counts: Mapping[str, int | None]) -> tuple[tuple[str, ...], bool]:
+def _describe_missing(
+    export: Export, counts: Mapping[str, int | None]
+) -> tuple[tuple[str, ...], bool]:
     """Return what an export lacks, a sentence each, and whether it can be analysed all the same.
 
     Args:
         export: the open export.
         counts: rows of its tables; None where it lacks one.
     """
-    lacks = [lack for name in _NEEDED for lack in export.lacks(name)]
+    lacks = [lack for name in _REQUIRED_QUERIES for lack in export.find_missing(name)]
     if GRAPH in export.schema:
-        lacks.extend(export.lacks("gpu_work/graphs"))
+        lacks.extend(export.find_missing("gpu_work/graphs"))
     rows = {table: count or 0 for table, count in counts.items()}
     graphs_readable = not any(lack.split(".")[0] == GRAPH for lack in lacks)
     kernels = rows[KERNEL] or (rows[GRAPH] and graphs_readable)
     empty = [] if kernels else [KERNEL]
     empty += [table for table in (RUNTIME, NVTX) if not rows[table]]
-    losses = list(dict.fromkeys(_unrecorded(export, table) for table in empty))
-    readable = all(map(export.has, _needed(export))) and not losses
+    losses = list(dict.fromkeys(_explain_missing(export, table) for table in empty))
+    readable = all(map(export.has, _list_required_queries(export))) and not losses
     columns = [lack for lack in dict.fromkeys(lacks) if "." in lack]
     columns = [column for column in columns if column.split(".")[0] in export.schema]
     if columns:
@@ -184,7 +188,7 @@ class NsysFile:
     # Ranges that an inspection has read, for an analysis, with those left out for their times.
     _inspected: list[tuple[nvtx.NameFilter, profile.Ranges, int]] = field(default_factory=list)
 
-    def sample(self, globs: Sequence[str], rows: int = nvtx.SAMPLED_ROWS, /) -> Mapping[str, int]:
+    def sample(self, globs: Sequence[str], rows: int = nvtx.SAMPLE_ROWS, /) -> Mapping[str, int]:
         """Return how often names occur in a sample of the ranges, spread over the capture."""
         return nvtx.sample_names(self.export, globs, rows)
 
@@ -208,27 +212,27 @@ class NsysFile:
             (s for s in self._inspected if set(globs) <= {*s[0].globs} and not s[1].cut.any()), None
         )
         with step("look up strings"):
-            names = earlier[0] if earlier else nvtx.name_filter(export, globs)
+            names = earlier[0] if earlier else nvtx.make_name_filter(export, globs)
         # Calls matter where some can have launched something.
-        called = export.has("calls/all") and export.rows("calls/any")
+        called = export.has("calls/all") and export.query_rows("calls/any")
         calls = ExportedCalls(export, names.call_names) if called else None
         if not partial and calls is not None:
             # Threads that have read the kernels go on with these.
-            export.begin("calls/all", calls.block)
+            export.begin("calls/all", calls._convert_block)
         with step("read kernels") as rows:
             work = gpu_work.read_gpu_work(export, names.call_names)
             activities, notes = work.activities, work.limitations
             rows.count = len(activities)
         if not (len(activities) if partial else activities.kernels):
-            raise _without_kernels(export, notes)
+            raise _make_no_kernels_error(export, notes)
         if not partial and calls is None:
-            raise _nothing(export, RUNTIME)
+            raise _make_missing_error(export, RUNTIME)
 
         def last_ns() -> int:
-            latest_ns = 0 if partial or calls is None else calls.latest_end_ns()
+            latest_ns = 0 if partial or calls is None else calls.find_latest_end_ns()
             return max(int(activities.end_ns.max(initial=0)), latest_ns)
 
-        ranges, impossible = earlier[1:] if earlier else self._ranges(names, last_ns)
+        ranges, impossible = earlier[1:] if earlier else self._read_ranges(names, last_ns)
         if earlier:
             ranges = ranges.take(
                 np.array(match_any_glob(globs, ranges.names), bool)[ranges.name_id]
@@ -236,18 +240,18 @@ class NsysFile:
         if not partial:
             if not len(ranges):
                 _check_ranges(export)
-            of_ranges, of_names = _name_limitations(export, ranges, activities.names)
-            notes = (*of_ranges, *target.target_limitations(export), *of_names, *notes)
-        overheads, left_out = target.overheads_of(export)
+            of_ranges, of_names = _find_name_limitations(export, ranges, activities.names)
+            notes = (*of_ranges, *target.find_limitations(export), *of_names, *notes)
+        overheads, left_out = target.read_overheads(export)
         return profile.Profile(
-            source=target.source_of(export),
+            source=target.read_source(export),
             activities=activities,
-            calls=calls or no_calls(),
+            calls=calls or make_no_calls(),
             ranges=ranges,
             all_ranges=nvtx.LongRanges(export),
             overheads=overheads,
-            threads=target.threads_of(export),
-            devices=target.devices_of(export),
+            threads=target.read_threads(export),
+            devices=target.read_devices(export),
             limitations=(
                 *notes,
                 *left_out,
@@ -264,11 +268,11 @@ class NsysFile:
             copies=lambda: read_copies(export, activities, work.group),
         )
 
-    def _ranges(
+    def _read_ranges(
         self, names: nvtx.NameFilter, last_ns: Callable[[], int]
     ) -> tuple[profile.Ranges, int]:
         if not names.globs or not self.export.has("ranges/named"):
-            return no_ranges(), 0
+            return make_no_ranges(), 0
         with step("read ranges") as rows:
             ranges, impossible = nvtx.read_ranges(self.export, names, last_ns)
             rows.count = len(ranges)
@@ -283,45 +287,45 @@ class NsysFile:
         export = self.export
         candidates: dict[str, int] = {}
         if export.has("ranges/named"):
-            names = nvtx.name_filter(export, globs)
+            names = nvtx.make_name_filter(export, globs)
             ranges, impossible = nvtx.read_ranges(export, names, lambda: 0)
             self._inspected.append((names, ranges, impossible))
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = dict(zip(ranges.names, counts, strict=True))
         rows = {
-            table: export.count(table) if table in export.schema else None
-            for table in _COUNTED.values()
+            table: export.count_rows(table) if table in export.schema else None
+            for table in _TABLE_OF_KIND.values()
         }
-        missing, readable = _missing_data(export, rows)
+        missing, readable = _describe_missing(export, rows)
         return profile.Contents(
-            source=target.source_of(export),
-            tables={what: rows[table] for what, table in _COUNTED.items()},
-            processes=gpu_work.processes_of(export),
-            devices=target.devices_of(export),
+            source=target.read_source(export),
+            tables={what: rows[table] for what, table in _TABLE_OF_KIND.items()},
+            processes=gpu_work.find_processes(export),
+            devices=target.read_devices(export),
             candidates=candidates,
             ranges=rows[NVTX] or 0,
             missing=missing,
             readable=readable,
-            reader=export.account(),
+            reader=export.describe_readers(),
         )
 
 
-def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
+def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
     """Return the error of an export without kernels, or of which each was left out."""
-    left_out = without_valid_times(notes)
+    left_out = describe_invalid_times(notes)
     if not left_out:
-        return _nothing(export, KERNEL)
+        return _make_missing_error(export, KERNEL)
     return NothingToAnalyseError(
         f"{export.path}: {left_out}; profile again with: nsys profile -t cuda,nvtx"
     )
 
 
 @contextmanager
-def _read(export: Export) -> Iterator[NsysFile]:
+def _open_threads(export: Export) -> Iterator[NsysFile]:
     pool = export.open_pool()
     try:
         yield NsysFile(export)
-        note_way(export.account(), export.path)
+        note_way(export.describe_readers(), export.path)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -333,7 +337,7 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
     Raises:
         ProfileError: it is being written, damaged, or no export.
     """
-    with opened(path, jobs, watch) as export, _read(export) as file:
+    with open_export(path, jobs, watch) as export, _open_threads(export) as file:
         yield file
 
 
@@ -347,7 +351,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     what = "an export of Parquet or Arrow tables"
     check_installed(path, what, "duckdb", otherwise="export it as SQLite")
     # It imports duckdb, which is an optional extra and takes 100 ms to load.
-    from bubbleviz.sources.nsys.columnar_export import opened_directory
+    from bubbleviz.sources.nsys.columnar_export import open_directory
 
-    with opened_directory(path, jobs, watch) as export, _read(export) as file:
+    with open_directory(path, jobs, watch) as export, _open_threads(export) as file:
         yield file

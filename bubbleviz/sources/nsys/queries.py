@@ -8,7 +8,7 @@ from bubbleviz.sources.sqlite.queries import Queries
 QUERIES = Queries("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
 
 query = QUERIES.query
-table_of = QUERIES.table_of
+table_of = QUERIES.find_table
 
 #: Index of the name among the columns of calls/at.sql.
 NAME_OF_CALL = 4

@@ -14,7 +14,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_distinct, find_positions
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, mask_possible
-from bubbleviz.sources.in_memory import plain_ranges
+from bubbleviz.sources.in_memory import make_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT
 
@@ -26,22 +26,22 @@ _EVENT_TYPES = {
     "NvtxtStartEndRange": 71,
 }
 #: How the names of calls begin that have work on a device; nsys records none of HIP.
-_CALLS = tuple(start for start in WORK_CALLS if start.startswith("cu"))
+_WORK_CALL_PREFIXES = tuple(start for start in WORK_CALLS if start.startswith("cu"))
 #: A sample is about so many rows, in about so many pieces.
-SAMPLED_ROWS = 1 << 14
-_SAMPLES = 64
+SAMPLE_ROWS = 1 << 14
+_SAMPLE_PIECES = 64
 
 
-def event_types(export: Export) -> tuple[int, ...]:
+def read_event_types(export: Export) -> tuple[int, ...]:
     """Return the codes of the four kinds of ranges, in the order of ``KINDS``."""
     codes = dict(_EVENT_TYPES)
-    for name, code in export.rows_if_any("ranges/event_types"):
-        codes[str(name)] = export.number(code)
+    for name, code in export.query_rows_if_possible("ranges/event_types"):
+        codes[str(name)] = export.to_integer(code)
     return tuple(codes[name] for name in _EVENT_TYPES)
 
 
 def sample_names(
-    export: Export, globs: Sequence[str], most: int = SAMPLED_ROWS
+    export: Export, globs: Sequence[str], most: int = SAMPLE_ROWS
 ) -> Mapping[str, int]:
     """Return how often names occur in a sample of the ranges, spread over the capture.
 
@@ -52,23 +52,23 @@ def sample_names(
     """
     if not export.has("ranges/sample"):
         return {}
-    first, last = export.bounds("ranges/bounds")
+    first, last = export.find_bounds("ranges/bounds")
     whole = last - first < most
-    of_piece = most if whole else most // _SAMPLES
-    step = most if whole else (last - first) // _SAMPLES
+    of_piece = most if whole else most // _SAMPLE_PIECES
+    step = most if whole else (last - first) // _SAMPLE_PIECES
     pieces = [(at, min(at + of_piece - 1, last)) for at in range(first, last + 1, step)]
     blocks = []
     if pieces:
-        selection = Selection(event_types(export), tuple(globs))
-        values, *texts = export.named("ranges/sample", selection, pieces)
+        selection = Selection(read_event_types(export), tuple(globs))
+        values, *texts = export.read_named("ranges/sample", selection, pieces)
         blocks = [(values[1], *texts)]
-    name_id, names = _names(blocks, export.texts)
+    name_id, names = _number_names(blocks, export.query_texts)
     counts = np.bincount(name_id[name_id >= 0], minlength=len(names)).tolist()
     fits = match_any_glob(globs, names)
     return {name: own for name, own, fit in zip(names, counts, fits, strict=True) if fit}
 
 
-def _names(
+def _number_names(
     blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
 ) -> tuple[Ints, tuple[str, ...]]:
     """Return the number of the name of each row, -1 for none, and the names, each once.
@@ -108,10 +108,10 @@ class NameFilter:
     call_names: Mapping[int, str]
 
 
-def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
+def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
     """Return the names to read; ``StringIds``, maybe as long as the NVTX table, is read once."""
-    texts = export.matching_strings((*globs, *(f"{start}*" for start in _CALLS)))
-    calls = {i: text for i, text in texts.items() if text.startswith(_CALLS)}
+    texts = export.find_strings((*globs, *(f"{start}*" for start in _WORK_CALL_PREFIXES)))
+    calls = {i: text for i, text in texts.items() if text.startswith(_WORK_CALL_PREFIXES)}
     fits = match_any_glob(globs, calls.values())
     others = {i for i, fit in zip(calls, fits, strict=True) if not fit}
     strings = {i: text for i, text in texts.items() if i not in others}
@@ -131,12 +131,12 @@ def read_ranges(
     Raises:
         ProfileError: the file is damaged, or holds text where a number belongs.
     """
-    kinds = event_types(export)
+    kinds = read_event_types(export)
     selection = Selection(kinds, names.globs, tuple(sorted(names.strings)))
-    blocks = [*export.named_stream("ranges/named", selection)]
+    blocks = [*export.stream_named("ranges/named", selection)]
     # Only rows that passed the patterns come here.
     texts = [(values[5], *of_rows) for values, *of_rows in blocks]
-    name_id, own_names = _names(texts, lambda _: names.strings)
+    name_id, own_names = _number_names(texts, lambda _: names.strings)
     columns = [np.empty((6, 0), np.int64), *(block[0] for block in blocks)]
     start_ns, end_ns, kind, thread, end_thread, _ = np.concatenate(columns, axis=1)
     cut = end_ns == ABSENT
@@ -189,7 +189,7 @@ class LongRanges:
             # Times that are of no thread are those of all.
             bounds = np.resize(np.column_stack((ends[:-1], ends[1:])), 2 * len(threads))
             selection = Selection(
-                event_types(self.export),
+                read_event_types(self.export),
                 threads=tuple(threads.tolist()),
                 shortest_ns=shortest_ns,
                 since_ns=tuple(sought[0].tolist()),
@@ -197,9 +197,9 @@ class LongRanges:
                 bounds=tuple(bounds.tolist()),
             )
             if self.of_system:
-                blocks = [self.export.named(name, selection)]
+                blocks = [self.export.read_named(name, selection)]
             else:
-                blocks = self.export.named_stream(name, selection)
+                blocks = self.export.stream_named(name, selection)
         parts, named = [np.empty((3, 0), np.int64)], []
         for values, number, texts in blocks:
             before = np.searchsorted(times[1], values[0], side="right")
@@ -207,11 +207,11 @@ class LongRanges:
             parts.append(values[[0, 1, 3]][:, inside])
             named.append((values[5, inside], number[inside], texts))
         start_ns, end_ns, thread = np.concatenate(parts, axis=1)
-        name_id, names = _names(named, self.export.texts)
+        name_id, names = _number_names(named, self.export.query_texts)
         # Readers give more or fewer texts of other rows: names come by their first row.
         known, first = np.unique(name_id, return_index=True)
         known, used = known[np.argsort(first)], Numbering[str]()
         # Of none, whose number is -1, the name is the last one.
         number = np.empty(len(names) + 1, np.int64)
         number[known] = used.numbers(map((*names, "").__getitem__, known.tolist()))
-        return plain_ranges(start_ns, end_ns, thread, number[name_id], used.values)
+        return make_ranges(start_ns, end_ns, thread, number[name_id], used.values)

@@ -22,7 +22,7 @@ from bubbleviz.resources import count_cores
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING, QUERIES, query, table_of
 from bubbleviz.sources.sqlite import database as sqlite
-from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, opened_pages, unpacked
+from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, open_pages, unpack_rows
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn, Query
 
 #: Name of the row number in queries. A column of this name would hide it.
@@ -113,13 +113,13 @@ class DirectReader:
             if not rows:
                 continue
             readable = not page_query.view or page_query.view in variants
-            table = pages.table(rows, page_query) if readable else None
+            table = pages.open_table(rows, page_query) if readable else None
             if table is not None:
                 self._tables[name] = table
             elif name != "calls/at":  # reads few rows
                 self._left_to_sqlite.append(table_of(name))
 
-    def account(self) -> str:
+    def describe_readers(self) -> str:
         """Describe what has read the file so far, with the reason if that is SQLite."""
         if self._unusual_table:
             reason = f"a page of {self._unusual_table} cannot be read directly, or memory was short"
@@ -134,31 +134,31 @@ class DirectReader:
         """Leave the file to SQLite because the table of a query has an unusual page."""
         self._unusual_table = self._unusual_table or table_of(name)
 
-    def columns(self, name: str, first: int, last: int) -> Ints | None:
+    def read_columns(self, name: str, first: int, last: int) -> Ints | None:
         """Return the int64 columns of a query from one row number to another.
 
         Returns:
             The columns, shape (columns, rows).
         """
-        return self._read(name, lambda table: table.rows(first, last))
+        return self._read(name, lambda table: table.read_rows(first, last))
 
-    def chosen(self, name: str, rows: Ints) -> Ints | None:
+    def read_selected(self, name: str, rows: Ints) -> Ints | None:
         """Return the int64 columns of a query in selected rows.
 
         Args:
             name: Name of the query.
             rows: Row numbers, distinct and ascending.
         """
-        return self._read(name, lambda table: table.chosen(rows))
+        return self._read(name, lambda table: table.read_selected(rows))
 
-    def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int] | None:
+    def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int] | None:
         """Return the given name ids that any call has, ascending."""
         if self._unusual_table or "calls/at" not in self._tables:
             return None
         table, used = self._tables["calls/at"], set[int]()
         table = replace(table, integers=table.integers[[NAME_OF_CALL]])
-        for piece in table.pieces():
-            names = table.rows(*piece)
+        for piece in table.iter_pieces():
+            names = table.read_rows(*piece)
             if names is None:
                 return None
             used.update(number for number in numbers if (names == number).any())
@@ -172,7 +172,7 @@ class DirectReader:
             self._leave(name)
         return columns
 
-    def named(
+    def read_named(
         self, name: str, selection: export.Selection, stretches: Iterable[tuple[int, int]]
     ) -> export.Named | None:
         """Return the selected rows of a query; see :meth:`Export.named`."""
@@ -183,7 +183,7 @@ class DirectReader:
         table, place = self._tables[name], self._tables[name].places
         options: dict[str, Any] = {}
         if name == "strings/matching":
-            stretches = table.pieces(_STRING_PAGES)
+            stretches = table.iter_pieces(_STRING_PAGES)
         else:
             options = {"kind": place["eventType"], "kinds": selection.kinds}
             options |= {"id": place["textId"], "ids": None if sampled else selection.text_ids}
@@ -200,11 +200,11 @@ class DirectReader:
         globs = selection.globs
         if by_time or (sampled and not globs):
             globs = ("*",)
-        rows = table.named(text, globs, stretches, **options)
+        rows = table.read_named(text, globs, stretches, **options)
         if rows is None:
             self._leave(name)
             return None
-        return unpacked(rows)
+        return unpack_rows(rows)
 
 
 class SqliteExport(export.Export):
@@ -222,7 +222,7 @@ class SqliteExport(export.Export):
     def __init__(
         self, database: sqlite.Database, stored: sqlite.StoredColumns, jobs: int, watch: Watch
     ) -> None:
-        columns = sqlite.columns_of_tables(stored)
+        columns = sqlite.group_columns_by_table(stored)
         super().__init__(database.path, columns, "an SQLite database", jobs, watch)
         database.create_views(
             {name: f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items()}
@@ -242,66 +242,66 @@ class SqliteExport(export.Export):
         database: sqlite.Database = self._of_thread.database
         return database
 
-    def account(self) -> str:
+    def describe_readers(self) -> str:
         """Return what reads the large tables, as far as is known, and why where that is SQLite."""
         direct = self.direct
-        return f"SQLite ({direct})" if isinstance(direct, str) else direct.account()
+        return f"SQLite ({direct})" if isinstance(direct, str) else direct.describe_readers()
 
-    def most_rows(self) -> int:
+    def count_max_rows(self) -> int:
         """Return a number of rows that no table exceeds."""
-        return self._first.most_rows
+        return self._first.max_rows
 
-    def count(self, table: str) -> int:
+    def count_rows(self, table: str) -> int:
         """Return the number of rows of a table."""
-        return self.database.count(table)
+        return self.database.count_rows(table)
 
-    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+    def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query that gives few, or any text."""
-        return self.database.rows(query(name), binds)
+        return self.database.query_rows(query(name), binds)
 
-    def _columns(self, name: str, binds: Binds) -> Ints:
-        return self.database.columns(query(name), binds)
+    def _query_columns(self, name: str, binds: Binds) -> Ints:
+        return self.database.query_columns(query(name), binds)
 
     def _read_rows(self, name: str, rows: Ints) -> Ints:
         direct = self.direct
-        columns = direct.chosen(name, rows) if isinstance(direct, DirectReader) else None
+        columns = direct.read_selected(name, rows) if isinstance(direct, DirectReader) else None
         return super()._read_rows(name, rows) if columns is None else columns
 
-    def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
+    def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return those of some numbers of names that calls may have."""
         direct = self.direct
-        found = direct.names_of_calls(numbers) if isinstance(direct, DirectReader) else None
-        return super().names_of_calls(numbers) if found is None else found
+        found = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
+        return super().filter_called_names(numbers) if found is None else found
 
-    def _parts(
+    def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
         """Yield what reads each stretch of rows.
 
         A table with so few rows for its numbers that most would be empty is one.
         """
-        first, last = self.bounds(export.BOUNDS[name])
-        sparse = last - first >= self.most_rows()
+        first, last = self.find_bounds(export.BOUNDS[name])
+        sparse = last - first >= self.count_max_rows()
         length = last - first + 1 if sparse else _NAMED_ROWS if selection else ROWS
         for at in range(first, last + 1, max(length, 1)):
-            yield partial(self._part, name, selection, range(at, min(at + length, last + 1)))
+            yield partial(self._read_part, name, selection, range(at, min(at + length, last + 1)))
 
-    def _part(
+    def _read_part(
         self, name: str, selection: export.Selection | None, part: range
     ) -> tuple[range, Ints | export.Named]:
         if selection is not None:
-            return part, self.named(name, selection, [(part[0], part[-1])])
-        return part, self.numbered(name, part[0], part[-1])
+            return part, self.read_named(name, selection, [(part[0], part[-1])])
+        return part, self.read_range(name, part[0], part[-1])
 
-    def numbered(self, name: str, first: int, last: int) -> Ints:
+    def read_range(self, name: str, first: int, last: int) -> Ints:
         """Return the columns of a query in the rows of some numbers."""
         columns = None
         if isinstance(self.direct, DirectReader):
-            columns = self.direct.columns(name, first, last)
+            columns = self.direct.read_columns(name, first, last)
         rows, binds = min(last - first + 1, ROWS), {"first": first, "last": last}
-        return self.database.columns(query(name), binds, rows) if columns is None else columns
+        return self.database.query_columns(query(name), binds, rows) if columns is None else columns
 
-    def named(
+    def read_named(
         self,
         name: str,
         selection: export.Selection,
@@ -309,39 +309,43 @@ class SqliteExport(export.Export):
     ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
         if isinstance(self.direct, DirectReader):
-            rows = self.direct.named(name, selection, stretches)
+            rows = self.direct.read_named(name, selection, stretches)
             if rows is not None:
                 return rows
-        return export.joined([self._named(name, selection, *rows) for rows in stretches])
+        return export.concatenate_named(
+            [self._read_named(name, selection, *rows) for rows in stretches]
+        )
 
-    def _named(self, name: str, selection: export.Selection, first: int, last: int) -> export.Named:
+    def _read_named(
+        self, name: str, selection: export.Selection, first: int, last: int
+    ) -> export.Named:
         """Return the selected rows as SQLite finds them."""
-        binds = export.binds_of_selection(selection, first, last)
+        binds = export.make_binds(selection, first, last)
         asked = query(name)
-        nothing = export.named(np.empty((len(asked.columns) - 1, 0), np.int64), ())
-        batch = self.database.batch(asked, {given: binds[given] for given in asked.parameters})
+        nothing = export.combine_named(np.empty((len(asked.columns) - 1, 0), np.int64), ())
+        batch = self.database.read_batch(asked, {given: binds[given] for given in asked.parameters})
         if batch is None:
             return nothing
         *numbers, text = batch.columns
-        texts = sqlite.texts_of(text)
+        texts = sqlite.decode_texts(text)
         # What is looked at beside the ranges of some names may lack those that are damaged.
         needed = name == "ranges/named"
         if needed and any(column.null_count for column in numbers):
-            raise self._null_among_ranges()
-        text_among_ranges = self._edited(f"{export.NVTX} holds text where a number")
+            raise self._make_null_error()
+        text_among_ranges = self._make_value_error(f"{export.NVTX} holds text where a number")
         if needed and {type(value) for value in texts} - {str, type(None)}:
             raise text_among_ranges
         try:
-            values = sqlite.integers_of(numbers)
+            values = sqlite.stack_integers(numbers)
         except ValueError as error:
             if not needed:
                 return nothing
             raise text_among_ranges from error
-        return export.named(values, texts)
+        return export.combine_named(values, texts)
 
 
 @contextmanager
-def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[SqliteExport]:
+def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[SqliteExport]:
     """Open an export read-only.
 
     Raises:
@@ -349,8 +353,8 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
             stands for a table: such may give rows without end; or a table hides its row numbers,
             by which it is read.
     """
-    with sqlite.opened_database(path, QUERIES) as database:
-        stored = sqlite.stored_columns(database, QUERIES.columns_read)
+    with sqlite.open_database(path, QUERIES) as database:
+        stored = sqlite.read_stored_columns(database, QUERIES.columns_read)
         for relation, root_page, _, _, column, *_ in stored:
             odd = "" if root_page else "is a view or a virtual table"
             if root_page and str(column).lower() == _ROW_NUMBER:
@@ -363,7 +367,7 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
         # Who waits for threads reads, too, and more of all these than cores hinder each other.
         threads = max(1, min(jobs, count_cores() - 1))
         export = SqliteExport(database, columns, threads, watch)
-        with export.opened_files, opened_pages(path) as pages:
+        with export.opened_files, open_pages(path) as pages:
             export.direct = (
                 pages if isinstance(pages, str) else DirectReader(pages, columns, export.views)
             )

@@ -22,18 +22,18 @@ def read_synchronisation(
     Raises:
         ProfileError: the export is damaged.
     """
-    waits = export.columns(_WAITS)
+    waits = export.query_columns(_WAITS)
     waits = waits[:, waits[6] != NOTHING]
     queries = (_WAITS, _RECORDS) if waits.shape[1] else (_WAITS,)
     losses = tuple(
         Limitation("what streams waited for", f"{export.path} lacks {', '.join(lacking)}")
         for name in queries
-        for lacking in (export.lacks(name),)
+        for lacking in (export.find_missing(name),)
         if table_of(name) in export.schema and not export.has(name)
     )
     if not waits.shape[1]:
         return None, losses
-    records = export.columns(_RECORDS)
+    records = export.query_columns(_RECORDS)
     for table in (waits, records):
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
     return Synchronisation(EventRecords(*records), Waits(*waits)), losses

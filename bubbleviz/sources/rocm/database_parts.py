@@ -24,22 +24,26 @@ from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PackedRows, PageQuery, Pages, PageTable
-from bubbleviz.sources.sqlite.queries import Binds, PlainColumn, Queries, lacking
+from bubbleviz.sources.sqlite.queries import Binds, PlainColumn, Queries, find_missing
 
 #: What to do where something was not recorded.
-ROCPROF_AGAIN = (
+RECORD_WITH_ROCPROF = (
     "profile again with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace "
     "--output-format rocpd"
 )
-RPD_AGAIN = "record it again with: runTracer.sh"
+RECORD_WITH_RPD = "record it again with: runTracer.sh"
 
-ROCPD = Queries("rocprofv3", "rocpd", "profile of rocprofv3", f"copy it again, or {ROCPROF_AGAIN}")
-RPD = Queries("the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RPD_AGAIN}")
+ROCPD = Queries(
+    "rocprofv3", "rocpd", "profile of rocprofv3", f"copy it again, or {RECORD_WITH_ROCPROF}"
+)
+RPD = Queries(
+    "the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RECORD_WITH_RPD}"
+)
 
 #: What may stand behind the name of a table: a GUID, whose parts are joined by underscores.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
 #: How variants of views are named that stand for a table with a column less.
-_DEGRADED = "without_"
+_DEGRADED_VARIANT = "without_"
 #: Queries of rocpd files that are answered from pages, with the columns of the table that they
 #: return.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
@@ -108,7 +112,7 @@ _TEXT_COLUMNS = frozenset(
     )
 )
 #: Of a GUID there are so many digits; shorter endings belong to names.
-_DIGITS = 16
+_MIN_GUID_DIGITS = 16
 
 
 def _select_column(column: str, declared_type: str) -> str:
@@ -155,10 +159,10 @@ class Part:
         self._stored = {base: stored[table] for base, table in names.items()}
         self._pages = None if guid else pages
         self.schema = {
-            base: sqlite.columns_of_tables(columns)[names[base]]
+            base: sqlite.group_columns_by_table(columns)[names[base]]
             for base, columns in self._stored.items()
         }
-        self._views = queries.views_of(self.schema)
+        self._views = queries.select_views(self.schema)
         # The one view that differs between parts of the same tables.
         quoted = guid.replace("'", "''")
         ends = {base: (rows or {}).get(table, (1, 0)) for base, table in names.items()}
@@ -188,7 +192,7 @@ class Part:
         """Tell whether the tables hold what a query needs."""
         return self._queries.has(name, self.schema, self._views)
 
-    def lacks(self, name: str) -> tuple[str, ...]:
+    def find_missing(self, name: str) -> tuple[str, ...]:
         """Return which tables and columns of today's files, that a query reads, are missing.
 
         Of a view, those of the variant that comes nearest to these tables.
@@ -196,13 +200,15 @@ class Part:
         lacks: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():
             variants = self._queries.view_variants.get(relation)
-            whole = [v for v in variants or () if not v.name.split("/")[-1].startswith(_DEGRADED)]
+            whole = [
+                v for v in variants or () if not v.name.split("/")[-1].startswith(_DEGRADED_VARIANT)
+            ]
             needs = [v.requires for v in whole] if variants else [{relation: columns}]
-            nearest = min((lacking(requires, self.schema) for requires in needs), key=len)
+            nearest = min((find_missing(requires, self.schema) for requires in needs), key=len)
             lacks.update(dict.fromkeys(nearest))
         return tuple(lacks)
 
-    def columns(self, name: str, *, table: str = "") -> Ints:
+    def query_columns(self, name: str, *, table: str = "") -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
 
         Args:
@@ -218,14 +224,14 @@ class Part:
             return np.empty((len(query.columns), 0), np.int64)
         if not self.has(name):
             raise SchemaError(
-                f"{self.path}: the file lacks {', '.join(self.lacks(name))}, which an analysis "
-                f"needs; {query.maker.again}"
+                f"{self.path}: the file lacks {', '.join(self.find_missing(name))}, which an "
+                f"analysis needs; {query.maker.again}"
             )
         stored = self._page_table(name)
-        columns = None if stored is None else stored.columns()
-        return self._database.columns(query) if columns is None else columns
+        columns = None if stored is None else stored.read_columns()
+        return self._database.query_columns(query) if columns is None else columns
 
-    def events(self) -> PackedRows:
+    def read_events(self) -> PackedRows:
         """Return the columns of events with the lengths of their plain texts, and these texts.
 
         A text is plain if the pages of the file contain it exactly as it is read. The length of
@@ -237,9 +243,9 @@ class Part:
         table = self._page_table("calls/events")
         packed = None
         if table is not None:
-            packed = table.named(table.places["extdata"], (), before='{"message":')
+            packed = table.read_named(table.places["extdata"], (), before='{"message":')
         if packed is None:
-            columns = self.columns("calls/events")
+            columns = self.query_columns("calls/events")
             packed = np.pad(columns, ((0, 1), (0, 0)), constant_values=NONE), b""
         number = packed[0][0]
         if (number[1:] < number[:-1]).any():
@@ -258,9 +264,9 @@ class Part:
         if view is None:
             return None
         table = next(iter(view.requires))
-        return self._pages.table(self._stored[table], query)
+        return self._pages.open_table(self._stored[table], query)
 
-    def rows(self, name: str, whole: int = 0) -> list[tuple[Any, ...]]:
+    def query_rows(self, name: str, whole: int = 0) -> list[tuple[Any, ...]]:
         """Return the rows of a query that holds texts; none where the file lacks what it needs.
 
         Args:
@@ -273,7 +279,7 @@ class Part:
         if not self.has(name):
             return []
         query = self._queries.query(name)
-        rows = self._database.rows(query)
+        rows = self._database.query_rows(query)
         if any(not isinstance(value, int) for row in rows for value in row[:whole]):
             raise ProfileError(
                 f"{self.path}: {query.tables} contains something other than a whole number, so "
@@ -281,7 +287,7 @@ class Part:
             )
         return rows
 
-    def texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
+    def query_texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
         """Return the texts that a query gives, by number, but for empty ones.
 
         Args:
@@ -295,11 +301,11 @@ class Part:
             return {}
         return {
             number: str(text)
-            for number, text in self._database.rows(self._queries.query(name), _binds(ids))
+            for number, text in self._database.query_rows(self._queries.query(name), _binds(ids))
             if isinstance(number, int) and text is not None and str(text)
         }
 
-    def texts_of_rows(self, name: str, ids: Ints, *, every: bool) -> tuple[Ints, list[str]]:
+    def query_texts_of_rows(self, name: str, ids: Ints, *, every: bool) -> tuple[Ints, list[str]]:
         """Return the numbers that a query gives, and the text of each; none where it cannot run.
 
         Args:
@@ -313,36 +319,36 @@ class Part:
         batch = None
         if len(ids) and self.has(name):
             binds = _binds(None if every else ids)
-            batch = self._database.batch(self._queries.query(name), binds, len(ids) + 1)
+            batch = self._database.read_batch(self._queries.query(name), binds, len(ids) + 1)
         if batch is None:
             return np.empty(0, np.int64), []
         numbers, texts = batch.columns
-        return sqlite.integers_of([numbers])[0], list(map(str, sqlite.texts_of(texts)))
+        return sqlite.stack_integers([numbers])[0], list(map(str, sqlite.decode_texts(texts)))
 
 
 def _binds(ids: Ints | None) -> Binds:
     return {"ids": None if ids is None else json.dumps(ids.tolist())}
 
 
-def tables_in(database: sqlite.Database) -> Mapping[str, sqlite.StoredColumns]:
+def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredColumns]:
     """Return the columns of each table of an open file, by its name there.
 
     Raises:
         ProfileError: it is damaged, or no SQLite file.
     """
     stored: dict[str, list[tuple[object, ...]]] = {}
-    for row in sqlite.stored_columns(database):
+    for row in sqlite.read_stored_columns(database):
         if row[1] and row[4] is not None:
             stored.setdefault(str(row[0]), []).append(row)
     return stored
 
 
-def parts_in(tables: Iterable[str], queries: Queries) -> list[dict[str, str]]:
+def group_tables_by_part(tables: Iterable[str], queries: Queries) -> list[dict[str, str]]:
     """Return the names of each part's tables, by what queries call them, in the order of GUIDs."""
     names: dict[str, dict[str, str]] = {}
     for table in tables:
         found = _GUID.search(table)
-        guid = found[0] if found and len(found[0].replace("_", "")) >= _DIGITS else ""
+        guid = found[0] if found and len(found[0].replace("_", "")) >= _MIN_GUID_DIGITS else ""
         base = table.removesuffix(guid)
         if base in queries.columns_read:
             names.setdefault(guid, {})[base] = table

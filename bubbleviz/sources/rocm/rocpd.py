@@ -32,10 +32,16 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import format_count, list_first, replace_surrogates
 from bubbleviz.progress import Watch
-from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
+from bubbleviz.sources.rocm.database_parts import (
+    ROCPD,
+    RPD,
+    Part,
+    group_tables_by_part,
+    read_stored_tables,
+)
 from bubbleviz.sources.rocm.host_events import HostEventKind, classify_host_event
-from bubbleviz.sources.sqlite.database import opened_database
-from bubbleviz.sources.sqlite.pages import PackedRows, Pages, opened_pages
+from bubbleviz.sources.sqlite.database import open_database
+from bubbleviz.sources.sqlite.pages import PackedRows, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
 #: Bits of a thread's number below that of its process, and of a process's below that of its part.
@@ -82,15 +88,15 @@ class RocmRecording:
     format: str
     kernels: list[Ints] = field(default_factory=list)
     copies: list[Ints] = field(default_factory=list)
-    moved: list[Ints] = field(default_factory=list)
+    copy_details: list[Ints] = field(default_factory=list)
     calls: list[tuple[Ints, ...]] = field(default_factory=list)
     ranges: list[tuple[Ints, ...]] = field(default_factory=list)
     kernel_names: Numbering[str] = field(default_factory=Numbering)
     call_names: Numbering[str] = field(default_factory=Numbering)
     range_texts: PackedNames = field(default_factory=PackedNames)
-    copied: int = 0
-    nameless: int = 0
-    unnamed_calls: int = 0
+    n_copies: int = 0
+    n_unnamed_ranges: int = 0
+    n_unnamed_calls: int = 0
     threads: list[Thread] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
     limitations: list[Limitation] = field(default_factory=list)
@@ -98,13 +104,13 @@ class RocmRecording:
     machine: str | None = None
     schema_version: str | None = None
 
-    def lose(self, what: str, reason: str, count: int = 1) -> None:
+    def add_limitation(self, what: str, reason: str, count: int = 1) -> None:
         """Note what the file lacks, once."""
         note = Limitation(what, f"{self.path} {reason}", count, LimitationKind.OTHER)
         if note not in self.limitations:
             self.limitations.append(note)
 
-    def add_work(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
+    def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
         """Add kernels; those by which the runtime copies and fills are copies.
 
         Args:
@@ -113,12 +119,12 @@ class RocmRecording:
             name: row of them of each kernel.
             stream: Number of the stream of each kernel, or -1 if unknown.
         """
-        blit = flags(names, lambda text: text.startswith(BLIT_KERNELS))
+        blit = mask_texts(names, lambda text: text.startswith(BLIT_KERNELS))
         number = np.full(len(names), NONE, np.int64)
         number[~blit] = self.kernel_names.numbers(np.array(names, object)[~blit].tolist())
         rows = np.vstack((work, number[name], stream))
         self.kernels.append(rows.compress(~blit[name], axis=1))
-        fills = flags(names, lambda text: text.startswith(_FILL_KERNELS))[name[blit[name]]]
+        fills = mask_texts(names, lambda text: text.startswith(_FILL_KERNELS))[name[blit[name]]]
         direction = np.where(fills, NONE, Direction.UNKNOWN)
         moved = np.stack((np.full(len(direction), NONE), direction))
         self.add_copies(np.vstack((work, stream)).compress(blit[name], axis=1), moved)
@@ -131,9 +137,9 @@ class RocmRecording:
             moved: The block of ``moved`` with the same rows.
         """
         self.copies.append(block)
-        self.moved.append(moved)
+        self.copy_details.append(moved)
 
-    def check(self, numbers: Ints, again: str) -> None:
+    def check_ids(self, numbers: Ints, again: str) -> None:
         """Raise ProfileError where processes or threads have numbers that none can have."""
         if len(numbers) and not NONE <= numbers.min() <= numbers.max() <= PID_MASK:
             raise ProfileError(
@@ -142,12 +148,12 @@ class RocmRecording:
             )
 
 
-def flags(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
+def mask_texts(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
     """Tell of which texts a test holds."""
     return np.array([bool(test(text)) for text in texts], bool)
 
 
-def mapped(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
+def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
     """Return what a table gives for each value, itself where nothing, and where that is so."""
     keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
     # Behind the last key, where -1 leads, is none.
@@ -156,12 +162,12 @@ def mapped(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
     return np.where(unknown, values, results[at]), unknown & (values != NONE)
 
 
-def threads_of(process: Ints, tid: Ints) -> Ints:
+def number_threads(process: Ints, tid: Ints) -> Ints:
     """Return the numbers of threads; -1 where the process is unknown."""
     return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
 
 
-def narrowed(column: Ints) -> Ints:
+def narrow_ids(column: Ints) -> Ints:
     """Return ids (0 for none) that fit into 32 bits, with -1 for none; equal ones stay equal."""
     ids = np.where(column > 0, column, NONE)
     if ids.max(initial=0) >= _MOST_IDS:
@@ -205,9 +211,9 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         SchemaError: it lacks a table or a column that is needed.
     """
     maker, tables = _FORMATS[kind]
-    with opened_database(path, maker) as database, opened_pages(path) as opened:
-        stored = tables_in(database)
-        every = parts_in(stored, maker)
+    with open_database(path, maker) as database, open_pages(path) as opened:
+        stored = read_stored_tables(database)
+        every = group_tables_by_part(stored, maker)
         if not every or (kind == "rpd" and not any({*tables} & {*names} for names in every)):
             raise ProfileError(
                 f"{path}: an SQLite database, but no {maker.noun}: it has none of the tables "
@@ -221,11 +227,11 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         pages = opened if isinstance(opened, Pages) else None
         for number, names in enumerate(every):
             part = Part(database, maker, names, stored, pages=pages)
-            versions.update({str(v): None for (v,) in part.rows("target/metadata")})
+            versions.update({str(v): None for (v,) in part.query_rows("target/metadata")})
             guids = _guids(part, maker.again)
             # Else each of very many would be looked for in all rows.
             extents = {
-                table: database.extents(table, "guid")
+                table: database.find_extents(table, "guid")
                 for base, table in names.items()
                 if len(guids) > _MANY and "guid" in part.schema[base]
             }
@@ -247,7 +253,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     hostless = _LOSSES["target/nodes"]
     known = kind == "rpd" or any(note.what == hostless for note in recording.limitations)
     if not host and not known:
-        recording.lose(hostless, "has none in rocpd_info_node")
+        recording.add_limitation(hostless, "has none in rocpd_info_node")
     recording.host, recording.machine = host or None, machine or None
     recording.schema_version = ", ".join(versions) or None
     return recording
@@ -255,7 +261,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
 
 def _guids(part: Part, again: str) -> Sequence[str]:
     """Return the GUIDs of the processes whose rows one set of tables holds; "" for all its rows."""
-    guids = [str(guid) for (guid,) in part.rows("target/guids")]
+    guids = [str(guid) for (guid,) in part.query_rows("target/guids")]
     if len(guids) < 2:
         return ("",)
     lacking = [base for base, own in part.schema.items() if "guid" not in own]
@@ -270,10 +276,10 @@ def _guids(part: Part, again: str) -> Sequence[str]:
 
 def _hosts(part: Part) -> Mapping[tuple[str, str], None]:
     """Return name and machine of the nodes that the processes of a part ran on."""
-    used = {node for _, _, node in part.rows("target/processes")} - {NONE}
+    used = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
         (str(hostname or ""), str(machine or "")): None
-        for node, hostname, machine in part.rows("target/nodes")
+        for node, hostname, machine in part.query_rows("target/nodes")
         if (not used or node in used) and (hostname or machine)
     }
 
@@ -285,23 +291,23 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
         ProfileError: A table is damaged, or contains something other than whole numbers.
         SchemaError: A required table or column is missing.
     """
-    lose, (maker, tables) = recording.lose, _FORMATS[recording.format]
+    lose, (maker, tables) = recording.add_limitation, _FORMATS[recording.format]
     for name, what in _LOSSES.items():
-        if maker.exists(name) and (lacks := part.lacks(name)):
+        if maker.exists(name) and (lacks := part.find_missing(name)):
             lose(what, f"lacks {', '.join(lacks)}")
-    pids = {number: pid for number, pid, _ in part.rows("target/processes", 2)}
+    pids = {number: pid for number, pid, _ in part.query_rows("target/processes", 2)}
     if part.has("target/processes") and not pids:
         lose("process ids", "has none in rocpd_info_process")
-    agents = part.rows("target/agents", 2)
-    threads = part.rows("target/threads", 3)
+    agents = part.query_rows("target/agents", 2)
+    threads = part.query_rows("target/threads", 3)
 
     processes = partial(_processes, recording, pids, parts_of_pid)
     has_events = part.has("calls/events")
-    packed = part.events() if has_events else (np.empty((5, 0), np.int64), b"")
+    packed = part.read_events() if has_events else (np.empty((5, 0), np.int64), b"")
     events = packed[0]
     work, copies, moved, stream, copy_stream = _work(part, agents, tables[0])
     none = np.empty((6, 0), np.int64)
-    calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
+    calls = part.query_columns("calls/all") if part.has("calls/all") and has_events else none
     at = find_positions(
         events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)])
     )
@@ -314,28 +320,30 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     above = [np.where(own == NONE, NONE, own << _TID_BITS) for own in process]
     # The number of each agent among the GPUs, its own where that is not known.
     numbers = {own: number for own, number, _ in agents if number != NONE}
-    device, lost = mapped(work[3], numbers)
+    device, lost = translate_ids(work[3], numbers)
     if part.has("target/agents") and kernels and not agents:
         lose("GPU models", "has none in rocpd_info_agent")
     elif agents and lost.any():
         lose("GPU ids", "has none for some kernels in rocpd_info_agent", int(lost.sum()))
     block = np.stack((*work[:2], device, above[0], correlation[:kernels]))
-    recording.add_work(block, *_kernel_names(recording, part, work[4]), stream)
-    device, _ = mapped(copies[3], numbers)
-    recording.copied += copies.shape[1]
+    recording.add_kernels(block, *_kernel_names(recording, part, work[4]), stream)
+    device, _ = translate_ids(copies[3], numbers)
+    recording.n_copies += copies.shape[1]
     launcher = correlation[kernels:launched]
     recording.add_copies(np.stack((*copies[:2], device, above[1], launcher, copy_stream)), moved)
-    tid, unknown = mapped(calls[3, alike.first], {number: tid for number, tid, *_ in threads})
+    tid, unknown = translate_ids(
+        calls[3, alike.first], {number: tid for number, tid, *_ in threads}
+    )
     if threads and unknown.any():
         lost = unknown[alike.of_row]
         lose("thread ids", "has none for some calls in rocpd_info_thread", int(lost.sum()))
-    recording.check(tid, maker.again)
-    thread = threads_of(process[2], tid)
+    recording.check_ids(tid, maker.again)
+    thread = number_threads(process[2], tid)
     _host_events(recording, part, calls, packed, at, alike, thread, own, launching)
     if rows := [row for row in threads if row[3]]:
         tid, owner = np.array([row[1:3] for row in rows], np.int64).T
-        recording.check(tid, maker.again)
-        numbered = zip(threads_of(processes(owner), tid).tolist(), rows, strict=True)
+        recording.check_ids(tid, maker.again)
+        numbered = zip(number_threads(processes(owner), tid).tolist(), rows, strict=True)
         recording.threads.extend(Thread(number, str(row[3])) for number, row in numbered)
     users = {*pids.values(), *(find_distinct(process[0]) & PID_MASK).tolist()}
     recording.devices.extend(_devices(agents, sorted(users), set(find_distinct(work[3]).tolist())))
@@ -350,22 +358,22 @@ def _processes(
 
     Above its id stands the number of the parts before that had it, too.
     """
-    pid, unknown = mapped(own, pids)
+    pid, unknown = translate_ids(own, pids)
     if pids and unknown.any():
-        recording.lose("process ids", "has none for some rows in rocpd_info_process")
-    recording.check(pid, _FORMATS[recording.format][0].again)
-    before, _ = mapped(pid, {p: parts_of_pid.get(p, 0) for p in find_distinct(pid).tolist()})
+        recording.add_limitation("process ids", "has none for some rows in rocpd_info_process")
+    recording.check_ids(pid, _FORMATS[recording.format][0].again)
+    before, _ = translate_ids(pid, {p: parts_of_pid.get(p, 0) for p in find_distinct(pid).tolist()})
     return np.where(pid == NONE, NONE, (before << _PID_BITS) + pid)
 
 
 def _kernel_names(recording: RocmRecording, part: Part, kernel: Ints) -> tuple[list[str], Ints]:
     """Return names of kernels, and the row of each kernel's name among them."""
-    texts, used = part.texts("gpu_work/kernel_names"), find_distinct(kernel)
+    texts, used = part.query_texts("gpu_work/kernel_names"), find_distinct(kernel)
     names = [texts.get(number, f"<kernel {number}>") for number in used.tolist()]
     row = find_positions(used, kernel)
     lost = int((~np.isin(used, np.array([*texts], np.int64)))[row].sum())
     if lost and part.has("gpu_work/kernel_names"):
-        recording.lose("names of kernels", "has none for some", lost)
+        recording.add_limitation("names of kernels", "has none for some", lost)
     return names, row
 
 
@@ -396,7 +404,7 @@ def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints
         stream: Stream of each kernel, or -1 if unknown.
         copy_stream: Stream of each copy, or -1 if unknown.
     """
-    work = part.columns("gpu_work/kernels", table=table)
+    work = part.query_columns("gpu_work/kernels", table=table)
     order = np.argsort(work[0], kind="stable")
     kernel_streams = _read_streams(part, "gpu_work/kernel_streams", work.shape[1])
     stream = _number_kernel_streams(kernel_streams)[order]
@@ -407,7 +415,7 @@ def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints
             np.empty(shape, np.int64) for shape in ((5, 0), (2, 0), 0)
         )
         return work, no_copies, no_sizes, stream, no_streams
-    copied = part.columns("gpu_work/copies")
+    copied = part.query_columns("gpu_work/copies")
     gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else find_distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
     copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
@@ -433,7 +441,7 @@ def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
     if len(copied) > _SIZE_COLUMN:
         size, direction = copied[_SIZE_COLUMN:]
     elif part.has("gpu_work/copy_sizes"):
-        (column,) = part.columns("gpu_work/copy_sizes")
+        (column,) = part.query_columns("gpu_work/copy_sizes")
         size = column if len(column) == len(size) else size
     has_source = copied[4] != NONE
     is_within_gpu = into & out_of & (copied[3] == copied[4])
@@ -461,7 +469,7 @@ def _read_streams(part: Part, name: str, count: int) -> Ints:
         count: Number of kernels or copies.
     """
     if count and part.has(name):
-        streams = part.columns(name)
+        streams = part.query_columns(name)
         if streams.shape[1] == count:
             return streams
     return np.full((2, count), NONE, np.int64)
@@ -537,7 +545,7 @@ def _correlations(events: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
 
 def _launching(ids: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
     """Return such ids of events for work and calls, and which calls share one with work."""
-    of_rows = narrowed(_of_events(ids, at, 0))
+    of_rows = narrow_ids(_of_events(ids, at, 0))
     of_calls = of_rows[launched:]
     return of_rows, np.isin(of_calls, of_rows[:launched]) & (of_calls != NONE)
 
@@ -567,12 +575,12 @@ def _host_events(
         launching: whether each launched something.
     """
     category, number = _of_events(events[0][1], event[alike.first], NONE), calls[4, alike.first]
-    texts = part.texts("calls/names", find_distinct(number))
+    texts = part.query_texts("calls/names", find_distinct(number))
     functions = [texts.get(name, "") for name in number.tolist()]
-    texts = part.texts("calls/categories", find_distinct(category))
+    texts = part.query_texts("calls/categories", find_distinct(category))
     categories = [texts.get(name, "") for name in category.tolist()]
     group = alike.of_row
-    recording.unnamed_calls += int(flags(functions, lambda text: not text)[group].sum())
+    recording.n_unnamed_calls += int(mask_texts(functions, lambda text: not text)[group].sum())
     kind = np.array([*map(classify_host_event, categories, functions)], np.int64)[group]
     rows = np.flatnonzero(
         (kind == HostEventKind.CALL) | ((kind == HostEventKind.COLLECTIVE) & launching)
@@ -586,8 +594,8 @@ def _host_events(
     of_row, number = group[rows], _range_texts(recording.range_texts, part, events, event[rows])
     lacking = number == NONE
     # A function of ROCTx without a text is a range without a name; others name their ranges.
-    nameless = lacking & flags(functions, lambda name: name.startswith("roctx"))[of_row]
-    recording.nameless += int(nameless.sum())
+    nameless = lacking & mask_texts(functions, lambda name: name.startswith("roctx"))[of_row]
+    recording.n_unnamed_ranges += int(nameless.sum())
     every, names = np.arange(len(functions)), [*map(replace_surrogates, functions)]
     by_function = recording.range_texts.add(np.zeros_like(every), b"", every, names, of_row)
     number = np.where(lacking, by_function, number)
@@ -604,7 +612,7 @@ def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) 
     wanted = np.zeros(len(event) + 1, bool)
     wanted[row] = True
     odd = event[wanted[:-1] & (length == NONE)]
-    ids, others = part.texts_of_rows("ranges/texts", odd, every=not packed)
+    ids, others = part.query_texts_of_rows("ranges/texts", odd, every=not packed)
     event_row = find_positions(event, ids)
     if (event_row == NONE).any():
         # Some texts belong to events that are missing.

@@ -57,7 +57,9 @@ JOURNAL, LOG = "-journal", "-wal"
 SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
 
 
-def damage(path: str, query: Query, reason: str, maker: Queries | None = None) -> ProfileError:
+def make_damage_error(
+    path: str, query: Query, reason: str, maker: Queries | None = None
+) -> ProfileError:
     """Return the error of a query that failed, of its maker or that of the file, if known."""
     return ProfileError(
         f"{path}: {query.tables} cannot be read ({reason}); the file is damaged or was cut "
@@ -66,7 +68,7 @@ def damage(path: str, query: Query, reason: str, maker: Queries | None = None) -
 
 
 @contextmanager
-def _damage_reported(path: str, query: Query) -> Iterator[None]:
+def _report_damage(path: str, query: Query) -> Iterator[None]:
     """Turn what ADBC's driver raises into an error that names the damaged file."""
     import adbc_driver_manager as adbc
 
@@ -77,10 +79,10 @@ def _damage_reported(path: str, query: Query) -> Iterator[None]:
             raise MemoryError from error
         # SQLite's reason, in one line and without the driver's words around it.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
-        raise damage(path, query, _AROUND.sub("", reason)) from error
+        raise make_damage_error(path, query, _AROUND.sub("", reason)) from error
 
 
-def _pauses(caught: list[BaseException]) -> Iterator[bool]:
+def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
     """Yield whether SQLite is to stop; handlers of signals run between, and may raise.
 
     Python handles no signal, such as that of Ctrl-C, while SQLite runs. What is raised is caught,
@@ -116,7 +118,7 @@ class Database:
     def _small(self) -> tuple[sqlite3.Connection, list[BaseException]]:
         """The connection of small queries, and what signals raised while it ran."""
         try:
-            connection = sqlite3.connect(_uri_of(self.path), uri=True)
+            connection = sqlite3.connect(_make_uri(self.path), uri=True)
         except sqlite3.Error as error:
             raise ProfileError(
                 f"{self.path}: cannot be opened ({error}); too many files may be open: give a "
@@ -128,7 +130,7 @@ class Database:
         for statement in self.views.values():
             connection.execute(statement)
         caught: list[BaseException] = []
-        connection.set_progress_handler(partial(next, _pauses(caught)), _STEPS)
+        connection.set_progress_handler(partial(next, _iter_interrupts(caught)), _STEPS)
         return connection, caught
 
     @cached_property
@@ -139,7 +141,7 @@ class Database:
 
         with ExitStack() as stack:
             try:
-                database = adbc_driver_sqlite.connect(_uri_of(self.path))
+                database = adbc_driver_sqlite.connect(_make_uri(self.path))
                 stack.callback(_close, database)
                 connection = adbc.AdbcConnection(database)
                 stack.callback(_close, connection)
@@ -154,7 +156,7 @@ class Database:
         return connection
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """More rows than fit into the file; a row of any table that is read takes more bytes."""
         return Path(self.path).stat().st_size // _ROW_BYTES + 1
 
@@ -172,7 +174,7 @@ class Database:
             _execute(self.connection, statements)
         self.views = views
 
-    def rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
+    def query_rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query; text, and what a blob holds, is read as far as it is UTF-8.
 
         Raises:
@@ -185,13 +187,15 @@ class Database:
         except sqlite3.Error as error:
             if caught:
                 raise caught.pop() from None
-            raise damage(self.path, query, str(error), self._maker) from error
+            raise make_damage_error(self.path, query, str(error), self._maker) from error
         except UnicodeDecodeError as error:
             # Python cannot decode what SQLite reports of a malformed schema.
-            raise damage(self.path, query, "the schema is not text", self._maker) from error
-        return [tuple(map(_decoded, row)) for row in result]
+            raise make_damage_error(
+                self.path, query, "the schema is not text", self._maker
+            ) from error
+        return [tuple(map(_decode_blob, row)) for row in result]
 
-    def count(self, table: str) -> int:
+    def count_rows(self, table: str) -> int:
         """Return the number of rows of a table.
 
         Raises:
@@ -199,10 +203,10 @@ class Database:
         """
         from sqlalchemy import func
 
-        ((rows,),) = self._of_table(table, func.count())
+        ((rows,),) = self._select(table, func.count())
         return int(rows)
 
-    def extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
+    def find_extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
         """Return the numbers of the first and of the last row with each value of a column.
 
         They are empty if the rows of the table have no numbers (``WITHOUT ROWID``).
@@ -214,14 +218,14 @@ class Database:
 
         value, row = text(f'"{column}"'), text("rowid")
         try:
-            found = self._of_table(table, value, func.min(row), func.max(row), group=value)
+            found = self._select(table, value, func.min(row), func.max(row), group=value)
         except ProfileError as error:
             if "no such column: rowid" in str(error):
                 return {}
             raise
-        return {_decoded(own): (int(first), int(last)) for own, first, last in found}
+        return {_decode_blob(own): (int(first), int(last)) for own, first, last in found}
 
-    def _of_table(self, table: str, *selected: Any, group: Any = None) -> Sequence[Any]:
+    def _select(self, table: str, *selected: Any, group: Any = None) -> Sequence[Any]:
         """Return what is selected of a table, in groups of equal values of a column if given."""
         import sqlalchemy
         from sqlalchemy.exc import DBAPIError
@@ -242,7 +246,7 @@ class Database:
                 f"was cut short: {self._maker.again}"
             ) from error
 
-    def columns(self, query: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
+    def query_columns(self, query: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
 
         Args:
@@ -254,14 +258,14 @@ class Database:
         Raises:
             ProfileError: the file is damaged, or holds something else than integers.
         """
-        with _damage_reported(self.path, query):
-            batches = self._batches(query, binds or {}, max(rows, 1)) or []
+        with _report_damage(self.path, query):
+            batches = self._query_batches(query, binds or {}, max(rows, 1)) or []
             if not batches:
                 return np.empty((len(query.columns), 0), np.int64)
-            blocks = [integers_of(batch.columns) for batch in batches]
+            blocks = [stack_integers(batch.columns) for batch in batches]
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
-    def batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
+    def read_batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
         """Return the result of a query, texts among it; None without rows.
 
         Args:
@@ -273,13 +277,13 @@ class Database:
             ProfileError: the file is damaged.
         """
         most = max(rows, 1)
-        with _damage_reported(self.path, query):
+        with _report_damage(self.path, query):
             # A column has the type of its first batch, so that all rows must come in one.
-            while (batches := self._batches(query, binds, most, alone=True)) is None:
+            while (batches := self._query_batches(query, binds, most, alone=True)) is None:
                 most <<= 4
         return batches[0] if batches else None
 
-    def _batches(
+    def _query_batches(
         self, query: Query, binds: Binds, most: int, *, alone: bool = False
     ) -> list[RecordBatch] | None:
         """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
@@ -320,7 +324,7 @@ class Database:
             statement.close()
 
 
-def integers_of(columns: Sequence[Array]) -> Ints:
+def stack_integers(columns: Sequence[Array]) -> Ints:
     """Return columns of whole numbers, shape (columns, rows).
 
     Raises:
@@ -332,7 +336,7 @@ def integers_of(columns: Sequence[Array]) -> Ints:
     return np.stack([column.to_numpy() for column in columns])
 
 
-def texts_of(column: Array) -> list[object]:
+def decode_texts(column: Array) -> list[object]:
     """Return the values of a column of texts; one blob among texts makes all of them blobs."""
     if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
@@ -343,7 +347,7 @@ def texts_of(column: Array) -> list[object]:
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 
-def _decoded(value: object) -> object:
+def _decode_blob(value: object) -> object:
     """Return a value; a blob as the text that it holds."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
@@ -376,7 +380,7 @@ def check_pages(path: str, maker: Queries) -> None:
     size = Path(path).stat().st_size
     with Path(path).open("rb") as file:
         head = file.read(HEADER_BYTES)
-        page, pages = page_counts(head)
+        page, pages = parse_page_counts(head)
         whole = len(head) == HEADER_BYTES
         if not whole or page * pages > size:
             left = f"{size} of {page * pages} bytes" if whole else f"{size} bytes are no database"
@@ -389,7 +393,7 @@ def check_finished(path: str, maker: Queries) -> None:
     Raises:
         ProfileError: something is, or died meanwhile.
     """
-    for beside in files_beside(path):
+    for beside in find_sidecar_files(path):
         unfinished = beside.name.endswith(LOG) and beside.stat().st_size
         if unfinished or beside.name.endswith(JOURNAL):
             raise ProfileError(
@@ -398,26 +402,26 @@ def check_finished(path: str, maker: Queries) -> None:
             )
 
 
-def files_beside(path: str) -> list[Path]:
+def find_sidecar_files(path: str) -> list[Path]:
     """Return the journal, the log and its index that lie beside a file, even if they are empty."""
     real = str(Path(path).resolve())
     beside = (Path(real + suffix) for suffix in (JOURNAL, LOG, "-shm"))
     return [file for file in beside if file.exists()]
 
 
-def page_counts(head: bytes) -> tuple[int, int]:
+def parse_page_counts(head: bytes) -> tuple[int, int]:
     """Return the bytes of a page, and the number of pages, as the head of a file gives them."""
     page_bytes = int.from_bytes(head[16:18], "big")
     return 65536 if page_bytes == 1 else page_bytes, int.from_bytes(head[28:32], "big")
 
 
-def _uri_of(path: str) -> str:
+def _make_uri(path: str) -> str:
     """Return the URI by which SQLite opens a file and writes nothing."""
     return f"file:{quote(os.fsencode(str(Path(path).resolve())))}?mode=ro&immutable=1"
 
 
 @contextmanager
-def opened_database(path: str, maker: Queries) -> Iterator[Database]:
+def open_database(path: str, maker: Queries) -> Iterator[Database]:
     """Open a file read-only.
 
     Raises:
@@ -429,29 +433,29 @@ def opened_database(path: str, maker: Queries) -> Iterator[Database]:
         yield database
 
 
-def relations_in(path: str) -> frozenset[str]:
+def list_relations(path: str) -> frozenset[str]:
     """Return the names of tables and views; none of a file that is damaged or describes too much.
 
     What cannot be read here is left to the reader of the file to refuse.
     """
     with closing(Database(path, SQLITE_QUERIES)) as database, suppress(ProfileError, OSError):
         check_pages(path, SQLITE_QUERIES)
-        rows = database.rows(SQLITE_QUERIES.query("relations"))
+        rows = database.query_rows(SQLITE_QUERIES.query("relations"))
         return frozenset(str(name) for (name,) in rows)
     return frozenset()
 
 
-def stored_columns(database: Database, names: Collection[str] | None = None) -> StoredColumns:
+def read_stored_columns(database: Database, names: Collection[str] | None = None) -> StoredColumns:
     """Return how an open file stores relations, all or those of some names: rows of schema.sql.
 
     Raises:
         ProfileError: the file is damaged.
     """
     wanted = None if names is None else json.dumps(sorted(names))
-    return database.rows(SQLITE_QUERIES.query("schema"), {"names": wanted})
+    return database.query_rows(SQLITE_QUERIES.query("schema"), {"names": wanted})
 
 
-def columns_of_tables(stored: StoredColumns) -> Schema:
+def group_columns_by_table(stored: StoredColumns) -> Schema:
     """Return the columns of each table, but for generated ones, by its name in the file."""
     columns: dict[str, set[str]] = {}
     for table, _, _, _, column, _, _, hidden in stored:

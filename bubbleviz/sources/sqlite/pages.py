@@ -20,19 +20,24 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.native import functions as native
 from bubbleviz.native.library import Argument, absence, ended
-from bubbleviz.sources.sqlite.database import HEADER_BYTES, StoredColumns, files_beside, page_counts
+from bubbleviz.sources.sqlite.database import (
+    HEADER_BYTES,
+    StoredColumns,
+    find_sidecar_files,
+    parse_page_counts,
+)
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn
 
 #: Fractions of a page that overflow; the format fixes them.
 _FRACTIONS = bytes((64, 32, 32))
-_LEAST_USABLE = 480
-_MOST_FORMAT = 4
+_MIN_USABLE_BYTES = 480
+_MAX_SCHEMA_FORMAT = 4
 _UTF8 = 1
 #: A key in descending order is not the row number though it looks like it.
 _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Pages that are decoded at once: room is made for as many rows as they may hold.
-_PAGES = 512
+_PAGES_PER_PIECE = 512
 #: The members of ``struct leaves`` on times: extents are neither written nor used.
 _UNTIMED = (None, NONE, NONE, NONE, 0)
 
@@ -101,7 +106,9 @@ class PageTable:
     places: Mapping[str, int]
 
     @staticmethod
-    def of(pages: Pages, root: int, integers: Ints, places: Mapping[str, int]) -> PageTable | None:
+    def from_root(
+        pages: Pages, root: int, integers: Ints, places: Mapping[str, int]
+    ) -> PageTable | None:
         """Return the table whose tree begins on a page."""
         file = pages.file
         if not 1 < root <= file.pages:
@@ -113,12 +120,12 @@ class PageTable:
         extents = np.full((len(leaf), 2), NONE, np.int64)
         return PageTable(pages, leaf, last_row, extents, integers, places)
 
-    def _around(self, first: int, last: int) -> tuple[int, int]:
+    def _find_leaves(self, first: int, last: int) -> tuple[int, int]:
         """Return which leaves, from and to, may hold rows of some numbers."""
         begin, end = np.searchsorted(self.last_row, (first, last)).tolist()
         return begin, min(end + 1, len(self.leaf))
 
-    def pieces(self, most: int = _PAGES) -> Iterator[tuple[int, int]]:
+    def iter_pieces(self, most: int = _PAGES_PER_PIECE) -> Iterator[tuple[int, int]]:
         """Yield the first and the last row number of so many leaves after the other."""
         first = -(1 << 63)
         for at in range(most - 1, len(self.leaf) + most - 1, most):
@@ -126,39 +133,39 @@ class PageTable:
             yield first, last
             first = last + 1
 
-    def columns(self) -> Ints | None:
+    def read_columns(self) -> Ints | None:
         """Return the columns of all rows, shape (columns, rows)."""
         blocks = [np.empty((len(self.integers), 0), np.int64)]
-        for piece in self.pieces():
-            block = self.rows(*piece)
+        for piece in self.iter_pieces():
+            block = self.read_rows(*piece)
             if block is None:
                 return None
             blocks.append(block)
         return np.concatenate(blocks, axis=1)
 
-    def rows(self, first: int, last: int) -> Ints | None:
+    def read_rows(self, first: int, last: int) -> Ints | None:
         """Return the columns of the rows of some numbers."""
-        begin, end = self._around(first, last)
+        begin, end = self._find_leaves(first, last)
         # Of its page a row takes two bytes that tell where it is, one or more that tell how long it
         # is, its number and the length of its header, and there one for each column.
         least = 6 + int(self.integers[:, 0].max(initial=0))
         room = min(last - first + 1, (end - begin) * self.pages.file.page_bytes // least)
-        return self._decoded((self.leaf, self.last_row, begin, end, first, last), None, room)
+        return self._decode((self.leaf, self.last_row, begin, end, first, last), None, room)
 
-    def chosen(self, rows: Ints) -> Ints | None:
+    def read_selected(self, rows: Ints) -> Ints | None:
         """Return the columns of some rows by their numbers (distinct, ascending)."""
         at = find_distinct(np.searchsorted(self.last_row, rows))
         at = at[at < len(self.leaf)]
         leaves = self.leaf[at], self.last_row[at], 0, len(at), *EVERY_ROW
-        return self._decoded(leaves, rows, len(rows))
+        return self._decode(leaves, rows, len(rows))
 
-    def _decoded(self, leaves: tuple[Argument, ...], wanted: Ints | None, room: int) -> Ints | None:
+    def _decode(self, leaves: tuple[Argument, ...], wanted: Ints | None, room: int) -> Ints | None:
         chosen = (*leaves, wanted, 0 if wanted is None else len(wanted), *_UNTIMED)
         return native.decode_integers(
             file=self.pages.file, leaves=chosen, columns=self.integers, max_rows=room
         )
 
-    def named(
+    def read_named(
         self,
         text: int,
         globs: Sequence[str],
@@ -209,8 +216,8 @@ class PageTable:
             max(until_ns, default=0),
         )
         blocks, texts = [np.empty((len(self.integers) + 1, 0), np.int64)], []
-        for bounds in self.pieces() if pieces is None else pieces:
-            stretch = self.leaf, self.last_row, *self._around(*bounds), *bounds
+        for bounds in self.iter_pieces() if pieces is None else pieces:
+            stretch = self.leaf, self.last_row, *self._find_leaves(*bounds), *bounds
             decoded = native.decode_named(
                 file=self.pages.file,
                 leaves=(*stretch, None, 0, *extents),
@@ -224,7 +231,7 @@ class PageTable:
         return np.concatenate(blocks, axis=1), b"".join(texts)
 
 
-def unpacked(rows: PackedRows) -> NamedRows:
+def unpack_rows(rows: PackedRows) -> NamedRows:
     """Return rows with their texts as strings, each once."""
     columns, packed = rows
     numbered = native.number_texts(packed, columns[-1])
@@ -242,7 +249,7 @@ class Pages:
 
     file: FileShape
 
-    def table(self, stored: StoredColumns, query: PageQuery) -> PageTable | None:
+    def open_table(self, stored: StoredColumns, query: PageQuery) -> PageTable | None:
         """Return the table that a query reads, or None if its pages cannot be decoded.
 
         Args:
@@ -276,11 +283,11 @@ class Pages:
             for column in query.columns
         ]
         root = root if isinstance(root, int) else 0
-        return PageTable.of(self, root, np.array(integers, np.int64), places)
+        return PageTable.from_root(self, root, np.array(integers, np.int64), places)
 
 
 @contextmanager
-def opened_pages(path: str) -> Iterator[Pages | str]:
+def open_pages(path: str) -> Iterator[Pages | str]:
     """Open a file to read its pages directly; the file is closed on exit.
 
     Args:
@@ -292,7 +299,7 @@ def opened_pages(path: str) -> Iterator[Pages | str]:
     if not native.is_available():
         yield absence()
         return
-    if files_beside(path):
+    if find_sidecar_files(path):
         yield "a journal or log lies beside the file"
         return
     try:
@@ -301,14 +308,14 @@ def opened_pages(path: str) -> Iterator[Pages | str]:
         yield "the file cannot be opened a second time"
         return
     try:
-        file = _shape_of(descriptor)
+        file = _read_page_layout(descriptor)
         yield ("the file is not laid out as expected" if file is None else Pages(file))
     finally:
         with suppress(OSError):
             os.close(descriptor)
 
 
-def _shape_of(descriptor: int) -> FileShape | None:
+def _read_page_layout(descriptor: int) -> FileShape | None:
     """Return the shape of a file; None where something in its header is not plain."""
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
@@ -320,19 +327,19 @@ def _shape_of(descriptor: int) -> FileShape | None:
     def number(at: int) -> int:
         return int.from_bytes(head[at : at + 4], "big")
 
-    page_bytes, pages = page_counts(head)
+    page_bytes, pages = parse_page_counts(head)
     usable = page_bytes - head[20]
     plain = (
         head.startswith(SQLITE)
         and page_bytes.bit_count() == 1
-        and usable >= _LEAST_USABLE
+        and usable >= _MIN_USABLE_BYTES
         # A journal and no log, as nsys writes it.
         and head[18] == head[19] == 1
         and head[21:24] == _FRACTIONS
         # The size is that of the last change.
         and number(24) == number(92)
         and pages * page_bytes == file_bytes
-        and 1 <= number(44) <= _MOST_FORMAT
+        and 1 <= number(44) <= _MAX_SCHEMA_FORMAT
         # It does not vacuum itself: no pages move.
         and number(52) == 0
         and number(56) == _UTF8

@@ -74,7 +74,7 @@ class Query:
         """The tables that it reads in today's files, as messages name them."""
         if not self.requires:
             return "the database"
-        return " or ".join(self.maker.tables_read(self.name))
+        return " or ".join(self.maker.find_tables_read(self.name))
 
 
 @cache
@@ -147,16 +147,18 @@ class Queries:
             variants[folder.name] = tuple(queries)
         return variants
 
-    def views_of(self, schema: Schema) -> Mapping[str, Query]:
+    def select_views(self, schema: Schema) -> Mapping[str, Query]:
         """Return the variant of each view that a file can answer, if there is one."""
         views = {}
         for view, variants in self.view_variants.items():
-            fitting = [variant for variant in variants if not lacking(variant.requires, schema)]
+            fitting = [
+                variant for variant in variants if not find_missing(variant.requires, schema)
+            ]
             if fitting:
                 views[view] = fitting[0]
         return views
 
-    def tables_read(self, name: str) -> Requirements:
+    def find_tables_read(self, name: str) -> Requirements:
         """Return the tables that a query reads in today's files, through views or not."""
         tables: dict[str, tuple[str, ...]] = {}
         for relation, columns in self.query(name).requires.items():
@@ -164,21 +166,21 @@ class Queries:
             tables.update(variants[0].requires if variants else {relation: columns})
         return tables
 
-    def table_of(self, name: str) -> str:
+    def find_table(self, name: str) -> str:
         """Return the first table that a query reads in today's files."""
-        return next(iter(self.tables_read(name)))
+        return next(iter(self.find_tables_read(name)))
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
         """Tell whether a file with this schema, and these views, holds what a query needs."""
         return self.exists(name) and all(
             relation in views
             if relation in self.view_variants
-            else not lacking({relation: columns}, schema)
+            else not find_missing({relation: columns}, schema)
             for relation, columns in self.query(name).requires.items()
         )
 
 
-def lacking(requires: Requirements, schema: Schema) -> tuple[str, ...]:
+def find_missing(requires: Requirements, schema: Schema) -> tuple[str, ...]:
     """Return the required ``TABLE`` or ``TABLE.column`` names that a file lacks."""
     missing: list[str] = []
     for table, columns in requires.items():

@@ -53,7 +53,7 @@ def ranges_of(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Rang
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
-    return in_memory.plain_ranges(start_ns, end_ns, thread, name_id, ())
+    return in_memory.make_ranges(start_ns, end_ns, thread, name_id, ())
 
 
 def leaves(events: PlaneEvents) -> Ints:
@@ -198,7 +198,7 @@ class DeviceWork:
         if python and pid not in lines:
             lines[python[0]] = pid
         tids = np.concatenate((lines, _DEVICE_THREAD + self.devices))
-        thread = in_memory.thread_numbers(np.full(len(tids), self._process, np.int64), tids)
+        thread = in_memory.number_threads(np.full(len(tids), self._process, np.int64), tids)
         return thread[: len(lines)], thread[len(lines) :]
 
     def _of_devices(self, device: Codes) -> Ints:
