@@ -22,7 +22,7 @@ from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.changes import Change, replay_changes
 from bubbleviz.explain.chunk_costs import ChunkCost, chunk_costs_of
 from bubbleviz.explain.communication_times import CommunicationTimes, Receives
-from bubbleviz.explain.diagnosis.findings import Diagnosis, diagnosis_of
+from bubbleviz.explain.diagnosis.findings import Diagnosis, build_diagnosis
 from bubbleviz.explain.path import CriticalPath, build_graph, find_critical_path
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, choose_replayed_ranks
@@ -138,7 +138,7 @@ class Explanation:
         scenarios = self.scenarios if part is None else scenarios_of_run(part)
         if source is None or scenarios is None:
             return None
-        return diagnosis_of(source, scenarios, self.layout, self.ran, self.period_ns)
+        return build_diagnosis(source, scenarios, self.layout, self.ran, self.period_ns)
 
 
 def _every_row(run: Run, counts: Counts) -> ExplainedRows:

@@ -310,7 +310,7 @@ def split_by_owner(owner: Ints) -> Iterator[slice]:
         yield slice(0)
 
 
-def find_first_rows(group: Ints, *by: Ints) -> Ints:
+def find_first_rows(group: Ints, *by: Key) -> Ints:
     """Return the row of each group, in their order, that comes first by some columns.
 
     Of rows that are equal in all of these it is the first.

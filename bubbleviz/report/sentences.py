@@ -521,7 +521,7 @@ def _describe_heavy_stage(report: Report, fault: Fault, seen: str) -> _Text:
 def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
     times = f"{_multiple(fault)} times"
     action = "Spread tokens evenly over the microbatches"
-    if fault.what:
+    if fault.detail:
         evidence = f"On every stage the longest 5 % take {times} as long as the shortest"
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
@@ -538,13 +538,13 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     where = f"{format_count(len(fault.iterations), 'iteration')} ({names})"
     state = _thread(report, fault)
     times = f"{_multiple(fault)}x the usual time" + (f"; in the longest{state}" if state else "")
-    if not fault.what:
+    if not fault.detail:
         return f"Find out what slows all ranks in {where}", f"Operations take {times}", ""
     is_one = len(fault.ranks) == 1
     who = (
         numbered_rank(report, fault.ranks[0]) if is_one else format_count(len(fault.ranks), "rank")
     )
-    if fault.what != "pace":
+    if fault.detail != "pace":
         action, operations = f"Find out why single operations of {who} are slow in {where}", "They"
         next_step = "Check garbage collection, checkpoints and data loading then"
     elif is_one:
@@ -560,7 +560,7 @@ def _describe_slow_link(_: Report, fault: Fault, seen: str) -> _Text:
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
-    where = f" of {fault.what}" if fault.what else ""
+    where = f" of {fault.detail}" if fault.detail else ""
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
         f"Transfers take {_multiple(fault)}x the time of other links, in {seen}",
@@ -569,12 +569,12 @@ def _describe_slow_link(_: Report, fault: Fault, seen: str) -> _Text:
 
 
 def _describe_collective(_: Report, fault: Fault, __: str) -> _Text:
-    kind = fault.what.rsplit(" ", 1)[0] or "collectives"
+    kind = fault.detail.rsplit(" ", 1)[0] or "collectives"
     return f"Overlap {kind} with compute, or shorten it", "Its data moves while ranks are idle", ""
 
 
 def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
-    becomes = "becomes" if len(fault.ranks) == 1 and not fault.what else "become"
+    becomes = "becomes" if len(fault.ranks) == 1 and not fault.detail else "become"
     return (
         f"Find out why {_who(report, fault)} {becomes} slower and slower",
         f"Operations take {_multiple(fault)}x as long in the last iteration as in the first",
@@ -593,10 +593,10 @@ def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
 
 def _describe_late_launch(report: Report, fault: Fault, seen: str) -> _Text:
     """Return the text on late launches, and on what hosts or the profiler delay."""
-    if fault.what == "profiler":
+    if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
     where = f" on {name_ranks(report, fault.ranks)}{_thread(report, fault)}"
-    if fault.what:
+    if fault.detail:
         next_step = "Check data loading, checkpoints and evaluation there"
         return (
             f"Begin iterations earlier{where}",
@@ -617,7 +617,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
     where = f" of {name_ranks(report, fault.ranks)}" if are_few else ""
     action = f"Launch fewer, larger kernels inside operations{where}"
     running = f"run for {format_percent(1 - fault.phases[0][1])} of their time"
-    if not fault.what:
+    if not fault.detail:
         return f"{action} (fused, or as CUDA graphs)", f"Kernels {running}", ""
     untold = "a table of operations does not tell launch gaps from communication"
     return f"{action}, or overlap communication", f"Compute kernels {running}; {untold}", ""
@@ -634,7 +634,7 @@ def _describe_queue(report: Report, fault: Fault, seen: str) -> _Text:
 
 
 def _describe_token_wait(_: Report, fault: Fault, seen: str) -> _Text:
-    more = "one chunk more" if fault.what == "one" else "more chunks"
+    more = "one chunk more" if fault.detail == "one" else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")
     return (
         f"Keep {more} in flight",
@@ -672,7 +672,7 @@ def _has_host(fault: Fault) -> bool:
 
 
 def _who(report: Report, fault: Fault) -> str:
-    return "all ranks" if fault.what else name_ranks(report, fault.ranks)
+    return "all ranks" if fault.detail else name_ranks(report, fault.ranks)
 
 
 def _multiple(fault: Fault) -> str:

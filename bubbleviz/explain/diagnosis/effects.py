@@ -1,10 +1,10 @@
-"""Effects: the factors by which computes take longer than their norms, by what has them in common.
+"""Effects: the factors by which computes take longer than their norms.
 
-Slow hardware affects all computes of a rank, an uneven partition those of a stage, a long sequence
-one microbatch on every stage, and a pause some operations of one rank. The time of a compute is
-modelled as a product. Its factors are medians of ratios, calculated one after the other::
+Slow hardware affects all computes of a rank, an uneven partition all computes of a stage, a long
+sequence one microbatch on every stage, and a pause single operations of one rank. The time of a
+compute is modelled as a product. Its factors are medians of ratios, estimated one after the other::
 
-    time = norm of the kind  x  stage  x  rank  x  iteration  x  microbatch  x  pace  x  rest
+    time = norm of the kind  x  stage  x  rank  x  iteration  x  microbatch  x  pace  x  residual
                                  over      over     of all        on every      of a rank in
                                  stages    copies   ranks         stage         an iteration
 
@@ -24,27 +24,110 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_rows
 
 #: Minimum effect that is reported, as a relative difference, and in standard errors.
-_LEAST, _SURE = 0.02, 4.0
+_MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
 #: Minimum time of a compute that paused, as a multiple of its usual time.
-_PAUSED = 1.5
-#: Minimum launch gaps of a compute that paused, as a multiple of their usual time.
-_GAPS_PAUSED = 2
+_MIN_PAUSE = 1.5
+#: Launch gaps of a compute above this multiple of their usual length count as a pause.
+_MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
 #: Minimum change of the logarithm of the pace over the run that counts as a trend.
-_CHANGE = 0.03
+_MIN_RISE = 0.03
 #: Minimum number of iterations of a trend, and the minimum fraction of the variance that it must
 #: explain: with this number of iterations, one more, and any more. Chance explains as much in about
 #: one of a hundred runs (F test of a line).
-_LEAST_ITERATIONS, _EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
+_MIN_TREND_ITERATIONS, _MIN_EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
 #: For a jump: the minimum number of iterations, the minimum number on each side, the minimum change
 #: of the logarithm, and the minimum change as a multiple of the standard deviation that remains.
 #: The last one is large because the best of many positions is chosen.
-_LEAST_AROUND, _BESIDE, _JUMP, _TIMES = 8, 2, 0.05, 8.0
+_MIN_JUMP_ITERATIONS, _MIN_SIDE, _MIN_JUMP, _MIN_JUMP_ERRORS = 8, 2, 0.05, 8.0
 #: Minimum difference of the logarithm from both neighbours that marks a single point as an outlier,
 #: which is ignored when trends and jumps are fitted.
-_SPIKE = 0.2
+_MIN_SPIKE = 0.2
 #: Maximum sum of squares that is attributed to rounding.
-_ROUNDED = 1e-18
+_MAX_ROUNDING = 1e-18
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Computes:
+    """The computes of a run that took time, one row each.
+
+    Attributes:
+        rows: Row in the work table.
+        kind: Kind of work.
+        stage: Stage of the rank.
+        virtual_stage: Position of the chunk in the model.
+        rank: Rank that did the work.
+        replica: Replica of the pipeline.
+        iteration: Index of the iteration.
+        microbatch: Number of the microbatch, or -1 if there is none.
+        cells: Groups of computes with the same kind, virtual stage and rank.
+        gap_ns: Time without a kernel, as far as it is usual for the cell.
+        time_ns: Duration without ``gap_ns``, at least 1.
+    """
+
+    rows: Ints
+    kind: Ints
+    stage: Ints
+    virtual_stage: Ints
+    rank: Ints
+    replica: Ints
+    iteration: Ints
+    microbatch: Ints
+    cells: Groups
+    gap_ns: Floats
+    time_ns: Floats
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PaceChanges:
+    """Ranks that become slower during the run, one row per rank.
+
+    Attributes:
+        slope: Slope of the logarithm of the pace over iterations.
+        jump_begin: Number of the iteration at which the rank may have become slower at once.
+        jump_change: Change of the logarithm of the pace at that iteration.
+        is_slowed: Whether the rank became slower in a single jump rather than gradually.
+        is_drifting: Whether the rank becomes slower gradually.
+    """
+
+    slope: Floats
+    jump_begin: Floats
+    jump_change: Floats
+    is_slowed: Bools
+    is_drifting: Bools
+
+    def estimate_rise(self, rank_row: Ints, iteration: Ints) -> Floats:
+        """Return how much the logarithm of a rank's pace has risen by an iteration.
+
+        The rise is 0 if the rank neither drifts nor has slowed by then.
+
+        Args:
+            rank_row: Rows of this table.
+            iteration: Number of an iteration for each of them, from 0.
+        """
+        number = iteration.astype(np.float64)
+        drift = np.where(self.is_drifting[rank_row], self.slope[rank_row] * number, 0.0)
+        has_jumped = self.is_slowed[rank_row] & (number >= self.jump_begin[rank_row])
+        return np.asarray(np.where(has_jumped, self.jump_change[rank_row], drift), np.float64)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StageEffects:
+    """Effects of stages, one row per (kind of work, stage).
+
+    Attributes:
+        row_of_compute: Row of each compute's kind and stage.
+        kind: Kind of work.
+        stage: Stage.
+        effect: Time on the stage divided by the median of the other stages, or NaN without others.
+        load: Time on the stage divided by the mean of all stages.
+    """
+
+    row_of_compute: Ints
+    kind: Ints
+    stage: Ints
+    effect: Floats
+    load: Floats
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,19 +135,12 @@ class Effects:
     """Factors of the times of computes.
 
     Attributes:
-        rows: Rows of computes in the work table, shape (computes,).
-        gap_ns: Time without a kernel in each compute, as far as it is usual for its cell.
-        time_ns: Time of each compute without ``gap_ns``.
-        cells: Groups of computes with the same kind, virtual stage and rank.
-        cell_ns: Median time of each cell, before its rank became slower.
+        computes: The computes; indices of computes are rows of this table.
+        cell_ns: Median time of each cell of ``computes.cells``, before its rank became slower.
         copies: Groups of cells with the same kind and virtual stage, which do the same work; one
             row per cell.
         rank_effect: Time of each cell divided by that of its other copies, or NaN if it has none.
-        stage_of_compute: Index of the (kind, stage) pair of each compute.
-        stage_kind: Kind of work of each (kind, stage) pair.
-        stage_number: Stage of each (kind, stage) pair.
-        stage_effect: Time of each pair divided by that on the other stages, or NaN without others.
-        stage_share: Time of each pair divided by its time if all stages had equal work.
+        stages: Effects of the stages.
         iterations: Groups of computes of the same iteration.
         iteration_effect: Time of all ranks in each iteration divided by that in the others.
         trend: The part of ``iteration_effect`` that grows steadily over the run; 1 without trend.
@@ -73,29 +149,18 @@ class Effects:
             one stage shows it.
         paces: Groups of computes with the same rank and iteration.
         pace: Factor by which the rank is slower in the iteration, beyond the effect on all ranks.
-        pace_number: Number of the iteration of each pace, from 0.
+        pace_iteration: Number of the iteration of each pace, from 0.
         pace_ranks: Groups of paces of the same rank.
-        slope: Slope of the logarithm of each rank's pace over iterations.
-        jump_begin: Number of the iteration at which each rank may have become slower at once.
-        jump_change: Change of the logarithm of the rank's pace at that iteration.
-        slowed: Ranks that became slower in a single jump rather than gradually, as a mask.
-        drifts: Ranks that become slower gradually, as a mask.
-        rest: Measured time of each compute as a multiple of the time that all factors explain.
-        noise: Standard deviation of the logarithm of ``rest``.
+        changes: How the pace of each rank changes, one row per group of ``pace_ranks``.
+        residual: Measured time of each compute divided by the product of all factors.
+        noise: Standard deviation of the logarithm of ``residual``.
     """
 
-    rows: Ints
-    gap_ns: Floats
-    time_ns: Floats
-    cells: Groups
+    computes: Computes
     cell_ns: Floats
     copies: Groups
     rank_effect: Floats
-    stage_of_compute: Ints
-    stage_kind: Ints
-    stage_number: Ints
-    stage_effect: Floats
-    stage_share: Floats
+    stages: StageEffects
     iterations: Groups
     iteration_effect: Floats
     trend: Floats
@@ -103,269 +168,360 @@ class Effects:
     microbatch_effect: Floats
     paces: Groups
     pace: Floats
-    pace_number: Ints
+    pace_iteration: Ints
     pace_ranks: Groups
-    slope: Floats
-    jump_begin: Floats
-    jump_change: Floats
-    slowed: Bools
-    drifts: Bools
-    rest: Floats
+    changes: PaceChanges
+    residual: Floats
     noise: float
+
+    @property
+    def rows(self) -> Ints:
+        """Rows of the computes in the work table."""
+        return self.computes.rows
 
     @property
     def paused(self) -> Floats:
         """Time of each compute that paused as a multiple of its usual time; 1 for all others."""
-        has_paused = (self.rest > _PAUSED) & (np.log(self.rest) > 6 * self.noise)
-        return np.where(has_paused, self.rest, 1.0)
+        has_paused = (self.residual > _MIN_PAUSE) & (np.log(self.residual) > 6 * self.noise)
+        return np.where(has_paused, self.residual, 1.0)
 
-    def usual(self, at: Ints, scale: Floats) -> Floats:
-        """Return the remaining fraction of times whose usual part, without pauses, is scaled.
+    def scale_usual_time(self, compute: Ints, scale: Floats) -> Floats:
+        """Scale the usual part of measured times, without pauses and launch gaps.
 
         Args:
-            at: Indices of computes.
+            compute: Indices of computes.
             scale: Factor of the usual part of each.
-        """
-        return self.with_gaps(at, 1 - (1 - scale) / self.paused[at])
 
-    def with_gaps(self, at: Ints, scale: Floats) -> Floats:
-        """Return the shares of some computes' times that are left where launch gaps stay.
+        Returns:
+            Scaled time of each compute as a fraction of its measured time.
+        """
+        return self.scale_between_gaps(compute, 1 - (1 - scale) / self.paused[compute])
+
+    def scale_between_gaps(self, compute: Ints, scale: Floats) -> Floats:
+        """Scale measured times without their launch gaps.
 
         Args:
-            at: of the computes.
-            scale: what is left of each beside its gaps.
+            compute: Indices of computes.
+            scale: Factor of the time of each outside its launch gaps.
+
+        Returns:
+            Scaled time of each compute as a fraction of its measured time.
         """
-        time_ns = self.time_ns[at]
-        return np.asarray(1 - (1 - scale) * time_ns / (time_ns + self.gap_ns[at]), np.float64)
+        time_ns = self.computes.time_ns[compute]
+        measured_ns = time_ns + self.computes.gap_ns[compute]
+        return np.asarray(1 - (1 - scale) * time_ns / measured_ns, np.float64)
 
-    def stands_out(self, effect: Floats, of: Ints, against: Floats | float = 1.0) -> Bools:
-        """Tell which effects are larger than chance and small differences of like hardware.
+    def is_significant(
+        self, effect: Floats, n_times: Ints, norm_variance: Floats | float = 1.0
+    ) -> Bools:
+        """Return a mask of the effects that exceed chance and differences of equal hardware.
 
-        A median of n times is off by 1.25 deviations / sqrt(n), and so is what it is held against.
+        The standard error of a median of n times is 1.25 standard deviations / sqrt(n).
 
         Args:
-            effect: the factors; NaN stands for none.
-            of: how many times each is the median of.
-            against: how many times as uncertain what they are held against is.
+            effect: The factors, or NaN if there is none.
+            n_times: Number of times that each factor is the median of.
+            norm_variance: Variance of the norm that the factor is relative to, as a multiple of
+                the variance of the median.
         """
-        error = 1.25 * self.noise * np.sqrt((1 + against) / np.maximum(of, 1))
-        return np.nan_to_num(np.log(effect)) > np.maximum(_LEAST, _SURE * error)
+        error = 1.25 * self.noise * np.sqrt((1 + norm_variance) / np.maximum(n_times, 1))
+        return np.nan_to_num(np.log(effect)) > np.maximum(_MIN_EFFECT, _MIN_ERRORS * error)
 
 
-def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
-    """Return the effects of a run.
+def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
+    """Split the time of each compute into the factors of :class:`Effects`.
 
     Args:
-        work: of all ranks, in the iterations that count.
-        gap_ns: how long no kernel ran inside each row; None for no time.
+        work: Work of all ranks in the iterations that count.
+        gap_ns: Time in each row in which no kernel ran, or None if there is none.
     """
-    length_ns = work.end_ns - work.start_ns
-    rows = np.flatnonzero(plays(work.role, _TIMED) & (length_ns > 0))
-    kind, stage, rank = work.kind[rows], work.stage[rows], work.rank[rows]
-    iteration, microbatch = work.iteration[rows], work.microbatch[rows]
+    computes = _select_computes(work, gap_ns)
+    cells = computes.cells
+    cell_ns = group_medians(cells.of_row, len(cells), computes.time_ns)
 
-    cells = group_rows(kind, work.virtual_stage[rows], rank)
-    # Hosts that launch slowly slow no hardware, and are no work of a stage.
-    gaps_ns = np.zeros(len(rows)) if gap_ns is None else gap_ns[rows].astype(np.float64)
-    usual_ns = group_medians(cells.of_row, len(cells), gaps_ns)[cells.of_row]
-    gaps_ns = np.minimum(gaps_ns, _GAPS_PAUSED * usual_ns)
-    time_ns = np.maximum(length_ns[rows] - gaps_ns, 1.0)
-    cell_ns = group_medians(cells.of_row, len(cells), time_ns)
-    left = time_ns / np.maximum(cell_ns[cells.of_row], 1)
-    iterations, paces = group_rows(iteration), group_rows(rank, iteration)
-    iteration_effect = _shared(iterations, paces, left)
-    left = left / iteration_effect[iterations.of_row]
-    microbatches = group_rows(iteration, work.replica[rows], microbatch)
-    places = group_rows(microbatches.of_row, stage)
-    several = np.bincount(microbatches.of_row[places.first], minlength=len(microbatches)) > 1
-    microbatch_effect = np.where(
-        (microbatch[microbatches.first] != NONE) & several, _shared(microbatches, places, left), 1.0
-    )
-    left = left / microbatch_effect[microbatches.of_row]
-    pace = group_medians(paces.of_row, len(paces), left)
-    rest = left / pace[paces.of_row]
+    # Divide by one factor after the other: iteration, microbatch, pace.
+    ratio = computes.time_ns / np.maximum(cell_ns[cells.of_row], 1)
+    iterations = group_rows(computes.iteration)
+    paces = group_rows(computes.rank, computes.iteration)
+    iteration_effect = _compute_shared_factors(iterations, paces, ratio)
+    ratio = ratio / iteration_effect[iterations.of_row]
+    microbatches = group_rows(computes.iteration, computes.replica, computes.microbatch)
+    microbatch_effect = _measure_microbatches(computes, microbatches, ratio)
+    ratio = ratio / microbatch_effect[microbatches.of_row]
+    pace = group_medians(paces.of_row, len(paces), ratio)
+    residual = ratio / pace[paces.of_row]
 
-    series = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
-    pace_ranks, pace_number = (
-        group_rows(rank[paces.first]),
-        group_rows(iteration[paces.first]).of_row,
-    )
-    own, number = pace_ranks.of_row, pace_number.astype(np.float64)
-    series = without_spikes(own, number, series)
-    slope, slope_explains = lines(own, number, series)
-    begin, change, jump_explains, stands_out = jumps(own, number, series)
-    slowed = stands_out & (jump_explains > slope_explains)
-    drifts = rises(np.bincount(own), slope, slope_explains) & ~slowed
-    # Ranks are held against others as they were before they slowed.
-    risen = np.where(drifts[own], slope[own] * number, 0.0)
-    risen = np.where(slowed[own] & (number >= begin[own]), change[own], risen)
-    later = np.zeros(int(rank.max(initial=NONE)) + 1)
-    later[rank[paces.first][pace_ranks.first]] = group_medians(own, len(pace_ranks), risen)
-    cell_ns = cell_ns / np.exp(later[rank[cells.first]])
-    copies = group_rows(*(c[cells.first] for c in (kind, work.virtual_stage[rows], stage)))
-    # Where lengths vary, replicas get more or fewer tokens by chance.
-    replica = work.replica[rows]
-    more = _chance(replica, cells, copies, microbatches, microbatch_effect, cell_ns)
-    cell_ns = cell_ns / more[replica[cells.first]]
-    microbatch_effect = microbatch_effect * more[replica[microbatches.first]]
+    pace_ranks = group_rows(computes.rank[paces.first])
+    pace_iteration = group_rows(computes.iteration[paces.first]).of_row
+    log_pace = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
+    changes = _fit_pace_changes(pace_ranks.of_row, pace_iteration, log_pace)
 
-    copied = cells.first[copies.first]
-    stages = group_rows(kind[copied], stage[copied])
-    # Of copies the lower median counts: a slow one makes no slow stage. Chunks are added up.
-    copy_ns = group_medians(copies.of_row, len(copies), cell_ns)
-    stage_ns = np.bincount(stages.of_row, copy_ns, len(stages)).astype(np.float64)
-    stage_kind = kind[copied[stages.first]]
-    kinds = group_rows(stage_kind).of_row
-    even_ns = np.bincount(kinds, stage_ns) / np.bincount(kinds)
+    # Ranks are compared as they were before they slowed.
+    rise = changes.estimate_rise(pace_ranks.of_row, pace_iteration)
+    rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
+    median_rises = group_medians(pace_ranks.of_row, len(pace_ranks), rise)
+    rise_of_rank[computes.rank[paces.first][pace_ranks.first]] = median_rises
+    cell_ns = cell_ns / np.exp(rise_of_rank[computes.rank[cells.first]])
+
+    # If lengths vary, replicas get more or fewer tokens by chance.
+    work_columns = (computes.kind, computes.virtual_stage, computes.stage)
+    copies = group_rows(*(column[cells.first] for column in work_columns))
+    length = _estimate_replica_lengths(computes, copies, microbatches, microbatch_effect, cell_ns)
+    cell_ns = cell_ns / length[computes.replica[cells.first]]
+    microbatch_effect = microbatch_effect * length[computes.replica[microbatches.first]]
+
     return Effects(
-        rows=rows,
-        gap_ns=gaps_ns,
-        time_ns=time_ns,
-        cells=cells,
+        computes=computes,
         cell_ns=cell_ns,
         copies=copies,
         rank_effect=cell_ns / median_of_others(copies.of_row, cell_ns),
-        stage_of_compute=stages.of_row[copies.of_row[cells.of_row]],
-        stage_kind=stage_kind,
-        stage_number=stage[copied[stages.first]],
-        stage_effect=stage_ns / median_of_others(kinds, stage_ns),
-        stage_share=stage_ns / even_ns[kinds],
+        stages=_measure_stages(computes, copies, cell_ns),
         iterations=iterations,
         iteration_effect=iteration_effect,
-        trend=_trend(np.log(iteration_effect)),
+        trend=_fit_trend(np.log(iteration_effect)),
         microbatches=microbatches,
         microbatch_effect=microbatch_effect,
         paces=paces,
         pace=pace,
-        pace_number=pace_number,
+        pace_iteration=pace_iteration,
         pace_ranks=pace_ranks,
-        slope=slope,
-        jump_begin=begin,
-        jump_change=change,
-        slowed=slowed,
-        drifts=drifts,
-        rest=rest,
-        noise=1.4826 * quantile_of(np.abs(np.log(rest)), 0.5) if len(rest) else 0.0,
+        changes=changes,
+        residual=residual,
+        noise=_estimate_deviation(np.log(residual)),
     )
 
 
-def _shared(groups: Groups, parts: Groups, values: Floats) -> Floats:
-    """Return what the parts of each group share: the median of their medians.
+def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
+    """Select the computes of a work table that took time, and separate their launch gaps.
 
-    Of two in the middle that which is nearer to 1 counts, and 1 if it lies between them: what a
-    single part does is not shared, and a part may be a forward and a backward, whose lower one
-    is below 1 by chance.
+    A host that launches slowly neither slows the hardware nor adds work to a stage, so launch gaps
+    of usual length are no part of ``time_ns``.
 
     Args:
-        groups: rows of one factor.
-        parts: rows of one part of these.
-        values: one a row.
+        work: Work of all ranks.
+        gap_ns: Time in each row in which no kernel ran, or None if there is none.
     """
-    of_part = np.clip(1.0, *_middle(parts.of_row, len(parts), values))
-    group = groups.of_row[parts.first]
-    low, high = _middle(group, len(groups), of_part)
+    length_ns = work.end_ns - work.start_ns
+    rows = np.flatnonzero(plays(work.role, _TIMED) & (length_ns > 0))
+    kind, virtual_stage, rank = work.kind[rows], work.virtual_stage[rows], work.rank[rows]
+    cells = group_rows(kind, virtual_stage, rank)
+    gaps_ns = np.zeros(len(rows)) if gap_ns is None else gap_ns[rows].astype(np.float64)
+    usual_ns = group_medians(cells.of_row, len(cells), gaps_ns)[cells.of_row]
+    gaps_ns = np.minimum(gaps_ns, _MAX_USUAL_GAPS * usual_ns)
+    return Computes(
+        rows=rows,
+        kind=kind,
+        stage=work.stage[rows],
+        virtual_stage=virtual_stage,
+        rank=rank,
+        replica=work.replica[rows],
+        iteration=work.iteration[rows],
+        microbatch=work.microbatch[rows],
+        cells=cells,
+        gap_ns=gaps_ns,
+        time_ns=np.maximum(length_ns[rows] - gaps_ns, 1.0),
+    )
+
+
+def _measure_microbatches(computes: Computes, microbatches: Groups, ratio: Floats) -> Floats:
+    """Return the factor by which each microbatch takes longer on every stage.
+
+    The factor is 1 for computes without a microbatch, and for a microbatch on a single stage.
+
+    Args:
+        computes: The computes.
+        microbatches: Groups of computes with the same microbatch, iteration and replica.
+        ratio: Time of each compute divided by the factors that are known so far.
+    """
+    on_stages = group_rows(microbatches.of_row, computes.stage)
+    n_stages = np.bincount(microbatches.of_row[on_stages.first], minlength=len(microbatches))
+    has_number = computes.microbatch[microbatches.first] != NONE
+    shared = _compute_shared_factors(microbatches, on_stages, ratio)
+    return np.where(has_number & (n_stages > 1), shared, 1.0)
+
+
+def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Floats:
+    """Return the factor that all parts of a group share: the median of the medians of its parts.
+
+    Of the lower and the upper median, the one nearer to 1 is used, or 1 if it is between the two. A
+    factor of a single part is not shared. And if a part is a forward and a backward, the lower of
+    the two is below 1 by chance.
+
+    Args:
+        groups: Groups of rows.
+        parts: Parts of the groups.
+        ratio: Ratio of each row.
+    """
+    of_part = np.clip(1.0, *_compute_median_bounds(parts.of_row, len(parts), ratio))
+    group_of_part = groups.of_row[parts.first]
+    low, high = _compute_median_bounds(group_of_part, len(groups), of_part)
     return np.asarray(np.clip(1.0, low, high), np.float64)
 
 
-def _chance(
-    replica: Ints,
-    cells: Groups,
+def _estimate_replica_lengths(
+    computes: Computes,
     copies: Groups,
     microbatches: Groups,
     effect: Floats,
     cell_ns: Floats,
 ) -> Floats:
-    """Return how many times as many tokens as the mean each replica got, as far as chance goes.
+    """Estimate how much longer the sequences of each replica are than the mean, by chance.
 
-    Its microbatches are so many draws of their lengths. What is more than they explain is slowness.
+    The microbatches of a replica are random draws of lengths. If their variance explains the time
+    of the replica, compared both with the other replicas and with the median of all, the replica is
+    not slow: it got more tokens.
 
     Args:
-        replica: of each compute.
-        cells: computes of one kind, virtual stage and rank.
-        copies: cells that do the same work.
-        microbatches: computes of one microbatch.
-        effect: of each of these.
-        cell_ns: time of each cell.
+        computes: The computes.
+        copies: Groups of cells that do the same work.
+        microbatches: Groups of computes of one microbatch.
+        effect: Effect of each microbatch.
+        cell_ns: Time of each cell.
+
+    Returns:
+        Factor by replica; 1 if chance does not explain it. The last value is 1, for replica -1.
     """
-    own = replica[cells.first]
-    count = np.bincount(replica[microbatches.first][replica[microbatches.first] >= 0])
-    more = np.ones(len(count) + 1)
-    if len(count) < 2 or not count.all() or (own < 0).any():
-        return more
-    spread = float(np.log(effect).std())
-    error = 1.25 * spread * np.sqrt((1 + 1 / (len(count) - 1)) / count)
-    low_ns, high_ns = _middle(copies.of_row, len(copies), cell_ns)
-    against_ns = median_of_others(copies.of_row, cell_ns), ((low_ns + high_ns) / 2)[copies.of_row]
-    against, level = (group_medians(own, len(count), cell_ns / than_ns) for than_ns in against_ns)
-    by_chance = np.abs(np.log([against, level])) <= _SURE * error
-    more[:-1] = np.where(by_chance.all(axis=0), level, 1.0)
-    return more
+    replica_of_cell = computes.replica[computes.cells.first]
+    replica_of_microbatch = computes.replica[microbatches.first]
+    n_drawn = np.bincount(replica_of_microbatch[replica_of_microbatch >= 0])
+    length = np.ones(len(n_drawn) + 1)
+    if len(n_drawn) < 2 or not n_drawn.all() or (replica_of_cell < 0).any():
+        return length
+    error = 1.25 * float(np.log(effect).std()) * np.sqrt((1 + 1 / (len(n_drawn) - 1)) / n_drawn)
+    low_ns, high_ns = _compute_median_bounds(copies.of_row, len(copies), cell_ns)
+    norms_ns = median_of_others(copies.of_row, cell_ns), ((low_ns + high_ns) / 2)[copies.of_row]
+    relative_to_others, relative_to_all = (
+        group_medians(replica_of_cell, len(n_drawn), cell_ns / norm_ns) for norm_ns in norms_ns
+    )
+    is_chance = np.abs(np.log([relative_to_others, relative_to_all])) <= _MIN_ERRORS * error
+    length[:-1] = np.where(is_chance.all(axis=0), relative_to_all, 1.0)
+    return length
 
 
-def _trend(series: Floats) -> Floats:
-    """Return the factors of a line through logarithms; 1 where they do not rise steadily."""
+def _measure_stages(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:
+    """Compare the time of each kind of work on a stage with its time on the other stages.
+
+    The time of a stage is the sum over its chunks of the lower median over their copies. With the
+    lower median, one slow copy does not make the stage slow.
+
+    Args:
+        computes: The computes.
+        copies: Groups of cells that do the same work.
+        cell_ns: Time of each cell.
+    """
+    first_compute = computes.cells.first[copies.first]
+    stages = group_rows(computes.kind[first_compute], computes.stage[first_compute])
+    copy_ns = group_medians(copies.of_row, len(copies), cell_ns)
+    stage_ns = np.bincount(stages.of_row, copy_ns, len(stages)).astype(np.float64)
+    kind = computes.kind[first_compute[stages.first]]
+    kinds = group_rows(kind).of_row
+    mean_ns = np.bincount(kinds, stage_ns) / np.bincount(kinds)
+    return StageEffects(
+        row_of_compute=stages.of_row[copies.of_row[computes.cells.of_row]],
+        kind=kind,
+        stage=computes.stage[first_compute[stages.first]],
+        effect=stage_ns / median_of_others(kinds, stage_ns),
+        load=stage_ns / mean_ns[kinds],
+    )
+
+
+def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
+    """Fit a line and a jump to the pace of each rank, and choose the one that explains more.
+
+    Args:
+        rank_row: Number of the rank of each pace, from 0.
+        iteration: Number of the iteration of each pace, from 0.
+        log_pace: Logarithm of each pace.
+    """
+    number = iteration.astype(np.float64)
+    smooth = replace_spikes(rank_row, number, log_pace)
+    slope, line_explains = fit_lines(rank_row, number, smooth)
+    jumps = fit_jumps(rank_row, number, smooth)
+    is_slowed = jumps.is_significant & (jumps.explained > line_explains)
+    is_drifting = is_rising(np.bincount(rank_row), slope, line_explains) & ~is_slowed
+    return PaceChanges(slope, jumps.begin, jumps.change, is_slowed, is_drifting)
+
+
+def _fit_trend(series: Floats) -> Floats:
+    """Return the factors of a line through logarithms; 1 if they do not rise steadily.
+
+    The factors are relative to the middle of the series.
+    """
     number, group = np.arange(len(series), dtype=np.float64), np.zeros(len(series), np.int64)
-    slope, explained = lines(group, number, without_spikes(group, number, series))
-    if not rises(len(series), slope, explained).any():
+    slope, explained = fit_lines(group, number, replace_spikes(group, number, series))
+    if not is_rising(len(series), slope, explained).any():
         return np.ones(len(series))
-    grown: Floats = np.exp(slope[0] * (number - number.mean()))
-    return grown
+    growth: Floats = np.exp(slope[0] * (number - number.mean()))
+    return growth
 
 
-# Medians of groups, and of the other members of each member's group.
+def _estimate_deviation(values: Floats) -> float:
+    """Estimate the standard deviation around 0 from the median absolute value; 0 if empty."""
+    return 1.4826 * compute_quantile(np.abs(values), 0.5) if len(values) else 0.0
 
 
-def group_medians(group: Ints, groups: int, values: Floats) -> Floats:
-    """Return the lower median of each group; NaN for one without values.
+def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
+    """Return the lower median of each group, or NaN for a group without values.
 
     Args:
-        group: of each value, from 0.
-        groups: number of groups.
-        values: one a row.
+        group: Group of each value, from 0.
+        n_groups: Number of groups.
+        values: One value per row.
     """
-    rows = median_rows(group, groups, values)
+    rows = median_rows(group, n_groups, values)
     return np.append(values, np.nan)[rows]
 
 
-def _middle(group: Ints, groups: int, values: Floats) -> tuple[Floats, Floats]:
-    """Return the lower and the upper median of each group."""
-    return group_medians(group, groups, values), -group_medians(group, groups, -values)
+def _compute_median_bounds(group: Ints, n_groups: int, values: Floats) -> tuple[Floats, Floats]:
+    """Return the lower and the upper median of each group; equal for an odd number of values."""
+    return group_medians(group, n_groups, values), -group_medians(group, n_groups, -values)
 
 
-def quantile_of(values: Floats, share: float) -> float:
-    """Return the value that a share of the others lies below, one of them."""
-    return float(np.sort(values)[int(share * (len(values) - 1))])
+def compute_quantile(values: Floats, fraction: float) -> float:
+    """Return a quantile of values without interpolation, as numpy's method ``lower``."""
+    return float(np.sort(values)[int(fraction * (len(values) - 1))])
 
 
-# Trends: whether something grows over the iterations of a run, steadily or at once.
+def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
+    """Replace isolated outliers by the median of three consecutive points of their group.
 
-
-def without_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
-    """Return points, a slow one as those around it: it hides neither a line nor a jump.
+    An outlier would hide a trend or a jump. Groups of fewer than 6 points stay as they are. The
+    first and last point of a group are compared with the median of its first or last three.
 
     Args:
-        group: of each point, from 0.
-        x: of the points.
-        y: likewise.
+        group: Group of each point, from 0.
+        x: Position of each point.
+        y: Value of each point.
+
+    Returns:
+        The values, in the order of ``y``.
     """
     order = sort_rows(group, x)
-    of, value, steady = group[order], y[order], y.copy()
-    count = np.bincount(of)
+    group_of_point, value = group[order], y[order]
+    count = np.bincount(group_of_point)
     first = np.cumsum(count) - count
-    middle = np.clip(np.arange(len(of)), (first + 1)[of], (first + count - 2)[of])
-    around = np.sort([value.take(middle + i, mode="clip") for i in (-1, 0, 1)], axis=0)[1]
-    spike = (count[of] >= _LEAST_ITERATIONS) & (np.abs(value - around) > _SPIKE)
-    steady[order] = np.where(spike, around, value)
-    return steady
+    middle = np.arange(len(order))
+    middle = np.clip(middle, (first + 1)[group_of_point], (first + count - 2)[group_of_point])
+    triples = [value.take(middle + offset, mode="clip") for offset in (-1, 0, 1)]
+    median = np.sort(triples, axis=0)[1]
+    is_long = count[group_of_point] >= _MIN_TREND_ITERATIONS
+    is_spike = is_long & (np.abs(value - median) > _MIN_SPIKE)
+    smooth = y.copy()
+    smooth[order] = np.where(is_spike, median, value)
+    return smooth
 
 
-def lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return slope and explained share of the variance of a line through each group's points.
+def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Fit a line through the points of each group by least squares.
 
     Args:
-        group: of each point, from 0.
-        x: of the points.
-        y: likewise.
+        group: Group of each point, from 0.
+        x: Position of each point.
+        y: Value of each point.
+
+    Returns:
+        slope: Slope by group, or 0 if all x are equal.
+        explained: Fraction of the variance that the line explains, or 0 without variance.
     """
     count = np.maximum(np.bincount(group), 1)
     mean_x, mean_y = np.bincount(group, x) / count, np.bincount(group, y) / count
@@ -376,58 +532,89 @@ def lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     return slope, explained
 
 
-def rises(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
-    """Tell which lines rise enough, and steadily.
+def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
+    """Return a mask of the lines that rise enough, and more steadily than by chance.
 
     Args:
-        count: number of points of each.
-        slope: of each, a logarithm by point.
-        explained: share of the variance.
+        count: Number of points of each line.
+        slope: Slope of each line, of a logarithm per point.
+        explained: Fraction of the variance that each line explains.
     """
-    change = slope * (np.asarray(count) - 1)
-    beyond = np.asarray(count) - _LEAST_ITERATIONS
-    enough = (beyond >= 0) & (explained >= _EXPLAINED[np.clip(beyond, 0, len(_EXPLAINED) - 1)])
-    return np.asarray(enough & (change >= _CHANGE), bool)
+    n_extra = np.asarray(count) - _MIN_TREND_ITERATIONS
+    min_explained = _MIN_EXPLAINED[np.clip(n_extra, 0, len(_MIN_EXPLAINED) - 1)]
+    is_steady = (n_extra >= 0) & (explained >= min_explained)
+    rise = slope * (np.asarray(count) - 1)
+    return np.asarray(is_steady & (rise >= _MIN_RISE), bool)
 
 
-def jumps(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Bools]:
-    """Return the jump of each group's points by which they are explained best.
+@dataclass(frozen=True, eq=False, repr=False)
+class Jumps:
+    """The best jump of each group of points.
+
+    Attributes:
+        begin: Position of the first point after the jump.
+        change: Mean after the jump minus the mean before it.
+        explained: Fraction of the variance that the jump explains.
+        is_significant: Whether the jump goes up, and is larger than by chance.
+    """
+
+    begin: Floats
+    change: Floats
+    explained: Floats
+    is_significant: Bools
+
+
+def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
+    """Find the jump that explains most of the variance of each group (least-squares change point).
 
     ::
 
         y              • • •      change
-            • • • •               from the mean before to the mean behind
+            • • • •               from the mean before to the mean after
                      begin
 
     Args:
-        group: of each point, from 0; each has some.
-        x: of the points.
-        y: likewise.
-
-    Returns:
-        Where the first point behind the jump is, the change of the mean, the share of the variance
-        that this explains, and whether the jump is up, and more than chance.
+        group: Group of each point, from 0. Every group has points.
+        x: Position of each point.
+        y: Value of each point.
     """
     order = sort_rows(group, x)
-    of, value = group[order], y[order]
-    count = np.bincount(of)
+    group_of_point, value = group[order], y[order]
+    is_possible, change, explained_sq = _evaluate_splits(group_of_point, value)
+    best = find_first_rows(group_of_point, -explained_sq)
+
+    count = np.bincount(group_of_point)
+    mean = np.bincount(group_of_point, value) / count
+    total_sq = np.bincount(group_of_point, (value - mean[group_of_point]) ** 2)
+    residual_sq = np.maximum(total_sq - explained_sq[best], 0.0)
+    deviation = np.sqrt(residual_sq / np.maximum(count - 2, 1))
+    has_variance = total_sq > _MAX_ROUNDING
+    explained = np.divide(explained_sq[best], total_sq, out=np.zeros(len(best)), where=has_variance)
+    is_significant = (count >= _MIN_JUMP_ITERATIONS) & is_possible[best]
+    is_significant &= (change[best] >= _MIN_JUMP) & (change[best] >= _MIN_JUMP_ERRORS * deviation)
+    return Jumps(x[order][best], change[best], explained, is_significant)
+
+
+def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]:
+    """Evaluate a jump before each point of a group.
+
+    Args:
+        group: Group of each point, ascending.
+        value: Value of each point, in order of position.
+
+    Returns:
+        is_possible: Whether enough points are on both sides.
+        change: Mean from the point on minus the mean of the points before it.
+        explained_sq: Sum of squares that the jump explains; 0 if it is not possible.
+    """
+    count = np.bincount(group)
     first = np.cumsum(count) - count
-    before = np.arange(len(of)) - first[of]
-    behind = count[of] - before
-    sums = np.cumsum(value) - value
-    total = np.bincount(of, value)
-    left = (sums - sums[first][of]) / np.maximum(before, 1)
-    right = (total[of] - (sums - sums[first][of])) / behind
-    change = right - left
-    possible = (before >= _BESIDE) & (behind >= _BESIDE)
-    between = np.where(possible, before * behind / count[of] * change**2, 0.0)
-    best = find_first_rows(of, -between)
-    variance = np.bincount(of, (value - (total / count)[of]) ** 2)
-    left_over = np.sqrt(np.maximum(variance - between[best], 0.0) / np.maximum(count - 2, 1))
-    enough = (count >= _LEAST_AROUND) & possible[best]
-    explained = np.divide(
-        between[best], variance, out=np.zeros(len(best)), where=variance > _ROUNDED
-    )
-    change = change[best]
-    stands_out = enough & (change >= _JUMP) & (change >= _TIMES * left_over)
-    return x[order][best], change, explained, stands_out
+    n_before = np.arange(len(group)) - first[group]
+    n_after = count[group] - n_before
+    preceding_sum = np.cumsum(value) - value
+    sum_before = preceding_sum - preceding_sum[first][group]
+    sum_after = np.bincount(group, value)[group] - sum_before
+    change = sum_after / n_after - sum_before / np.maximum(n_before, 1)
+    is_possible = (n_before >= _MIN_SIDE) & (n_after >= _MIN_SIDE)
+    explained_sq = np.where(is_possible, n_before * n_after / count[group] * change**2, 0.0)
+    return is_possible, change, explained_sq

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import Effects, group_medians, quantile_of
+from bubbleviz.explain.diagnosis.effects import Effects, compute_quantile, group_medians
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, plays
 from bubbleviz.explain.slowness import median_of_others
 from bubbleviz.explain.stage_layers import best_layout, moves_of, stage_shares
-from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
     find_distinct,
     find_distinct_rows,
@@ -31,27 +31,25 @@ from bubbleviz.model.phases import Phase, parse_phase_label
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Maximum number of ranks that are reported as slow.
-_SLOW_RANKS = 8
-#: Maximum numbers of ranks that are reported because they pause, and because they launch late.
-_PAUSING_RANKS, _LATE_RANKS = 4, 4
+#: Maximum number of ranks that are reported as slow, that pause, and that launch late.
+_MAX_SLOW_RANKS, _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 8, 4, 4
 #: If more than this fraction of the microbatches is slow, the lengths of all microbatches vary,
 #: unless at most half of the microbatch numbers are slow in nearly all iterations.
-_MANY, _SOME_NUMBERS, _ALWAYS = 0.2, 0.5, 0.8
-#: Minimum transfer time of a slow link, as a multiple of that of other links.
-_SLOW_LINK = 1.3
+_MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
+#: Minimum transfer time of a slow link, as a multiple of the time of other links.
+_MIN_LINK_RATIO = 1.3
 #: Minimum launch gaps that are reported, as a fraction of the computes of a rank.
-_LEAST_GAPS = 0.05
+_MIN_GAP_FRACTION = 0.05
 #: How many more chunks are in flight: one, or as many as are needed, which may be more than the
 #: requests contain.
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
-#: Value of ``what`` if launch gaps and communication cannot be told apart.
+#: Value of ``detail`` if launch gaps and communication cannot be told apart.
 COMPUTE_GAPS = "compute"
 
 
-def _nothing() -> Ints:
+def _make_empty_rows() -> Ints:
     return np.zeros(0, np.int64)
 
 
@@ -74,7 +72,7 @@ class Fault:
             microbatches.
         iterations: Iterations in which it occurs, or empty for all.
         phases: Phases that it slows down, each with its time as a multiple of its norm.
-        what: Kind of the collective or work. For launch gaps, ``compute`` if they may be
+        detail: Kind of the collective or work. For launch gaps, ``compute`` if they may be
             communication. For ranks that are slow in some iterations, ``pace`` if all of their
             computes are slow there, else ``pause``. Empty if ``kind`` says it all.
         delayed: Rows of the work table that start late because of it.
@@ -90,7 +88,7 @@ class Fault:
 
     kind: str
     name: str
-    rows: Ints = field(default_factory=_nothing)
+    rows: Ints = field(default_factory=_make_empty_rows)
     scale: Floats = field(default_factory=lambda: np.zeros(0))
     ranks: tuple[int, ...] = ()
     stage: int | None = None
@@ -99,9 +97,9 @@ class Fault:
     microbatches: tuple[tuple[int, int], ...] = ()
     iterations: tuple[int, ...] = ()
     phases: tuple[tuple[str, float], ...] = ()
-    what: str = ""
-    delayed: Ints = field(default_factory=_nothing)
-    late_ns: Ints = field(default_factory=_nothing)
+    detail: str = ""
+    delayed: Ints = field(default_factory=_make_empty_rows)
+    late_ns: Ints = field(default_factory=_make_empty_rows)
     collective: str = ""
     host: tuple[int, int] = (NONE, NONE)
     moves: tuple[str, ...] = ()
@@ -109,10 +107,10 @@ class Fault:
 
     @property
     def family(self) -> str:
-        """A name that it shares with the faults that contain it or that it contains."""
+        """A name shared by faults that contain one another, such as all pauses and one rank's."""
         if self.kind == "launch":
-            return self.what or "launches"
-        return "pauses" if self.kind == "iteration" and self.what else self.name
+            return self.detail or "launches"
+        return "pauses" if self.kind == "iteration" and self.detail else self.name
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -145,480 +143,663 @@ class Evidence:
     schedule: str | None = None
 
 
-def slow_ranks(seen: Evidence) -> Iterator[Fault]:
-    """Yield ranks all of whose computes are slow, and the hosts and replicas of only such ranks."""
-    effects, work = seen.effects, seen.work
-    size = np.bincount(effects.cells.of_row, minlength=len(effects.cells))
-    copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
-    out = effects.stands_out(effects.rank_effect, size, 1 / np.maximum(copies - 1, 1))
-    cell_row = effects.rows[effects.cells.first]
-    rank = work.rank[cell_row]
+def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault for each rank whose computes are slow in general.
 
-    def fault(kind: str, name: str, ranks: list[int]) -> Fault:
-        cells = out & np.isin(rank, ranks)
-        at = np.flatnonzero(cells[effects.cells.of_row])
-        # Without the fault cells take the times of the others.
-        phases = group_rows(work.kind[cell_row[cells]])
-        own = np.bincount(phases.of_row, effects.cell_ns[cells])
-        others = np.bincount(phases.of_row, (effects.cell_ns / effects.rank_effect)[cells])
-        stages = find_distinct(work.stage[effects.rows[at]]).tolist()
-        return Fault(
-            kind,
-            name,
-            effects.rows[at],
-            effects.usual(at, 1 / effects.rank_effect[effects.cells.of_row[at]]),
-            ranks=tuple(ranks),
-            stage=stages[0] if len(stages) == 1 else None,
-            phases=_phases(seen, work.kind[cell_row[cells]][phases.first], own / others),
-        )
+    Hosts and replicas come first if all of their ranks are slow, and replace these ranks.
+    """
+    effects = evidence.effects
+    cells = effects.computes.cells
+    cell_size = np.bincount(cells.of_row, minlength=len(cells))
+    n_copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
+    norm_variance = 1 / np.maximum(n_copies - 1, 1)
+    is_slow = effects.is_significant(effects.rank_effect, cell_size, norm_variance)
+    rank = effects.computes.rank[cells.first]
+    lost_ns = effects.cell_ns * (1 - 1 / effects.rank_effect) * cell_size
+    slow_ranks = _order_by_loss(rank, np.where(is_slow, lost_ns, 0.0))
+    for kind, name, ranks in _group_slow_ranks(evidence, slow_ranks):
+        yield _build_rank_fault(evidence, kind, name, ranks, is_slow & np.isin(rank, ranks))
 
-    slow = _losing(rank, np.where(out, effects.cell_ns * (1 - 1 / effects.rank_effect) * size, 0.0))
+
+def _group_slow_ranks(
+    evidence: Evidence, slow_ranks: list[int]
+) -> Iterator[tuple[str, str, list[int]]]:
+    """Yield (kind, name, ranks) of hosts and replicas that are slow as a whole, then of ranks.
+
+    A host or replica is slow as a whole if it has several ranks, but not all, and all of them are
+    slow. Its ranks are not yielded again.
+
+    Args:
+        evidence: Evidence of the run.
+        slow_ranks: The slow ranks, the slowest first.
+    """
+    work = evidence.work
     present = find_distinct(work.rank)
     replica = work.replica[group_rows(work.rank).first]
-    for kind, name, place in (
-        ("host", "host", seen.host_of_rank[present]),
+    for kind, name, group in (
+        ("host", "host", evidence.host_of_rank[present]),
         ("rank", "replica", replica),
     ):
-        # Places of several ranks, not of all, that are slow one and all.
-        for number in find_distinct(place[np.isin(present, slow)]).tolist():
-            ranks = present[place == number].tolist()
-            if number != NONE and 1 < len(ranks) < len(present) and set(ranks) <= set(slow):
-                yield fault(kind, f"{name}-{number}", ranks)
-                slow = [r for r in slow if r not in ranks]
-    for one in slow[:_SLOW_RANKS]:
-        yield fault("rank", f"rank-{one}", [one])
+        for number in find_distinct(group[np.isin(present, slow_ranks)]).tolist():
+            ranks = present[group == number].tolist()
+            is_part = number != NONE and 1 < len(ranks) < len(present)
+            if is_part and set(ranks) <= set(slow_ranks):
+                yield kind, f"{name}-{number}", ranks
+                slow_ranks = [rank for rank in slow_ranks if rank not in ranks]
+    for rank in slow_ranks[:_MAX_SLOW_RANKS]:
+        yield "rank", f"rank-{rank}", [rank]
 
 
-def slow_stages(seen: Evidence) -> Iterator[Fault]:
-    """Yield the stages that hold more work than others; hosts that hold only such stages.
+def _build_rank_fault(
+    evidence: Evidence, kind: str, name: str, ranks: list[int], is_slow: Bools
+) -> Fault:
+    """Build the fault of slow ranks, without which their cells take the time of their copies.
 
-    A host is repaired, and its work takes the time of the others'. Layers of a stage move to other
-    stages, and take their time there: whole ones, where these are known::
+    Args:
+        evidence: Evidence of the run.
+        kind: Kind of the fault.
+        name: Name of the fault.
+        ranks: The slow ranks.
+        is_slow: Mask of their slow cells.
+    """
+    effects, computes = evidence.effects, evidence.effects.computes
+    compute = np.flatnonzero(is_slow[computes.cells.of_row])
+    stages = find_distinct(computes.stage[compute]).tolist()
+    kind_of_cell = computes.kind[computes.cells.first[is_slow]]
+    kinds = group_rows(kind_of_cell)
+    measured_ns = np.bincount(kinds.of_row, effects.cell_ns[is_slow])
+    norm_ns = np.bincount(kinds.of_row, (effects.cell_ns / effects.rank_effect)[is_slow])
+    return Fault(
+        kind,
+        name,
+        effects.rows[compute],
+        effects.scale_usual_time(compute, 1 / effects.rank_effect[computes.cells.of_row[compute]]),
+        ranks=tuple(ranks),
+        stage=stages[0] if len(stages) == 1 else None,
+        phases=_pair_phases(evidence, kind_of_cell[kinds.first], measured_ns / norm_ns),
+    )
+
+
+def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault for each host all of whose stages are slow, then one for all other slow stages.
+
+    The remedies differ. A host is repaired, and its work then takes as long as on other stages.
+    Layers of a stage move to other stages, where they take their time. If the layers are known,
+    whole layers move::
 
         F of stages     10  14  10  22        14  14  14  14
     """
-    effects, work = seen.effects, seen.work
-    size = np.bincount(effects.stage_of_compute, minlength=len(effects.stage_kind))
-    roles = np.array([kind.role for kind in work.kinds], np.int64)[effects.stage_kind]
-    out = effects.stands_out(effects.stage_effect, size) & plays(roles, COMPUTING)
-    # One that is slower than most may hold less than the mean, which it would get.
-    out &= effects.stage_share > 1
+    stages = evidence.effects.stages
+    size = np.bincount(stages.row_of_compute, minlength=len(stages.kind))
+    roles = np.array([kind.role for kind in evidence.work.kinds], np.int64)[stages.kind]
+    is_slow = evidence.effects.is_significant(stages.effect, size) & plays(roles, COMPUTING)
+    # A stage that is slower than the median may still be below the mean, which it would get.
+    is_slow &= stages.load > 1
 
-    def fault(kind: str, name: str, stages: list[int]) -> Fault:
-        slow = out & np.isin(effects.stage_number, stages)
-        moves = kind == "stage"
-        changed = np.isin(effects.stage_kind, effects.stage_kind[slow]) if moves else slow
-        at = np.flatnonzero(changed[effects.stage_of_compute])
-        times = effects.stage_share if moves else effects.stage_effect
-        # Of a kind that is slow on several stages the worst one tells.
-        kinds = group_rows(effects.stage_kind[slow])
-        most = np.zeros(len(kinds))
-        np.maximum.at(most, kinds.of_row, effects.stage_effect[slow])
-        return Fault(
-            kind,
-            name,
-            effects.rows[at],
-            effects.usual(at, 1 / times[effects.stage_of_compute[at]]),
-            ranks=tuple(find_distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
-            stage=stages[0] if moves and len(stages) == 1 else None,
-            stages=tuple(stages) if moves else (),
-            phases=_phases(seen, effects.stage_kind[slow][kinds.first], most),
-        )
-
-    slow = find_distinct(effects.stage_number[out]).tolist()
-    if len(slow) > 1:
-        host = seen.host_of_rank[work.rank]
-        for number in find_distinct(host[np.isin(work.stage, slow)]).tolist():
-            # It holds all ranks of several slow stages, and no other rank.
-            stages = find_distinct(work.stage[host == number]).tolist()
-            alone = len(find_distinct(host[np.isin(work.stage, stages)])) == 1
-            if alone and len(stages) > 1 and set(stages) <= set(slow):
-                yield fault("host", f"host-{number}", stages)
-                slow = [stage for stage in slow if stage not in stages]
-    if not slow:
+    slow_stages = find_distinct(stages.stage[is_slow]).tolist()
+    for host, on_host in _list_slow_hosts(evidence, slow_stages):
+        yield _build_stage_fault(evidence, "host", f"host-{host}", on_host, is_slow)
+        slow_stages = [stage for stage in slow_stages if stage not in on_host]
+    if not slow_stages:
         return
-    found = fault("stage", f"stage-{slow[0]}" if len(slow) == 1 else "stages", slow)
-    layers = None if seen.layout is None else _whole_layers(seen, found)
-    yield found if layers is None else layers
+    name = f"stage-{slow_stages[0]}" if len(slow_stages) == 1 else "stages"
+    fault = _build_stage_fault(evidence, "stage", name, slow_stages, is_slow)
+    yield _move_whole_layers(evidence, fault) or fault
 
 
-def _whole_layers(seen: Evidence, fault: Fault) -> Fault | None:
-    """Return a fault of stages, of which whole layers move; None where it is not known which.
+def _list_slow_hosts(evidence: Evidence, slow_stages: list[int]) -> list[tuple[int, list[int]]]:
+    """List (host, stages) of the hosts that run several slow stages alone, and no other stage."""
+    work = evidence.work
+    host = evidence.host_of_rank[work.rank]
+    hosts = []
+    for number in find_distinct(host[np.isin(work.stage, slow_stages)]).tolist():
+        stages = find_distinct(work.stage[host == number]).tolist()
+        has_all_ranks = len(find_distinct(host[np.isin(work.stage, stages)])) == 1
+        if has_all_ranks and len(stages) > 1 and set(stages) <= set(slow_stages):
+            hosts.append((number, stages))
+    return hosts
 
-    Where no layout is better, nothing moves.
+
+def _build_stage_fault(
+    evidence: Evidence, kind: str, name: str, stages: list[int], is_slow: Bools
+) -> Fault:
+    """Build the fault of slow stages.
+
+    Without a fault of kind ``stage``, all stages take the mean time. Without one of kind ``host``,
+    the slow stages take the median time of the others.
+
+    Args:
+        evidence: Evidence of the run.
+        kind: ``stage`` or ``host``.
+        name: Name of the fault.
+        stages: The slow stages.
+        is_slow: Mask of all slow rows of the stage effects.
     """
-    question, work = seen.layout, seen.work
-    best = None if question is None else best_layout(question, seen.schedule)
+    effects, work = evidence.effects, evidence.work
+    is_slow = is_slow & np.isin(effects.stages.stage, stages)
+    is_changed, norm = is_slow, effects.stages.effect
+    if kind == "stage":
+        is_changed = np.isin(effects.stages.kind, effects.stages.kind[is_slow])
+        norm = effects.stages.load
+    compute = np.flatnonzero(is_changed[effects.stages.row_of_compute])
+    # If work of one kind is slow on several stages, the worst of them is reported.
+    kinds = group_rows(effects.stages.kind[is_slow])
+    max_effect = np.zeros(len(kinds))
+    np.maximum.at(max_effect, kinds.of_row, effects.stages.effect[is_slow])
+    return Fault(
+        kind,
+        name,
+        effects.rows[compute],
+        effects.scale_usual_time(compute, 1 / norm[effects.stages.row_of_compute[compute]]),
+        ranks=tuple(find_distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
+        stage=stages[0] if kind == "stage" and len(stages) == 1 else None,
+        stages=tuple(stages) if kind == "stage" else (),
+        phases=_pair_phases(evidence, effects.stages.kind[is_slow][kinds.first], max_effect),
+    )
+
+
+def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
+    """Return the fault of slow stages that moving whole layers removes, or None if unknown.
+
+    If no layout is better than the measured one, no layers move and no row changes.
+
+    Args:
+        evidence: Evidence of the run, which has the layers of the stages.
+        fault: The fault of the stages, whose work would be split evenly.
+    """
+    question, work, effects = evidence.layout, evidence.work, evidence.effects
+    best = None if question is None else best_layout(question, evidence.schedule)
     if question is None or best is None:
         return None
-    shares = stage_shares(question, best)
-    # What is computed again takes what the backward takes that needs it.
+    time_ratios = stage_shares(question, best)
+    # Recomputed forwards take part in the backward that needs them, so they change like it.
     phases = [parse_phase_label(kind.phase) for kind in work.kinds]
-    of_kind = np.ones((len(phases), len(best.placement)))
+    ratio_of_kind = np.ones((len(phases), len(best.placement)))
     for kind, phase in enumerate(phases):
         if work.kinds[kind].role in COMPUTING and phase is not None:
-            of_kind[kind] = shares.get(phase, shares[Phase.B])
-    rows = seen.effects.rows
-    at = np.flatnonzero(work.virtual_stage[rows] >= 0)
-    share = of_kind[work.kind[rows[at]], work.virtual_stage[rows[at]]]
-    at, share = at[share != 1], share[share != 1]
+            ratio_of_kind[kind] = time_ratios.get(phase, time_ratios[Phase.B])
+    compute = np.flatnonzero(effects.computes.virtual_stage >= 0)
+    ratio = ratio_of_kind[effects.computes.kind[compute], effects.computes.virtual_stage[compute]]
+    compute, ratio = compute[ratio != 1], ratio[ratio != 1]
     return replace(
         fault,
         name=WHOLE_LAYERS,
-        rows=rows[at],
-        scale=seen.effects.usual(at, share),
+        rows=effects.rows[compute],
+        scale=effects.scale_usual_time(compute, ratio),
         moves=moves_of(question, best),
     )
 
 
-def slow_microbatches(seen: Evidence) -> Iterator[Fault]:
-    """Yield the microbatches that are slow on every stage, or all of them where they vary.
+def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
+    """Yield one fault of all microbatches that are slow on every stage, if there are any.
 
-    Their tokens move to the other microbatches of the iteration, of any replica::
+    Without it, their tokens are spread over all microbatches of the iteration, of any replica::
 
         microbatches     1  1  3  1        1.5  1.5  1.5  1.5
     """
-    effects, work = seen.effects, seen.work
+    effects, work = evidence.effects, evidence.work
     groups, effect = effects.microbatches, effects.microbatch_effect
     size = np.bincount(groups.of_row, minlength=len(groups))
-    out = effects.stands_out(effect, size, against=0.0)
-    if not out.any():
+    is_slow = effects.is_significant(effect, size, norm_variance=0.0)
+    if not is_slow.any():
         return
-    first = effects.rows[groups.first]
-    number = work.microbatch[first]
-    # Whether a few numbers of microbatches are the slow ones, time and again.
-    all_times = np.bincount(number[number >= 0])
-    times = np.bincount(number[(number >= 0) & out], minlength=len(all_times))
-    slow = times > 0
-    same_numbers = (times[slow] >= _ALWAYS * all_times[slow]).all()
-    same_numbers &= slow.sum() <= _SOME_NUMBERS * (all_times > 0).sum()
-    varying = out.mean() > _MANY and not same_numbers
-    iteration = group_rows(work.iteration[first]).of_row
-    counted = number >= 0
-    mean = np.bincount(iteration, effect * counted) / np.maximum(np.bincount(iteration, counted), 1)
-    uneven = counted & (np.bincount(iteration, out) > 0)[iteration]
-    at = np.flatnonzero(uneven[groups.of_row])
-    of_row = groups.of_row[at]
-    worst = quantile_of(effect[out], 0.5)
-    if varying:
-        worst = quantile_of(effect, 0.95) / quantile_of(effect, 0.05)
-    pairs = zip(work.iteration[first[out]].tolist(), number[out].tolist(), strict=True)
+    first_row = effects.rows[groups.first]
+    number, iteration = work.microbatch[first_row], work.iteration[first_row]
+    is_varying = _do_lengths_vary(number, is_slow)
+    slowness = compute_quantile(effect[is_slow], 0.5)
+    if is_varying:
+        slowness = compute_quantile(effect, 0.95) / compute_quantile(effect, 0.05)
+
+    # Give all microbatches of an iteration with slow ones their mean length.
+    has_number = number >= 0
+    iteration_row = group_rows(iteration).of_row
+    n_microbatches = np.maximum(np.bincount(iteration_row, has_number), 1)
+    mean_effect = np.bincount(iteration_row, effect * has_number) / n_microbatches
+    has_slow = np.bincount(iteration_row, is_slow) > 0
+    compute = np.flatnonzero((has_number & has_slow[iteration_row])[groups.of_row])
+    group = groups.of_row[compute]
+    scale = effects.scale_usual_time(compute, mean_effect[iteration_row[group]] / effect[group])
+    pairs = zip(iteration[is_slow].tolist(), number[is_slow].tolist(), strict=True)
     yield Fault(
         "microbatch",
         "microbatches",
-        effects.rows[at],
-        effects.usual(at, mean[iteration[of_row]] / effect[of_row]),
+        effects.rows[compute],
+        scale,
         microbatches=tuple(sorted(set(pairs))),
-        phases=(("", worst),),
-        what="lengths" if varying else "",
+        phases=(("", slowness),),
+        detail="lengths" if is_varying else "",
     )
 
 
-def slow_iterations(seen: Evidence) -> Iterator[Fault]:
-    """Yield the iterations that are slow on all ranks."""
-    effects, work = seen.effects, seen.work
-    groups, effect = effects.iterations, effects.iteration_effect / effects.trend
-    if effects.slowed.any() and effects.slowed.all():
-        # From some iteration on all take longer, which is one change, and no slow iterations.
-        change = np.exp(effects.jump_change.min())
-        effect = effect / np.where(np.arange(len(groups)) >= effects.jump_begin.max(), change, 1.0)
+def _do_lengths_vary(number: Ints, is_slow: Bools) -> bool:
+    """Return whether the lengths of all microbatches vary, rather than a few being slow.
+
+    They vary if many microbatches are slow, and not always those with the same few numbers.
+
+    Args:
+        number: Number of each microbatch within its iteration, or -1.
+        is_slow: Mask of the slow microbatches.
+    """
+    has_number = number >= 0
+    n_iterations = np.bincount(number[has_number])
+    n_slow = np.bincount(number[has_number & is_slow], minlength=len(n_iterations))
+    is_slow_number = n_slow > 0
+    is_always = n_slow[is_slow_number] >= _NEARLY_ALWAYS * n_iterations[is_slow_number]
+    has_few_numbers = is_slow_number.sum() <= _MAX_SLOW_NUMBERS * (n_iterations > 0).sum()
+    return bool(is_slow.mean() > _MAX_SLOW_FRACTION and not (is_always.all() and has_few_numbers))
+
+
+def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
+    """Yield one fault of all iterations that are slow on all ranks, if there are any."""
+    effects, work = evidence.effects, evidence.work
+    groups, changes = effects.iterations, effects.changes
+    effect = effects.iteration_effect / effects.trend
+    if changes.is_slowed.any() and changes.is_slowed.all():
+        # All ranks slowed for good, which is a fault of its own: divide the change out.
+        is_after = np.arange(len(groups)) >= changes.jump_begin.max()
+        effect = effect / np.where(is_after, np.exp(changes.jump_change.min()), 1.0)
     size = np.bincount(groups.of_row, minlength=len(groups))
-    out = effects.stands_out(effect, size, against=0.0)
-    if out.any():
-        at = np.flatnonzero(out[groups.of_row])
-        scale = effects.with_gaps(at, 1 / effect[groups.of_row[at]])
+    is_slow = effects.is_significant(effect, size, norm_variance=0.0)
+    if is_slow.any():
+        compute = np.flatnonzero(is_slow[groups.of_row])
+        rows = effects.rows[compute]
+        scale = effects.scale_between_gaps(compute, 1 / effect[groups.of_row[compute]])
         yield Fault(
             "iteration",
             "iterations",
-            effects.rows[at],
+            rows,
             scale,
-            iterations=tuple(work.iteration[effects.rows[groups.first[out]]].tolist()),
-            phases=(("", quantile_of(effect[out], 0.5)),),
-            host=_host_in_longest(seen, effects.rows[at], scale),
+            iterations=tuple(work.iteration[effects.rows[groups.first[is_slow]]].tolist()),
+            phases=(("", compute_quantile(effect[is_slow], 0.5)),),
+            host=_find_host_in_longest(evidence, rows, scale),
         )
 
 
-def pauses(seen: Evidence) -> Iterator[Fault]:
-    """Yield ranks that pause in some operations, then all pauses."""
-    effects, work = seen.effects, seen.work
-    size = np.bincount(effects.paces.of_row, minlength=len(effects.paces))
-    # A rank that has slowed for good does not pause.
-    own = effects.pace_ranks.of_row
-    since = effects.slowed[own] & (effects.pace_number >= effects.jump_begin[own])
-    pace = effects.pace / np.where(since, np.exp(effects.jump_change[own]), 1.0)
-    slow_pace = effects.stands_out(pace, size, against=0.0)
-    factor = effects.paused * np.where(slow_pace, pace, 1.0)[effects.paces.of_row]
-    rank = work.rank[effects.rows]
-    ranks = _losing(rank, effects.time_ns * (1 - 1 / factor))
-    named = [(f"pauses-{one}", [one]) for one in ranks[:_PAUSING_RANKS]]
-    for name, some in (*named, *([("pauses", sorted(ranks))] if len(ranks) > 1 else ())):
-        at = np.flatnonzero((factor > 1) & np.isin(rank, some))
-        rows, scale = effects.rows[at], effects.with_gaps(at, 1 / factor[at])
+def find_pauses(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault for each rank that pauses in some operations, then one of all these ranks."""
+    effects, computes = evidence.effects, evidence.effects.computes
+    factor, is_slow_pace = _measure_pauses(effects)
+    ranks = _order_by_loss(computes.rank, computes.time_ns * (1 - 1 / factor))
+    groups = [(f"pauses-{rank}", [rank]) for rank in ranks[:_MAX_PAUSING_RANKS]]
+    if len(ranks) > 1:
+        groups.append(("pauses", sorted(ranks)))
+    for name, members in groups:
+        compute = np.flatnonzero((factor > 1) & np.isin(computes.rank, members))
+        rows = effects.rows[compute]
+        scale = effects.scale_between_gaps(compute, 1 / factor[compute])
+        is_pace = is_slow_pace[effects.paces.of_row[compute]].all()
         yield Fault(
             "iteration",
             name,
             rows,
             scale,
-            ranks=tuple(some),
-            iterations=tuple(find_distinct(work.iteration[rows]).tolist()),
-            phases=(("", quantile_of(factor[at], 0.5)),),
-            what="pace" if slow_pace[effects.paces.of_row[at]].all() else "pause",
-            host=_host_in_longest(seen, rows, scale),
+            ranks=tuple(members),
+            iterations=tuple(find_distinct(computes.iteration[compute]).tolist()),
+            phases=(("", compute_quantile(factor[compute], 0.5)),),
+            detail="pace" if is_pace else "pause",
+            host=_find_host_in_longest(evidence, rows, scale),
         )
 
 
-def drifts(seen: Evidence) -> Iterator[Fault]:
-    """Yield the ranks whose computes take longer and longer, and those that slowed at once."""
-    effects, work = seen.effects, seen.work
-    own, number = effects.pace_ranks.of_row, effects.pace_number
-    first, count = effects.rows[effects.paces.first], np.bincount(own)
-    slope, change, slowed = effects.slope, effects.jump_change, effects.slowed
-    found = []
-    which = effects.drifts
-    if which.any():
-        risen, most = slope[own] * number, slope * (count - 1)
-        found.append(("drift", "drift", which, which[own], risen, most))
-    for begin in find_distinct(effects.jump_begin[slowed].astype(np.int64)).tolist():
-        which = slowed & (effects.jump_begin == begin)
-        since = which[own] & (number >= begin)
-        found.append(("slowed", f"slowed-{begin}", which, since, change[own], change))
-    for kind, name, which, slow_paces, risen, most in found:
-        since = slow_paces & (kind == "slowed")
-        at = np.flatnonzero(slow_paces[effects.paces.of_row])
-        yield Fault(
-            kind,
-            name,
-            effects.rows[at],
-            effects.usual(at, np.exp(-risen[effects.paces.of_row[at]])),
-            ranks=tuple(work.rank[first[effects.pace_ranks.first]][which].tolist()),
-            iterations=tuple(find_distinct(work.iteration[first[since]]).tolist()),
-            phases=(("", float(np.exp(most[which].max()))),),
-            what="all" if which.all() else "",
-        )
+def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
+    """Measure the pauses of single operations, and of ranks in single iterations.
 
-
-def slow_links(seen: Evidence) -> Iterator[Fault]:
-    """Yield links between stages that are slower than others, then all transfers.
-
-    How long data moved shows where the receive was there first; both directions are one link.
+    Returns:
+        factor: Time of each compute as a multiple of its time without pauses.
+        is_slow_pace: Mask of the (rank, iteration) pairs in which the rank is slow throughout. A
+            rank that has slowed for good does not count from then on.
     """
-    work = seen.work
+    changes, rank_row = effects.changes, effects.pace_ranks.of_row
+    is_after = effects.pace_iteration >= changes.jump_begin[rank_row]
+    has_slowed = changes.is_slowed[rank_row] & is_after
+    pace = effects.pace / np.where(has_slowed, np.exp(changes.jump_change[rank_row]), 1.0)
+    size = np.bincount(effects.paces.of_row, minlength=len(effects.paces))
+    is_slow_pace = effects.is_significant(pace, size, norm_variance=0.0)
+    factor = effects.paused * np.where(is_slow_pace, pace, 1.0)[effects.paces.of_row]
+    return factor, is_slow_pace
+
+
+def find_drifts(evidence: Evidence) -> Iterator[Fault]:
+    """Yield one fault of the ranks that become slower gradually, then one for each sudden change.
+
+    Ranks that slowed in the same iteration share a fault.
+    """
+    effects, changes = evidence.effects, evidence.effects.changes
+    rank_row = effects.pace_ranks.of_row
+    if changes.is_drifting.any():
+        total_rise = changes.slope * (np.bincount(rank_row) - 1)
+        is_slow_pace = changes.is_drifting[rank_row]
+        yield _build_drift(evidence, "drift", changes.is_drifting, is_slow_pace, total_rise)
+    for begin in find_distinct(changes.jump_begin[changes.is_slowed].astype(np.int64)).tolist():
+        is_slowed = changes.is_slowed & (changes.jump_begin == begin)
+        is_slow_pace = is_slowed[rank_row] & (effects.pace_iteration >= begin)
+        fault = _build_drift(
+            evidence, f"slowed-{begin}", is_slowed, is_slow_pace, changes.jump_change
+        )
+        iterations = effects.computes.iteration[effects.paces.first[is_slow_pace]]
+        yield replace(fault, kind="slowed", iterations=tuple(find_distinct(iterations).tolist()))
+
+
+def _build_drift(
+    evidence: Evidence, name: str, is_member: Bools, is_slow_pace: Bools, total_rise: Floats
+) -> Fault:
+    """Build the fault of ranks that became slower, without which they stay as fast as at first.
+
+    Args:
+        evidence: Evidence of the run.
+        name: Name of the fault.
+        is_member: Mask of the ranks, one value per group of ``pace_ranks``.
+        is_slow_pace: Mask of the (rank, iteration) pairs in which they are slower.
+        total_rise: Rise of the logarithm of each rank's pace over the run.
+    """
+    effects = evidence.effects
+    rise = effects.changes.estimate_rise(effects.pace_ranks.of_row, effects.pace_iteration)
+    compute = np.flatnonzero(is_slow_pace[effects.paces.of_row])
+    scale = np.exp(-rise[effects.paces.of_row[compute]])
+    rank = effects.computes.rank[effects.paces.first][effects.pace_ranks.first]
+    return Fault(
+        "drift",
+        name,
+        effects.rows[compute],
+        effects.scale_usual_time(compute, scale),
+        ranks=tuple(rank[is_member].tolist()),
+        phases=(("", float(np.exp(total_rise[is_member].max()))),),
+        detail="all" if is_member.all() else "",
+    )
+
+
+def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault for each pair of stages with a slow link, then one of all transfers.
+
+    Both directions between two stages are one link.
+    """
+    work = evidence.work
     sender, receiver = work.link
-    rows = np.flatnonzero((sender != NONE) & (seen.own_ns > 0))
+    rows = np.flatnonzero((sender != NONE) & (evidence.own_ns > 0))
     if not len(rows):
         return
-    replica = work.replica[rows]
-    links = group_rows(sender[rows], receiver[rows], replica)
-    length_ns = work.end_ns[rows] - work.start_ns[rows]
-    shows = plays(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > seen.own_ns[rows])
-    moved_ns = seen.own_ns[rows[shows]].astype(np.float64)
-    link_ns = group_medians(links.of_row[shows], len(links), moved_ns)
-    known = np.flatnonzero(~np.isnan(link_ns))
-    norm_ns = np.full(len(links), np.nan)
-    norm_ns[known] = median_of_others(np.zeros(len(known), np.int64), link_ns[known])
-    ratio = np.nan_to_num(link_ns / norm_ns)
+    ratio = _compare_links(evidence, rows)
     low, high = np.minimum(sender, receiver)[rows], np.maximum(sender, receiver)[rows]
-    slow_rows = np.flatnonzero((ratio > _SLOW_LINK)[links.of_row])
-    for pair in find_distinct_rows(low[slow_rows], high[slow_rows]).T.tolist():
-        at = slow_rows[(low[slow_rows] == pair[0]) & (high[slow_rows] == pair[1])]
-        slow = find_distinct(replica[at]).tolist()
-        alone = len(slow) == 1 and len(find_distinct(replica)) > 1
+    replica = work.replica[rows]
+    slow = np.flatnonzero(ratio > _MIN_LINK_RATIO)
+    for stages in find_distinct_rows(low[slow], high[slow]).T.tolist():
+        transfer = slow[(low[slow] == stages[0]) & (high[slow] == stages[1])]
+        replicas = find_distinct(replica[transfer]).tolist()
+        is_one_of_several = len(replicas) == 1 and len(find_distinct(replica)) > 1
         yield Fault(
             "link",
-            f"link-{pair[0]}-{pair[1]}",
-            rows[at],
-            1 / ratio[links.of_row[at]],
-            ranks=tuple(find_distinct(work.rank[rows[at]]).tolist()),
-            link=(pair[0], pair[1]),
-            phases=(("", float(ratio[links.of_row[at]].max())),),
-            what=f"replica {slow[0]}" if alone and slow[0] != NONE else "",
+            f"link-{stages[0]}-{stages[1]}",
+            rows[transfer],
+            1 / ratio[transfer],
+            ranks=tuple(find_distinct(work.rank[rows[transfer]]).tolist()),
+            link=(stages[0], stages[1]),
+            phases=(("", float(ratio[transfer].max())),),
+            detail=f"replica {replicas[0]}" if is_one_of_several and replicas[0] != NONE else "",
         )
     yield Fault("link", "links", rows, np.zeros(len(rows)), bound=True)
 
 
-def collectives(seen: Evidence) -> Iterator[Fault]:
-    """Yield each kind of collective: data moves in them, once their last member has entered."""
-    work = seen.work
-    rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (seen.own_ns > 0))
-    for kind, at in list_rows_by_value(work.kind[rows]):
-        name, none = work.kinds[kind].name, np.zeros(len(at))
-        yield Fault("collective", f"collective-{name}", rows[at], none, what=name, bound=True)
+def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
+    """Return the median transfer time of each row's link over that of the other links.
 
+    Only receives that started before their send show how long data moved. A link is a pair of
+    stages and a direction, in one replica.
 
-def late_launches(seen: Evidence) -> Iterator[Fault]:
-    """Yield the ranks whose hosts launch late, then all of them, then the profiler's part.
+    Args:
+        evidence: Evidence of the run.
+        rows: Rows of transfers in the work table.
 
-    Operations start late though their inputs are there; of a collective that one rank launches
-    late all other members wait for its last one.
+    Returns:
+        Ratio of each row, or 0 if its link shows no transfer time or there is no other link.
     """
-    work = seen.work
-    rows, held = np.flatnonzero(seen.late_ns > 0), np.flatnonzero(seen.profiler_ns > 0)
-    rank = work.rank[rows]
-    ranks = _losing(rank, seen.late_ns[rows].astype(np.float64))
-    found = [(f"launch-{one}", rows[rank == one], seen.late_ns) for one in ranks[:_LATE_RANKS]]
-    found += [("launches", rows, seen.late_ns)] if len(ranks) > 1 else []
-    found += [("profiler", held, seen.profiler_ns)] if len(held) else []
-    for name, delayed, late_ns in found:
-        lost_ns = late_ns[delayed]
-        longest, longest_ns = int(delayed[lost_ns.argmax()]), int(lost_ns.max())
-        until_ns = int(work.start_ns[longest])
-        in_collectives = 2 * lost_ns[work.communicates[delayed]].sum() > lost_ns.sum()
-        collective = work.kinds[work.kind[longest]].phase if in_collectives else ""
-        place = int(work.rank[longest]), until_ns - longest_ns, until_ns
+    work = evidence.work
+    sender, receiver = work.link
+    links = group_rows(sender[rows], receiver[rows], work.replica[rows])
+    own_ns, length_ns = evidence.own_ns[rows], work.end_ns[rows] - work.start_ns[rows]
+    is_shown = plays(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > own_ns)
+    moved_ns = own_ns[is_shown].astype(np.float64)
+    link_ns = group_medians(links.of_row[is_shown], len(links), moved_ns)
+    measured = np.flatnonzero(~np.isnan(link_ns))
+    norm_ns = np.full(len(links), np.nan)
+    norm_ns[measured] = median_of_others(np.zeros(len(measured), np.int64), link_ns[measured])
+    return np.asarray(np.nan_to_num(link_ns / norm_ns)[links.of_row], np.float64)
+
+
+def list_collectives(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault for each kind of collective, without which its data moves in no time."""
+    work = evidence.work
+    rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (evidence.own_ns > 0))
+    for kind, members in list_rows_by_value(work.kind[rows]):
+        name = work.kinds[kind].name
         yield Fault(
-            "launch",
-            name,
-            ranks=tuple(find_distinct(work.rank[delayed]).tolist()),
-            iterations=tuple(find_distinct(work.iteration[delayed]).tolist()),
-            what=name if name == "profiler" else "",
-            delayed=delayed,
-            late_ns=lost_ns,
-            collective=collective,
-            host=host_during(seen.hosts, *place, longest_ns),
+            "collective",
+            f"collective-{name}",
+            rows[members],
+            np.zeros(len(members)),
+            detail=name,
+            bound=True,
         )
 
 
-def launch_gaps(seen: Evidence) -> Iterator[Fault]:
-    """Yield the ranks that have more launch gaps than others, then the gaps of all that have some.
+def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault for each rank whose host launches late, one of all, and one of the profiler.
 
-    Inside operations no kernel runs, since launches take longer than the kernels do. Time in which
-    only communication runs is no launch gap. If the two cannot be told apart, ``what`` of the
-    faults is :data:`COMPUTE_GAPS`.
+    Operations that are launched late start late although their input is ready. If one rank launches
+    a collective late, all other members wait for it.
     """
-    effects, rank = seen.effects, seen.work.rank[seen.effects.rows]
-    gap_ns, length_ns = effects.gap_ns, effects.gap_ns + effects.time_ns
-    if seen.launch_share is not None:
-        gap_ns = gap_ns * seen.launch_share[effects.rows]
-    ranks = group_rows(rank)
-    of = ranks.of_row
-    share = np.bincount(of, gap_ns) / np.bincount(of, length_ns)
-    norm = median_of_others(np.zeros(len(share), np.int64), share)
-    norm = np.where(np.isnan(norm), share, norm)
-    some, more = share > _LEAST_GAPS, share - norm > _LEAST_GAPS
-    # To as much as others have, beside the time of kernels.
-    kept = norm * (1 - share) / np.maximum(share * (1 - norm), 1e-9)
-    found = [("launch-gaps-of-few", more, kept)] if more.any() else []
-    if (some & ~more).any():
-        found.append(("launch-gaps", some, np.zeros(len(share))))
-    for name, which, left in found:
-        at = np.flatnonzero((gap_ns > 0) & which[of])
-        yield Fault(
-            "launch-gaps",
-            name,
-            effects.rows[at],
-            1 - (1 - left[of[at]]) * gap_ns[at] / length_ns[at],
-            ranks=tuple(rank[ranks.first[which]].tolist()),
-            phases=(("", float(gap_ns[at].sum() / length_ns[at].sum())),),
-            what=COMPUTE_GAPS if seen.launch_share is None else "",
-            bound=name == "launch-gaps",
-        )
+    work, late_ns = evidence.work, evidence.late_ns
+    rows = np.flatnonzero(late_ns > 0)
+    ranks = _order_by_loss(work.rank[rows], late_ns[rows].astype(np.float64))
+    for rank in ranks[:_MAX_LATE_RANKS]:
+        delayed = rows[work.rank[rows] == rank]
+        yield _build_launch_fault(evidence, f"launch-{rank}", delayed, late_ns)
+    if len(ranks) > 1:
+        yield _build_launch_fault(evidence, "launches", rows, late_ns)
+    delayed = np.flatnonzero(evidence.profiler_ns > 0)
+    if len(delayed):
+        fault = _build_launch_fault(evidence, "profiler", delayed, evidence.profiler_ns)
+        yield replace(fault, detail="profiler")
+
+
+def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: Ints) -> Fault:
+    """Build the fault of late launches, without which rows start on time.
+
+    Args:
+        evidence: Evidence of the run.
+        name: Name of the fault.
+        delayed: Delayed rows of the work table.
+        late_ns: Delay of each row of the work table.
+    """
+    work, lost_ns = evidence.work, late_ns[delayed]
+    longest, longest_ns = int(delayed[lost_ns.argmax()]), int(lost_ns.max())
+    until_ns = int(work.start_ns[longest])
+    is_in_collectives = 2 * lost_ns[work.communicates[delayed]].sum() > lost_ns.sum()
+    return Fault(
+        "launch",
+        name,
+        ranks=tuple(find_distinct(work.rank[delayed]).tolist()),
+        iterations=tuple(find_distinct(work.iteration[delayed]).tolist()),
+        delayed=delayed,
+        late_ns=lost_ns,
+        collective=work.kinds[work.kind[longest]].phase if is_in_collectives else "",
+        host=find_host_activity(
+            evidence.hosts, int(work.rank[longest]), until_ns - longest_ns, until_ns, longest_ns
+        ),
+    )
+
+
+def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
+    """Yield one fault of the ranks with more launch gaps than others, then one of the other ranks.
+
+    A launch gap is time inside an operation in which no kernel runs because launching takes longer
+    than executing. Time in which only communication runs is no launch gap. If the two cannot be
+    told apart, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
+    """
+    computes = evidence.effects.computes
+    gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns
+    if evidence.launch_share is not None:
+        gap_ns = gap_ns * evidence.launch_share[computes.rows]
+    ranks = group_rows(computes.rank)
+    fraction = np.bincount(ranks.of_row, gap_ns) / np.bincount(ranks.of_row, length_ns)
+    norm = median_of_others(np.zeros(len(fraction), np.int64), fraction)
+    norm = np.where(np.isnan(norm), fraction, norm)
+    has_more = fraction - norm > _MIN_GAP_FRACTION
+    if has_more.any():
+        # Shorten the gaps until they are as large relative to the kernels as on other ranks.
+        remaining = norm * (1 - fraction) / np.maximum(fraction * (1 - norm), 1e-9)
+        scale = 1 - (1 - remaining[ranks.of_row]) * gap_ns / length_ns
+        yield _build_gap_fault(evidence, "launch-gaps-of-few", gap_ns, has_more, scale)
+    has_gaps = fraction > _MIN_GAP_FRACTION
+    if (has_gaps & ~has_more).any():
+        fault = _build_gap_fault(evidence, "launch-gaps", gap_ns, has_gaps, 1 - gap_ns / length_ns)
+        yield replace(fault, bound=True)
+
+
+def _build_gap_fault(
+    evidence: Evidence, name: str, gap_ns: Floats, is_member: Bools, scale: Floats
+) -> Fault:
+    """Build the fault of launch gaps on some ranks.
+
+    Args:
+        evidence: Evidence of the run.
+        name: Name of the fault.
+        gap_ns: Launch gaps in each compute.
+        is_member: Mask of the ranks, in ascending order.
+        scale: Time of each compute without the fault, as a fraction of its measured time.
+    """
+    computes = evidence.effects.computes
+    ranks = group_rows(computes.rank)
+    compute = np.flatnonzero((gap_ns > 0) & is_member[ranks.of_row])
+    length_ns = computes.gap_ns[compute] + computes.time_ns[compute]
+    return Fault(
+        "launch-gaps",
+        name,
+        computes.rows[compute],
+        scale[compute],
+        ranks=tuple(computes.rank[ranks.first[is_member]].tolist()),
+        phases=(("", float(gap_ns[compute].sum() / length_ns.sum())),),
+        detail=COMPUTE_GAPS if evidence.launch_share is None else "",
+    )
 
 
 #: Functions that find faults, one per shape.
 SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
-    slow_ranks,
-    slow_stages,
-    slow_microbatches,
-    slow_iterations,
-    pauses,
-    drifts,
-    slow_links,
-    collectives,
-    late_launches,
-    launch_gaps,
+    find_slow_ranks,
+    find_slow_stages,
+    find_slow_microbatches,
+    find_slow_iterations,
+    find_pauses,
+    find_drifts,
+    find_slow_links,
+    list_collectives,
+    find_late_launches,
+    find_launch_gaps,
 )
 
 
-def token_fault(what: str, rank: int, depth: int) -> Fault:
-    """Return the fault that the first stage waits for tokens: too few chunks are in flight.
+def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:
+    """Build the fault that the first stage waits for tokens because too few chunks are in flight.
 
     Args:
-        what: :data:`ONE_MORE` or :data:`ENOUGH`: how many more there would be without.
-        rank: of the first stage that waits.
-        depth: how many there are.
+        n_more: How many more chunks are in flight without the fault: :data:`ONE_MORE` or
+            :data:`ENOUGH`.
+        rank: A rank of the first stage that waits.
+        depth: Number of chunks in flight.
     """
     return Fault(
         "token",
-        f"token-{what}",
+        f"token-{n_more}",
         ranks=(rank,),
         stage=0,
         phases=(("", float(depth)),),
-        what=what,
-        bound=what == ENOUGH,
+        detail=n_more,
+        bound=n_more == ENOUGH,
     )
 
 
-def _losing(rank: Ints, lost: Floats) -> list[int]:
-    """Return the ranks that lose anything in some rows, those that lose most first."""
-    of_rank = np.bincount(rank, lost)
-    order = sort_rows(-of_rank)
-    return [int(one) for one in order[of_rank[order] > 0]]
+def _order_by_loss(rank: Ints, loss: Floats) -> list[int]:
+    """Return the ranks whose rows lose time in total, the largest loss first.
+
+    Args:
+        rank: Rank of each row.
+        loss: Time that each row loses.
+    """
+    total = np.bincount(rank, loss)
+    order = sort_rows(-total)
+    return [int(losing) for losing in order[total[order] > 0]]
 
 
-def _phases(seen: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[str, float], ...]:
-    """Return the phases that some kinds of work are reported under, with a ratio each."""
-    kinds = seen.work.kinds
+def _pair_phases(evidence: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[str, float], ...]:
+    """Return (reported phase, ratio) for each kind of work."""
+    kinds = evidence.work.kinds
     return tuple((kinds[k].phase, r) for k, r in zip(kind.tolist(), ratio.tolist(), strict=True))
 
 
-# Where a host was while its GPU had run dry.
+def select_host_activities(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
+    """Select host activities that can explain a delay, without duplicates.
 
-
-def beside_operations(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
-    """Return what hosts did before late collectives and optimizers, and inside operations.
+    These are calls, and ranges other than the operations' own. Activities inside an operation count
+    only if it is an optimizer, or if they belong to no operation.
 
     Args:
-        hosts: all that is recorded of them.
-        name_id: names of operations, whose own ranges tell nothing more.
-        phase: of each row of the operations table.
+        hosts: All recorded activities.
+        name_id: Names of operations, whose ranges add no information.
+        phase: Phase of each row of the operations table.
     """
     if not len(hosts):
         return hosts
-    other = (hosts.call == 1) | ~np.isin(hosts.name_id, name_id)
-    last = (hosts.operation == NONE) | (np.append(phase, NONE)[hosts.operation] == Phase.OPTIMIZER)
-    kept = hosts.take(last & other)
-    columns = (kept.rank, kept.start_ns, kept.end_ns, kept.call, kept.name_id)
-    return kept.take(group_rows(*columns).first)
+    is_new = (hosts.call == 1) | ~np.isin(hosts.name_id, name_id)
+    is_optimizer = np.append(phase, NONE)[hosts.operation] == Phase.OPTIMIZER
+    hosts = hosts.take(((hosts.operation == NONE) | is_optimizer) & is_new)
+    columns = (hosts.rank, hosts.start_ns, hosts.end_ns, hosts.call, hosts.name_id)
+    return hosts.take(group_rows(*columns).first)
 
 
-def host_during(
+def find_host_activity(
     hosts: HostActivities, rank: int, start_ns: int, end_ns: int, lost_ns: float
 ) -> tuple[int, int]:
-    """Return the call and the range that took half of what was lost, or more; -1 for none.
+    """Find the call and the range in which a host spent at least half of some lost time.
 
-    Of several that is the shortest.
+    If several names qualify, the one with the shortest total duration is returned.
 
     Args:
-        hosts: what launching threads did.
-        rank: whose host.
-        start_ns: start of the time.
-        end_ns: end of it.
-        lost_ns: how much of it was.
+        hosts: Activities of launching threads.
+        rank: Rank of the host.
+        start_ns: Start of the time.
+        end_ns: End of the time.
+        lost_ns: How much of this time was lost.
+
+    Returns:
+        Row of the names of the call and of the range, or -1 if there is none.
     """
     overlap_ns = np.minimum(hosts.end_ns, end_ns) - np.maximum(hosts.start_ns, start_ns)
-    during = (hosts.rank == rank) & (overlap_ns > 0)
-    found = [NONE, NONE]
-    for place, is_call in enumerate((1, 0)):
-        rows = np.flatnonzero(during & (hosts.call == is_call))
+    overlaps = (hosts.rank == rank) & (overlap_ns > 0)
+
+    def find_shortest(is_call: int) -> int:
+        rows = np.flatnonzero(overlaps & (hosts.call == is_call))
         names = group_rows(hosts.name_id[rows])
         spent_ns = group_sum(names.of_row, len(names), overlap_ns[rows])
-        whole_ns = group_sum(names.of_row, len(names), (hosts.end_ns - hosts.start_ns)[rows])
-        long = np.flatnonzero(2 * spent_ns >= lost_ns)
-        if len(long):
-            found[place] = int(hosts.name_id[rows[names.first[long[whole_ns[long].argmin()]]]])
-    return found[0], found[1]
+        duration_ns = group_sum(names.of_row, len(names), (hosts.end_ns - hosts.start_ns)[rows])
+        candidates = np.flatnonzero(2 * spent_ns >= lost_ns)
+        if not len(candidates):
+            return NONE
+        shortest = candidates[duration_ns[candidates].argmin()]
+        return int(hosts.name_id[rows[names.first[shortest]]])
+
+    return find_shortest(1), find_shortest(0)
 
 
-def _host_in_longest(seen: Evidence, rows: Ints, scale: Floats) -> tuple[int, int]:
-    """Return where the host was in the operation that loses most.
+def _find_host_in_longest(evidence: Evidence, rows: Ints, scale: Floats) -> tuple[int, int]:
+    """Return the call and the range of the host during the operation that loses most.
 
     Args:
-        seen: the run.
-        rows: of the work table.
-        scale: what each would take without the fault, as a share of what it took.
+        evidence: Evidence of the run.
+        rows: Rows of the work table.
+        scale: Time of each without the fault, as a fraction of its measured time.
     """
-    work = seen.work
+    work = evidence.work
     lost_ns = (work.end_ns - work.start_ns)[rows] * (1 - scale)
     longest = int(rows[lost_ns.argmax()])
     start_ns, end_ns = int(work.start_ns[longest]), int(work.end_ns[longest])
-    return host_during(seen.hosts, int(work.rank[longest]), start_ns, end_ns, float(lost_ns.max()))
+    rank, most_ns = int(work.rank[longest]), float(lost_ns.max())
+    return find_host_activity(evidence.hosts, rank, start_ns, end_ns, most_ns)

@@ -16,13 +16,22 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.count.statistics import spread
+from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.causes.tokens import all_token_waits, usual_depth
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.diagnosis import faults as shapes
-from bubbleviz.explain.diagnosis.effects import effects_of
-from bubbleviz.explain.diagnosis.faults import Evidence, Fault
+from bubbleviz.explain.diagnosis.effects import measure_effects
+from bubbleviz.explain.diagnosis.faults import (
+    ENOUGH,
+    ONE_MORE,
+    SHAPES,
+    Evidence,
+    Fault,
+    build_token_fault,
+    find_host_activity,
+    select_host_activities,
+)
 from bubbleviz.explain.slowdown.delays import measured_ns
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
@@ -49,22 +58,24 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
 #: Minimum delay of the first operation of an iteration that counts as a late launch.
-_LATE_NS = 20_000
+_MIN_LATE_NS = 20_000
 #: Minimum saving, as a fraction of an iteration.
-_LEAST = 0.001
+_MIN_SAVING = 0.001
 #: Number of faults whose pairs are tried; the minimum saving of a pair as a multiple of the sum of
 #: its parts; and the fraction of an iteration by which it must save more than the better part.
-_PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
+_MAX_PAIRED, _MIN_PAIR_RATIO, _MIN_PAIR_GAIN = 6, 1.2, 0.02
 #: Minimum number of iterations with a saving for a confidence interval.
-_LEAST_SAVING = 3
+_MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the others.
-_WARM_UP = 1.5
+_MIN_WARM_UP = 1.5
 #: Minimum time between iterations that is reported, as a fraction of an iteration.
-_BETWEEN = 0.01
+_MIN_PAUSE = 0.01
 #: Maximum difference between replayed and measured iterations with which savings are promised.
-_MISSED = 0.1
+_MAX_MISSED = 0.1
 #: Kinds of faults of which one can be part of another.
 _NESTED = ("link", "iteration", "launch")
+#: Returns iteration lengths from a replay and the times and delays of its rows.
+_LengthMeasure = Callable[[Replay, Ints, Ints], Ints]
 
 
 @dataclass(frozen=True)
@@ -119,17 +130,73 @@ class Diagnosis:
     @property
     def misses_measurement(self) -> bool:
         """Whether the replay is too far from the measured iterations to promise a saving."""
-        return self.missed_ratio > _MISSED
+        return self.missed_ratio > _MAX_MISSED
 
 
-def diagnosis_of(
+@dataclass(frozen=True, eq=False, repr=False)
+class _FaultReplay:
+    """Replays iterations without faults.
+
+    Attributes:
+        evidence: Evidence of the run.
+        delays_ns: Delay of each row of the work table, which the replay keeps.
+        measure_lengths: Returns the iteration lengths of a replay.
+    """
+
+    evidence: Evidence
+    delays_ns: Ints
+    measure_lengths: _LengthMeasure
+
+    def replay_without(self, scenarios: Sequence[Sequence[Fault]], replay: Replay) -> Ints:
+        """Return how long iterations take without faults, shape (iterations, scenarios).
+
+        Args:
+            scenarios: The faults that are removed in each scenario.
+            replay: Replay of the run.
+        """
+        lengths = [np.zeros((len(replay.iterations), 0), np.int64)]
+        n_together = count_scenarios_together(len(self.evidence.work))
+        for low in range(0, len(scenarios), n_together):
+            times_ns = self._remove_faults(scenarios[low : low + n_together], replay)
+            lengths.append(self.measure_lengths(replay, *times_ns))
+        return np.concatenate(lengths, axis=1)
+
+    def _remove_faults(
+        self, scenarios: Sequence[Sequence[Fault]], replay: Replay
+    ) -> tuple[Ints, Ints]:
+        """Return the time and the delay of each replayed row without faults.
+
+        Both have the shape (rows, scenarios). Pauses are subtracted last, and in nanoseconds:
+        the factors of other faults do not scale them.
+        """
+        own_ns = self.evidence.own_ns
+        n_rows = len(replay.rows)
+        # Rows that are not replayed are written to an extra row at the end, which is cut off.
+        position = scatter(len(own_ns), replay.rows, np.arange(n_rows))
+        time_ns, delay_ns = (
+            np.repeat(np.append(column[replay.rows], 0)[:, None], len(scenarios), axis=1)
+            for column in (own_ns, self.delays_ns)
+        )
+        for number, faults in enumerate(scenarios):
+            for fault in sorted(faults, key=lambda fault: fault.family == "pauses"):
+                rows = position[fault.rows]
+                if fault.family == "pauses":
+                    remaining_ns = time_ns[rows, number] - own_ns[fault.rows] * (1 - fault.scale)
+                else:
+                    remaining_ns = time_ns[rows, number] * fault.scale
+                time_ns[rows, number] = np.rint(np.maximum(remaining_ns, 0))
+                delay_ns[position[fault.delayed], number] -= fault.late_ns
+        return time_ns[:n_rows], delay_ns[:n_rows]
+
+
+def build_diagnosis(
     run: ReplayedRun,
     scenarios: Scenarios,
     layout: LayoutQuestion | None = None,
     schedule: str | None = None,
     period_ns: float | None = None,
 ) -> Diagnosis:
-    """Return the reasons why the iterations of a run are long.
+    """Find the reasons why the iterations of a run are long, and what each costs.
 
     Args:
         run: The run.
@@ -138,97 +205,103 @@ def diagnosis_of(
         schedule: Name of the schedule that ran, or None if it is unknown.
         period_ns: Mean time from one iteration to the next if they overlap, or None.
     """
-    seen, replay = _evidence(run, scenarios, layout, schedule), scenarios.replay
-    delays_ns = scenarios.early_ns + seen.late_ns + seen.profiler_ns
+    replay = scenarios.replay
+    evidence = _collect_evidence(run, scenarios, layout, schedule)
+    delays_ns = scenarios.early_ns + evidence.late_ns + evidence.profiler_ns
+    measured = evidence.own_ns[replay.rows], delays_ns[replay.rows]
+    measure_lengths, length_ns = _choose_length_measure(evidence.work, replay, *measured, period_ns)
+    faultless = _FaultReplay(evidence, delays_ns, measure_lengths)
 
-    def lengths_without(scenarios: Sequence[Sequence[Fault]], replay: Replay = replay) -> Ints:
-        """Return how long iterations take without some faults, shape (iterations, scenarios)."""
-        lengths = [np.zeros((len(replay.iterations), 0), np.int64)]
-        step, count = count_scenarios_together(len(seen.work)), len(replay.rows)
-        # What is not replayed has the place behind all others.
-        place = scatter(len(seen.work), replay.rows, np.arange(count))
-        placed_ns = (np.append(column[replay.rows], 0) for column in (seen.own_ns, delays_ns))
-        columns = [column[:, None] for column in placed_ns]
-        for low in range(0, len(scenarios), step):
-            some = scenarios[low : low + step]
-            own_ns, delay_ns = (np.repeat(column, len(some), axis=1) for column in columns)
-            for number, faults in enumerate(some):
-                # What operations paused beyond their usual time goes last: no factor scales it.
-                for fault in sorted(faults, key=lambda own: own.family == "pauses"):
-                    rows = place[fault.rows]
-                    time_ns = own_ns[rows, number]
-                    if fault.family == "pauses":
-                        time_ns = time_ns - seen.own_ns[fault.rows] * (1 - fault.scale)
-                    else:
-                        time_ns = time_ns * fault.scale
-                    own_ns[rows, number] = np.rint(np.maximum(time_ns, 0))
-                    delay_ns[place[fault.delayed], number] -= fault.late_ns
-            lengths.append(lengths_of(replay, own_ns[:count], delay_ns[:count]))
-        return np.concatenate(lengths, axis=1)
-
-    measured = seen.own_ns[replay.rows], delays_ns[replay.rows]
-    lengths_of, length_ns = _lengths(seen.work, replay, *measured, period_ns)
     # Receives of an iteration that are posted before it begins only wait.
-    whole_ns = measured_ns(
-        seen.work.take(~plays(seen.work.role, POINT_TO_POINT)), replay.iterations
-    )
-    first, others = whole_ns[:1], np.sort(whole_ns[1:])
-    warm_up = float(first[0] / max(others[len(others) // 2], 1)) if len(others) >= 3 else 0.0
-    counts = slice(1 if warm_up > _WARM_UP else 0, None)
-    base_ns = lengths_without([()])[counts, 0]
-    length_ns = float(base_ns.mean()) if length_ns is None else length_ns
-    missed_ratio = _missed_ratio(base_ns, whole_ns[counts])
+    is_transfer = plays(evidence.work.role, POINT_TO_POINT)
+    whole_ns = measured_ns(evidence.work.take(~is_transfer), replay.iterations)
+    warm_up = _measure_warm_up(whole_ns)
+    counts = slice(1 if warm_up else 0, None)
+    base_ns = faultless.replay_without([()], replay)[counts, 0]
+    if length_ns is None:
+        length_ns = float(base_ns.mean())
+    missed_ratio = _compute_missed_ratio(base_ns, whole_ns[counts])
 
-    def finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
+    def build_finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
         saved_ns = base_ns - without_ns[counts]
-        saves = saved_ns > _LEAST * base_ns
-        mean_ns, error_ns = mean_saving(saved_ns, saves, missed_ratio)
-        return Finding(faults, mean_ns, length_ns, int(saves.sum()), error_ns)
+        is_saved = saved_ns > _MIN_SAVING * base_ns
+        mean_ns, error_ns = estimate_mean_saving(saved_ns, is_saved, missed_ratio)
+        return Finding(faults, mean_ns, length_ns, int(is_saved.sum()), error_ns)
 
-    faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
-    alone = list(map(finding, faults, lengths_without(faults).T))
-    alone += [
-        finding((fault,), lengths_without([(fault,)], free)[:, 0])
-        for fault, free in _eased(run, scenarios)
+    faults = [(fault,) for find in SHAPES for fault in find(evidence)]
+    single = list(map(build_finding, faults, faultless.replay_without(faults, replay).T))
+    for fault, eased in _list_eased_replays(run, scenarios):
+        single.append(build_finding((fault,), faultless.replay_without([(fault,)], eased)[:, 0]))
+    single.sort(key=lambda finding: -finding.saving_ns)
+    pairs = _list_pairs([finding.faults[0] for finding in single[:_MAX_PAIRED]])
+    paired = list(map(build_finding, pairs, faultless.replay_without(pairs, replay).T))
+
+    findings = [
+        f for f in (*_select_pairs(paired, single), *single) if f.saving_ratio >= _MIN_SAVING
     ]
-    ranked = sorted(alone, key=lambda f: -f.saving_ns)
-    tried = [f.faults[0] for f in ranked[:_PAIRED]]
-    pairs = [
-        (one, other)
-        for one, other in combinations([fault for fault in tried if not fault.bound], 2)
-        if "token" not in (one.kind, other.kind)
-        and (one.kind != other.kind or one.kind not in _NESTED)
-    ]
-    saved = {f.faults[0].name: f.saving_ns for f in alone}
-    together = []
-    for found in map(finding, pairs, lengths_without(pairs).T):
-        parts = [saved[fault.name] for fault in found.faults]
-        more_ns = found.saving_ns - max(parts)
-        if found.saving_ns > _MORE_THAN_PARTS * sum(parts) and more_ns > _MORE * length_ns:
-            together.append(found)
-    findings = [f for f in (*together, *ranked) if f.saving_ratio >= _LEAST]
-    findings.extend(_between(run))
-    findings.sort(key=lambda f: -f.saving_ns)
+    findings.extend(_find_pause_between_iterations(run))
+    findings.sort(key=lambda finding: -finding.saving_ns)
+    longest_replicas_ns = _measure_longest_replicas(evidence.work, replay.iterations)[counts]
     return Diagnosis(
         tuple(findings),
         len(base_ns),
         length_ns,
-        warm_up if warm_up > _WARM_UP else 0.0,
-        min(
-            missed_ratio,
-            _missed_ratio(base_ns, _longest_replicas_ns(seen.work, replay.iterations)[counts]),
-        ),
+        warm_up,
+        min(missed_ratio, _compute_missed_ratio(base_ns, longest_replicas_ns)),
     )
 
 
-def _missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
-    """Return the mean difference of two lengths of iterations, as a share of the measured ones."""
+def _measure_warm_up(length_ns: Ints) -> float:
+    """Return the first length as a multiple of the upper median of the others, or 0.
+
+    The result is 0 if the first iteration is no warm-up: it is not much longer, or there are fewer
+    than three others.
+    """
+    others = np.sort(length_ns[1:])
+    if len(others) < 3:
+        return 0.0
+    ratio = float(length_ns[0] / max(others[len(others) // 2], 1))
+    return ratio if ratio > _MIN_WARM_UP else 0.0
+
+
+def _list_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
+    """List the pairs of faults that may save more together.
+
+    Upper bounds and waits for tokens are not paired, and neither are two faults of which one may
+    contain the other.
+    """
+    candidates = [fault for fault in faults if not fault.bound and fault.kind != "token"]
+    return [
+        (a, b) for a, b in combinations(candidates, 2) if a.kind != b.kind or a.kind not in _NESTED
+    ]
+
+
+def _select_pairs(paired: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
+    """Return the pairs that save clearly more than the sum of their parts.
+
+    Args:
+        paired: Findings of two faults.
+        single: Findings of one fault, which contain all these faults.
+    """
+    saving_ns = {finding.faults[0].name: finding.saving_ns for finding in single}
+    selected = []
+    for pair in paired:
+        parts_ns = [saving_ns[fault.name] for fault in pair.faults]
+        gain_ns = pair.saving_ns - max(parts_ns)
+        saves_more = pair.saving_ns > _MIN_PAIR_RATIO * sum(parts_ns)
+        if saves_more and gain_ns > _MIN_PAIR_GAIN * pair.length_ns:
+            selected.append(pair)
+    return selected
+
+
+def _compute_missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
+    """Return the mean absolute difference of two lengths, relative to the measured mean."""
     missed_ns = np.abs(replayed_ns - measured_ns)
     return float(missed_ns.mean() / max(measured_ns.mean(), 1))
 
 
-def _longest_replicas_ns(work: Work, iterations: Ints) -> Ints:
-    """Return the measured length of each iteration on the replica that takes longest.
+def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
+    """Return the measured length of each iteration on the replica that takes longest, in ns.
 
     Replicas that never wait for each other drift apart, and the replay starts all of them at once.
 
@@ -236,25 +309,24 @@ def _longest_replicas_ns(work: Work, iterations: Ints) -> Ints:
         work: Work of all ranks.
         iterations: Numbers of the iterations, ascending; each has work besides transfers.
     """
-    rows = np.flatnonzero(
-        ~plays(work.role, POINT_TO_POINT) & (find_positions(iterations, work.iteration) != NONE)
-    )
+    is_included = find_positions(iterations, work.iteration) != NONE
+    rows = np.flatnonzero(~plays(work.role, POINT_TO_POINT) & is_included)
     parts = group_rows(work.iteration[rows], work.replica[rows])
     start_ns, end_ns = group_extents(
         parts.of_row, len(parts), work.start_ns[rows], work.end_ns[rows]
     )
-    place = find_positions(iterations, work.iteration[rows][parts.first])
-    return group_latest(place, len(iterations), end_ns - start_ns, 0)
+    iteration_row = find_positions(iterations, work.iteration[rows][parts.first])
+    return group_latest(iteration_row, len(iterations), end_ns - start_ns, 0)
 
 
-def _lengths(
+def _choose_length_measure(
     work: Work, measured: Replay, own_ns: Ints, delay_ns: Ints, period_ns: float | None
-) -> tuple[Callable[[Replay, Ints, Ints], Ints], float | None]:
-    """Return a function that measures the lengths of replayed iterations, and the mean length.
+) -> tuple[_LengthMeasure, float | None]:
+    """Choose how the lengths of replayed iterations are measured.
 
     If iterations overlap, an iteration starts after the longest span of a rank in the previous one.
-    The time from one to the next can then only be shortened by as much as this span and the time
-    between the two.
+    Removing a fault then shortens the time from one iteration to the next only as far as it
+    shortens this span and the time between the two iterations.
 
     Args:
         work: Work of all ranks.
@@ -264,25 +336,28 @@ def _lengths(
         period_ns: Mean time from one iteration to the next, or None if they do not overlap.
 
     Returns:
-        A function of a replay and the times and delays of its rows, which returns lengths in ns.
-        And the mean time of which savings are fractions, or None for the mean of these lengths.
+        measure_lengths: A function of a replay and the times and delays of its rows, which returns
+            lengths in ns.
+        length_ns: Mean time of which savings are fractions, or None for the mean of these lengths.
     """
     if period_ns is None or not len(measured.rows):
         return lambda replay, *times: replay.lengths_ns(*times, placed=True), None
-    whole_ns, spans_ns = _lengths_and_spans(work, measured, own_ns[:, None], delay_ns[:, None])
-    # Replicas that never wait for each other have periods of their own; the longest counts.
+    whole_ns, spans_ns = _measure_lengths_and_spans(
+        work, measured, own_ns[:, None], delay_ns[:, None]
+    )
+    # Replicas that never wait for each other have separate periods; the longest one counts.
     span_ns = float(spans_ns.mean())
     period_ns = max(period_ns, span_ns)
     beyond_ns = whole_ns - spans_ns - round(period_ns - span_ns)
 
-    def bounded(replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
-        lengths_ns, spans_ns = _lengths_and_spans(work, replay, own_ns, delay_ns)
+    def measure_bounded(replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
+        lengths_ns, spans_ns = _measure_lengths_and_spans(work, replay, own_ns, delay_ns)
         return np.maximum(lengths_ns, spans_ns + beyond_ns)
 
-    return bounded, period_ns
+    return measure_bounded, period_ns
 
 
-def _lengths_and_spans(
+def _measure_lengths_and_spans(
     work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints
 ) -> tuple[Ints, Ints]:
     """Return the lengths of iterations, and the longest time from start to end of a single rank.
@@ -308,8 +383,8 @@ def _lengths_and_spans(
     return replay.closed_ns(ends_ns), np.maximum.reduceat(spans_ns, first, axis=0)
 
 
-def mean_saving(
-    saved_ns: Ints, saves: Bools | None = None, missed_ratio: float = 0.0
+def estimate_mean_saving(
+    saved_ns: Ints, is_saved: Bools | None = None, missed_ratio: float = 0.0
 ) -> tuple[float, float | None]:
     """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
@@ -318,117 +393,171 @@ def mean_saving(
 
     Args:
         saved_ns: Saving of each iteration.
-        saves: Mask of the iterations with a noticeable saving, or None for all.
+        is_saved: Mask of the iterations with a noticeable saving, or None for all.
         missed_ratio: Relative error of the replay.
 
     Returns:
         Both in ns. The half width is None if fewer than three iterations save time.
     """
-    savings = spread((saved_ns if saves is None else saved_ns[saves]).tolist())
+    savings = spread((saved_ns if is_saved is None else saved_ns[is_saved]).tolist())
     mean_ns = float(saved_ns.mean())
-    if savings.n < _LEAST_SAVING:
+    if savings.n < _MIN_SAVED_ITERATIONS:
         return mean_ns, None
     error_ns = (savings.ci95 or 0.0) * savings.n / len(saved_ns)
     return mean_ns, float(np.hypot(error_ns, missed_ratio * mean_ns))
 
 
-def _between(run: ReplayedRun) -> Iterator[Finding]:
-    """Yield the finding for time between iterations, before any rank starts the next one.
+@dataclass(frozen=True, eq=False, repr=False)
+class _Boundaries:
+    """Boundaries between consecutive iterations of a rank, one row each.
 
-    It is the shortest such time of all ranks, each on its own clock::
+    Attributes:
+        rank: Index of the rank.
+        iteration: Index of the later iteration.
+        period_ns: Time from the start of the earlier iteration to the start of the later one.
+        end_ns: End of the earlier iteration.
+        begin_ns: Start of the later iteration.
+    """
+
+    rank: Ints
+    iteration: Ints
+    period_ns: Ints
+    end_ns: Ints
+    begin_ns: Ints
+
+
+def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
+    """Yield a finding if all ranks are idle between iterations, before any starts the next one.
+
+    The pause is the shortest idle time of a rank, each on its own clock::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...
-                                      │ between│
+                                      │ pause  │
     """
-    operations = run.operations
-    rows = np.flatnonzero(mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1))
-    rows = rows[operations.iteration[rows] >= 0]
-    if not len(rows) or run_kind(operations.phase) == INFERENCE:
+    phase = run.operations.phase
+    if run_kind(phase) == INFERENCE:
         return
-    places = group_rows(operations.rank[rows], operations.iteration[rows])
-    begin_ns, end_ns = group_extents(
-        places.of_row, len(places), operations.start_ns[rows], operations.end_ns[rows]
-    )
-    rank, iteration = operations.rank[rows[places.first]], operations.iteration[rows[places.first]]
-    follows = (rank[1:] == rank[:-1]) & (iteration[1:] == iteration[:-1] + 1)
-    follows &= run.averaged[iteration[1:]] & run.averaged[iteration[:-1]]
-    if run.paused is not None:
-        # Iterations that were not recorded lie between.
-        follows &= ~run.paused[iteration[:-1]]
-    later = np.flatnonzero(follows) + 1
-    if not len(later):
+    boundaries = _list_boundaries(run)
+    if not len(boundaries.rank):
         return
-    of_iteration = group_rows(iteration[later])
-    gap_ns = np.maximum(begin_ns[later] - end_ns[later - 1], 0)
-    # Ranks end apart: a pause begins where the last one has ended.
-    group = of_iteration.of_row, len(of_iteration)
-    own_ns = group_extents(*group, gap_ns, gap_ns)[0]
-    all_ns = group_extents(*group, begin_ns[later], begin_ns[later])[0]
-    all_ns = all_ns - group_extents(*group, end_ns[later - 1], end_ns[later - 1])[1]
-    pause_ns = np.maximum(np.minimum(own_ns, all_ns), 0)
-    if not (operations.phase[rows] == Phase.OPTIMIZER).any():
-        # What is usual may be an optimizer that nobody named.
+    of_iteration = group_rows(boundaries.iteration)
+    pause_ns = _measure_shared_pauses(boundaries)
+    has_optimizer = (mask_phases(phase, (Phase.OPTIMIZER,)) & (run.operations.has_span == 1)).any()
+    if not has_optimizer:
+        # The usual pause may be an optimizer without a name.
         pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
-    length_ns = float((begin_ns[later] - begin_ns[later - 1]).mean())
-    paused = pause_ns > _BETWEEN * length_ns
-    saving_ns, error_ns = mean_saving(pause_ns, paused)
-    # A single pause, a checkpoint say, is no habit.
-    if saving_ns < _BETWEEN * length_ns or paused.sum() < min(2, len(paused)):
+    length_ns = float(boundaries.period_ns.mean())
+    has_paused = pause_ns > _MIN_PAUSE * length_ns
+    saving_ns, error_ns = estimate_mean_saving(pause_ns, has_paused)
+    # A single pause, for example for a checkpoint, is not reported.
+    if saving_ns < _MIN_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
         return
-    longest = int(pause_ns.argmax())
-    shortest_ns = gap_ns[of_iteration.of_row == longest].min()
-    first = later[(of_iteration.of_row == longest) & (gap_ns == shortest_ns)]
-    since_ns, until_ns = int(end_ns[first[0] - 1]), int(begin_ns[first[0]])
+
+    in_longest = np.flatnonzero(of_iteration.of_row == int(pause_ns.argmax()))
+    gap_ns = np.maximum(boundaries.begin_ns - boundaries.end_ns, 0)[in_longest]
+    shortest = in_longest[gap_ns == gap_ns.min()]
+    since_ns, until_ns = (
+        int(time_ns[shortest[0]]) for time_ns in (boundaries.end_ns, boundaries.begin_ns)
+    )
+    host = find_host_activity(
+        run.hosts, int(boundaries.rank[shortest[0]]), since_ns, until_ns, float(until_ns - since_ns)
+    )
     fault = Fault(
         "launch",
         "between-iterations",
-        ranks=tuple(find_distinct(rank[first]).tolist()),
-        iterations=tuple(iteration[later[of_iteration.first[paused]]].tolist()),
-        what="iterations",
-        host=shapes.host_during(
-            run.hosts, int(rank[first[0]]), since_ns, until_ns, float(until_ns - since_ns)
-        ),
+        ranks=tuple(find_distinct(boundaries.rank[shortest]).tolist()),
+        iterations=tuple(boundaries.iteration[of_iteration.first[has_paused]].tolist()),
+        detail="iterations",
+        host=host,
     )
-    yield Finding((fault,), saving_ns, length_ns, int(paused.sum()), error_ns, is_measured=True)
+    n_paused = int(has_paused.sum())
+    yield Finding((fault,), saving_ns, length_ns, n_paused, error_ns, is_measured=True)
 
 
-def _evidence(
+def _list_boundaries(run: ReplayedRun) -> _Boundaries:
+    """List the boundaries between consecutive averaged iterations, sorted by (rank, iteration).
+
+    Iterations between which others were not recorded have no boundary.
+    """
+    operations = run.operations
+    is_compute = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
+    rows = np.flatnonzero(is_compute & (operations.iteration >= 0))
+    parts = group_rows(operations.rank[rows], operations.iteration[rows])
+    begin_ns, end_ns = group_extents(
+        parts.of_row, len(parts), operations.start_ns[rows], operations.end_ns[rows]
+    )
+    rank, iteration = (
+        column[rows[parts.first]] for column in (operations.rank, operations.iteration)
+    )
+    follows = (rank[1:] == rank[:-1]) & (iteration[1:] == iteration[:-1] + 1)
+    follows &= run.averaged[iteration[1:]] & run.averaged[iteration[:-1]]
+    if run.paused is not None:
+        follows &= ~run.paused[iteration[:-1]]
+    later = np.flatnonzero(follows) + 1
+    return _Boundaries(
+        rank=rank[later],
+        iteration=iteration[later],
+        period_ns=begin_ns[later] - begin_ns[later - 1],
+        end_ns=end_ns[later - 1],
+        begin_ns=begin_ns[later],
+    )
+
+
+def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:
+    """Return for each later iteration the time in ns in which all ranks are idle before it.
+
+    This is the shortest idle time of a rank, but at most the time from the end of the last rank to
+    the start of the first one.
+    """
+    begin_ns, end_ns = boundaries.begin_ns, boundaries.end_ns
+    of_iteration = group_rows(boundaries.iteration)
+    group = of_iteration.of_row, len(of_iteration)
+    gap_ns = np.maximum(begin_ns - end_ns, 0)
+    shortest_ns = group_extents(*group, gap_ns, gap_ns)[0]
+    first_begin_ns = group_extents(*group, begin_ns, begin_ns)[0]
+    last_end_ns = group_extents(*group, end_ns, end_ns)[1]
+    return np.asarray(
+        np.maximum(np.minimum(shortest_ns, first_begin_ns - last_end_ns), 0), np.int64
+    )
+
+
+def _collect_evidence(
     run: ReplayedRun,
     scenarios: Scenarios,
     layout: LayoutQuestion | None,
     schedule: str | None,
 ) -> Evidence:
-    """Return what is known of a run beside times."""
+    """Collect the evidence of a run from which faults are found."""
     work, operations = scenarios.work, run.operations
     rows = computing_rows(operations, run.averaged)
     gap_ns = np.zeros(len(work), np.int64)
     gap_ns[: len(rows)] = np.maximum(operations.busy_ns - operations.active_ns, 0)[rows]
     late_ns, profiler_ns = (
-        _delayed_ns(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
+        _measure_delays(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
     )
-    beside = outside_operations(run.collectives, operations, run.averaged)
-    late_ns[len(work) - len(beside) :] += beside.late_ns
-    hosts = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
+    collectives = outside_operations(run.collectives, operations, run.averaged)
+    late_ns[len(work) - len(collectives) :] += collectives.late_ns
+    host_numbers = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
     return Evidence(
         work,
         scenarios.bounded_ns,
-        effects_of(work, gap_ns),
-        _launch_share(run, work, gap_ns),
-        np.array([hosts[rank.host] for rank in run.ranks], np.int64),
+        measure_effects(work, gap_ns),
+        _measure_launch_share(run, work, gap_ns),
+        np.array([host_numbers[rank.host] for rank in run.ranks], np.int64),
         late_ns,
         profiler_ns,
-        shapes.beside_operations(run.hosts, find_distinct(operations.name_id), operations.phase),
+        select_host_activities(run.hosts, find_distinct(operations.name_id), operations.phase),
         layout,
         schedule,
     )
 
 
-def _launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
-    """Return for each row the share of its time without compute kernels in which no kernel ran.
+def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
+    """Return for each row the fraction of its time without compute kernels in which no kernel ran.
 
-    The time without any kernel is known per rank and iteration, and without that of Optimizers. All
-    rows of a rank in an iteration have the same share. The result is None if it is unknown.
+    The time without any kernel is known per rank and iteration, and without the Optimizers. All
+    rows of a rank in an iteration have the same fraction. The result is None if it is unknown.
 
     Args:
         run: The replayed run.
@@ -437,126 +566,171 @@ def _launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
     """
     if run.launch_gap_ns is None:
         return None
-    ranks = run.launch_gap_ns.shape[1]
-    cell = work.iteration * ranks + work.rank
+    n_ranks = run.launch_gap_ns.shape[1]
+    cell = work.iteration * n_ranks + work.rank
     without_optimizers_ns = np.where(plays(work.role, COMPUTING), gap_ns, 0)
     total_ns = group_sum(cell, run.launch_gap_ns.size, without_optimizers_ns)
-    share = run.launch_gap_ns.ravel() / np.maximum(total_ns, 1)
-    return np.asarray(np.minimum(share, 1.0)[cell], np.float64)
+    fraction = run.launch_gap_ns.ravel() / np.maximum(total_ns, 1)
+    return np.asarray(np.minimum(fraction, 1.0)[cell], np.float64)
 
 
-def _eased(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
-    """Yield faults of what work waits for, with the replay of the run without them.
+def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
+    """Yield faults that change the order of the replay, each with the replay without it.
 
-    These are too few chunks in flight, and what is queued behind transfers.
+    These are work that is queued after transfers, and too few chunks in flight.
     """
-    work, order = scenarios.work, scenarios.order
-    row = queued_transfers(work, order)[0]
-    rows = computing_rows(run.operations, run.averaged)
-    late, late_ns = queued_collectives(run, work, rows)
-    if len(row) or len(late):
-        queued = np.isin(order.after, row) & plays(work.role[order.before], POINT_TO_POINT)
-        free = build_replay(work, order.take(~queued))
-        if len(free.iterations) == len(scenarios.replay.iterations):
-            yield (
-                Fault(
-                    "queue",
-                    "queued-transfers",
-                    rows=late,
-                    scale=1 - late_ns / np.maximum(work.own_ns[late], 1),
-                    ranks=tuple(find_distinct(work.rank[row], work.rank[late]).tolist()),
-                    phases=(("transfer", float(len(row))), ("collective", float(len(late)))),
-                ),
-                free,
-            )
+    yield from _ease_queues(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
         rank, depth = int(operations.rank[tokens.after[0]]), usual_depth(operations, tokens)
-        more = all_token_waits(operations, tokens, 1), Dependencies.make_empty()
-        for what, waits in zip((shapes.ONE_MORE, shapes.ENOUGH), more, strict=True):
-            yield (
-                shapes.token_fault(what, rank, depth),
-                build_replay(*work_of_run(run, waits)),
-            )
+        remaining = all_token_waits(operations, tokens, 1), Dependencies.make_empty()
+        for n_more, waits in zip((ONE_MORE, ENOUGH), remaining, strict=True):
+            fault = build_token_fault(n_more, rank, depth)
+            yield fault, build_replay(*work_of_run(run, waits))
 
 
-def _delayed_ns(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
-    """Return how late each row of the work started for one cause, its input being there.
+def _ease_queues(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
+    """Yield the fault that transfers and collectives are queued after transfers, if any are.
 
-    ``rows`` are those of the operations that compute, the first of the work.
+    In its replay, the queued transfers no longer wait for the transfers ahead of them.
+    """
+    work, order = scenarios.work, scenarios.order
+    transfers = queued_transfers(work, order)[0]
+    rows = computing_rows(run.operations, run.averaged)
+    collectives, queued_ns = queued_collectives(run, work, rows)
+    if not (len(transfers) or len(collectives)):
+        return
+    is_queued = np.isin(order.after, transfers) & plays(work.role[order.before], POINT_TO_POINT)
+    eased = build_replay(work, order.take(~is_queued))
+    if len(eased.iterations) == len(scenarios.replay.iterations):
+        counts = ("transfer", float(len(transfers))), ("collective", float(len(collectives)))
+        fault = Fault(
+            "queue",
+            "queued-transfers",
+            rows=collectives,
+            scale=1 - queued_ns / np.maximum(work.own_ns[collectives], 1),
+            ranks=tuple(find_distinct(work.rank[transfers], work.rank[collectives]).tolist()),
+            phases=counts,
+        )
+        yield fault, eased
+
+
+def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
+    """Return how long each row of the work waited for one cause although its input was ready.
+
+    Args:
+        run: The run.
+        scenarios: Replay of the run.
+        rows: Rows of the operations that compute, in the order of the first rows of the work.
+        cause: ``HOST`` or ``PROFILER``.
     """
     operations, explained, work = run.operations, run.explained(), scenarios.work
     bubbles = explained.bubbles
     bubbles = bubbles.take((bubbles.cause == cause) & (bubbles.after >= 0))
-    since_ns = bubbles.start_ns
-    if cause == Cause.PROFILER or run_kind(operations.phase) == INFERENCE:
-        after, before = explained.dependencies.after, explained.dependencies.before
-        ready_ns = group_latest(after, len(operations), operations.end_ns[before], NEVER)
-        if cause == Cause.PROFILER:
-            # What the profiler does meanwhile delays nothing before the input is ready.
-            since_ns = np.clip(ready_ns[bubbles.after], since_ns, bubbles.end_ns)
-        else:
-            # In a run that only goes forward, what a rank waits for its input has the causes of
-            # the idle time of the ranks before. It is over where the input is ready.
-            since_ns = np.where(since_ns >= ready_ns[bubbles.after], since_ns, bubbles.end_ns)
-    # Where windows overlap, an idle interval is in both.
-    own = bubbles.iteration == operations.iteration[bubbles.after]
-    of_operation = group_sum(bubbles.after[own], len(operations), (bubbles.end_ns - since_ns)[own])
+    delay_ns = bubbles.end_ns - _find_delay_starts(run, bubbles, cause)
+    # If windows overlap, an idle interval is in both. Count it once.
+    is_own = bubbles.iteration == operations.iteration[bubbles.after]
+    of_operation = group_sum(bubbles.after[is_own], len(operations), delay_ns[is_own])
     late_ns = np.zeros(len(work), np.int64)
     late_ns[: len(rows)] = of_operation[rows]
     if cause == Cause.HOST:
-        late_ns[: len(rows)] = np.maximum(late_ns[: len(rows)], _late_begins(run, scenarios, rows))
-    last = np.flatnonzero(work.role == Role.OPTIMIZER)
-    ready_ns = work.start_ns[last] - np.maximum(scenarios.delays_ns[last], 0)
-    windows = work.rank[last], ready_ns, work.start_ns[last]
-    late_ns[last] = idle_by_cause(explained.idle, *windows)[:, cause]
+        at_begin_ns = _measure_late_begins(run, scenarios, rows)
+        late_ns[: len(rows)] = np.maximum(late_ns[: len(rows)], at_begin_ns)
+    optimizers = np.flatnonzero(work.role == Role.OPTIMIZER)
+    start_ns = work.start_ns[optimizers]
+    ready_ns = start_ns - np.maximum(scenarios.delays_ns[optimizers], 0)
+    windows = work.rank[optimizers], ready_ns, start_ns
+    late_ns[optimizers] = idle_by_cause(explained.idle, *windows)[:, cause]
     return late_ns
 
 
-def _late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
-    """Return how late the host launched the first operation of each rank and iteration, ns.
+def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints:
+    """Return when each bubble starts to delay the operation after it; at the latest its end.
 
-    Its wait counts as warm-up, whatever it is for. One without inputs is held against the first
-    rank that begins the iteration, and all against the end of their own rank's last iteration::
-
-        stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
-        stage 1         │ late │├ F0 ┤├ F1 ┤     its input is there, and the launch is not
+    What the profiler does before the input is ready delays nothing. In inference, the time that a
+    rank waits for its input has the causes of the idle time of the ranks before it, so a bubble
+    that starts before the input is ready delays nothing either.
 
     Args:
-        run: the operations of all ranks.
-        scenarios: the replay of it, which tells how long data moved to each operation.
-        rows: of those that compute in the iterations that count, the first of the work.
+        run: The run.
+        bubbles: Bubbles of one cause, each followed by an operation.
+        cause: The cause.
     """
     operations, dependencies = run.operations, run.explained().dependencies
+    if cause != Cause.PROFILER and run_kind(operations.phase) != INFERENCE:
+        return bubbles.start_ns
+    produced_ns = operations.end_ns[dependencies.before]
+    ready_ns = group_latest(dependencies.after, len(operations), produced_ns, NEVER)
+    ready_ns = ready_ns[bubbles.after]
+    if cause == Cause.PROFILER:
+        return np.clip(ready_ns, bubbles.start_ns, bubbles.end_ns)
+    return np.where(bubbles.start_ns >= ready_ns, bubbles.start_ns, bubbles.end_ns)
+
+
+def _measure_late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
+    """Return how late the host launched the first operation of each rank and iteration, in ns.
+
+    The wait for it is part of the warm-up of the pipeline, whatever it waits for. The launch is
+    late if its input was there::
+
+        stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
+        stage 1         │ late │├ F0 ┤├ F1 ┤
+
+    Args:
+        run: Operations of all ranks.
+        scenarios: Replay of the run, which has the transfer time of each input.
+        rows: Rows of the operations that compute, in the order of the first rows of the work.
+
+    Returns:
+        Delay of each of ``rows``, or 0 if it is not the first operation or hardly late.
+    """
+    operations = run.operations
     late_ns = np.zeros(len(rows), np.int64)
-    rank, iteration = operations.rank[rows], operations.iteration[rows]
     start_ns, launched_ns = operations.start_ns[rows], operations.launched_ns[rows]
-    places = group_rows(rank, iteration)
-    first = np.flatnonzero(
-        start_ns == group_extents(places.of_row, len(places), start_ns, start_ns)[0][places.of_row]
-    )
+    parts = group_rows(operations.rank[rows], operations.iteration[rows])
+    begin_ns = group_extents(parts.of_row, len(parts), start_ns, start_ns)[0]
+    first = np.flatnonzero(start_ns == begin_ns[parts.of_row])
     if run_kind(operations.phase) == INFERENCE or (launched_ns[first] == NONE).all():
         return late_ns
-    same = operations.iteration[dependencies.after] == operations.iteration[dependencies.before]
-    taken = dependencies.take(same)
-    produced_ns = operations.end_ns[taken.before]
-    ready_ns = group_latest(taken.after, len(operations), produced_ns, NEVER)
-    begun = group_rows(iteration[first])
-    begun_ns = group_extents(begun.of_row, len(begun), start_ns[first], start_ns[first])[0]
-    # The last end of each rank's iteration before.
-    own = operations.take(operations.iteration >= 0)
-    ended = group_rows(own.rank, own.iteration)
-    ends_ns = group_extents(ended.of_row, len(ended), own.start_ns, own.end_ns)[1]
-    keys = own.rank[ended.first], own.iteration[ended.first]
-    before_ns = lookup_values(keys, ends_ns, (rank[first], iteration[first] - 1))
-    inputs_ns = ready_ns[rows[first]]
-    needed_ns = np.where(inputs_ns == NEVER, begun_ns[begun.of_row], inputs_ns)
-    needed_ns = np.maximum(needed_ns, before_ns)
     after, before = scenarios.order.after, scenarios.order.before
-    moved = scenarios.work.communicates[before] & (after < len(rows))
-    moved_ns = group_latest(after[moved], len(rows), scenarios.own_ns[before[moved]], 0)
-    moved_ns = np.maximum(moved_ns, 0)
-    delay_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first] - needed_ns
-    known = (launched_ns[first] != NONE) & (delay_ns > _LATE_NS)
-    late_ns[first[known]] = delay_ns[known]
+    is_moved = scenarios.work.communicates[before] & (after < len(rows))
+    transfer_ns = scenarios.own_ns[before[is_moved]]
+    moved_ns = np.maximum(group_latest(after[is_moved], len(rows), transfer_ns, 0), 0)
+    could_start_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first]
+    delay_ns = could_start_ns - _find_needed_times(run, rows[first])
+    is_late = (launched_ns[first] != NONE) & (delay_ns > _MIN_LATE_NS)
+    late_ns[first[is_late]] = delay_ns[is_late]
     return late_ns
+
+
+def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
+    """Return when the first operation of each rank and iteration could have started at best.
+
+    This is when its last input of the same iteration was produced. Without inputs, it is when the
+    first rank begins the iteration. It is never before the end of the rank's previous iteration.
+
+    Args:
+        run: The run.
+        first_rows: Rows of the operations.
+    """
+    operations, dependencies = run.operations, run.explained().dependencies
+    rank, iteration = operations.rank[first_rows], operations.iteration[first_rows]
+    start_ns = operations.start_ns[first_rows]
+    iterations = group_rows(iteration)
+    begin_ns = group_extents(iterations.of_row, len(iterations), start_ns, start_ns)[0]
+
+    iteration_of = operations.iteration
+    inputs = dependencies.take(
+        iteration_of[dependencies.after] == iteration_of[dependencies.before]
+    )
+    produced_ns = operations.end_ns[inputs.before]
+    ready_ns = group_latest(inputs.after, len(operations), produced_ns, NEVER)[first_rows]
+    needed_ns = np.where(ready_ns == NEVER, begin_ns[iterations.of_row], ready_ns)
+
+    in_iterations = operations.take(operations.iteration >= 0)
+    parts = group_rows(in_iterations.rank, in_iterations.iteration)
+    end_ns = group_extents(parts.of_row, len(parts), in_iterations.start_ns, in_iterations.end_ns)[
+        1
+    ]
+    keys = in_iterations.rank[parts.first], in_iterations.iteration[parts.first]
+    return np.maximum(needed_ns, lookup_values(keys, end_ns, (rank, iteration - 1)))

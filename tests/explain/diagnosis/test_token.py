@@ -25,7 +25,7 @@ def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns
     findings = [f for f in diagnosis.findings if f.faults[0].kind == "token"]
-    return {f.faults[0].what: f for f in findings}
+    return {f.faults[0].detail: f for f in findings}
 
 
 def test_enough_in_flight_wait_for_no_token(tmp_path: Path) -> None:
