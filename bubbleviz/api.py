@@ -40,7 +40,7 @@ from bubbleviz.report.saved import check_pipeline, looks_saved, read_pipeline, r
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.communication.torch_csv import read_file
-from bubbleviz.schedules.ideal import theory
+from bubbleviz.schedules.ideal import simulate_or_estimate
 from bubbleviz.sources.paths import InputFile, missing_files
 from bubbleviz.timing import step
 
@@ -303,7 +303,7 @@ def simulate(
     named, p, m = sizes
     if named is None or p is None or m is None:
         raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")
-    found = theory(named, p, m, times, chunks)
+    found = simulate_or_estimate(named, p, m, times, chunks)
     return replace(found, restrictions=() if run is None else read_restrictions(run.restrictions))
 
 

@@ -25,7 +25,7 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.report import DEFINITIONS
 from bubbleviz.analyses.inspection import inspect as inspect_profile
 from bubbleviz.analyses.plan.documents import as_json
-from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
+from bubbleviz.analyses.plan.planned_run import extract_run, load_run, plan_run
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import BubblevizError, InputError, OutputError, UsageError
 from bubbleviz.explain.causes.cause import Cause
@@ -38,7 +38,7 @@ from bubbleviz.report.long_bubbles import host_activity
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.saved import looks_saved
 from bubbleviz.report.timeline import times_median
-from bubbleviz.schedules.ideal import theory_names
+from bubbleviz.schedules.ideal import list_names
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:  # an extra
@@ -211,7 +211,7 @@ def marked(value: Any, key: str = "") -> Any:
 @lru_cache(maxsize=1)
 def _names() -> frozenset[str]:
     """Return the names of ratios and schedules; others in a saved report are not bubbleviz's."""
-    return frozenset((*(own.name for own in ratio_definitions()), *theory_names()))
+    return frozenset((*(own.name for own in ratio_definitions()), *list_names()))
 
 
 def bounded(answer: Answer) -> Answer:
@@ -575,7 +575,7 @@ def plan(path: str, memory_limit: str | None = None) -> Answer:
         memory_limit: of a device, as 80GB where memory was measured, else in microbatches; what
             the run took if not given.
     """
-    run = of_saved(path) if looks_saved(path) else of_report(_report(path), path)
+    run = load_run(path) if looks_saved(path) else extract_run(_report(path), path)
     whole = json.loads(as_json(plan_run(run, memory_limit=memory_limit)))
     for own in (whole["best"], *whole["candidates"]):
         own["peak_memory"] = own["peak_memory"][:_STAGES]

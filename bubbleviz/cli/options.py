@@ -51,9 +51,9 @@ CHUNKS = option("V", "Chunks per stage [the schedule's usual]", "Schedule", min=
 
 def schedule_names() -> list[str]:
     """Return the names of all schedules, and of formulas."""
-    from bubbleviz.schedules.ideal import theory_names
+    from bubbleviz.schedules.ideal import list_names
 
-    return theory_names()
+    return list_names()
 
 
 def convention_names() -> list[str]:

@@ -16,8 +16,8 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.layout.best_layouts import FORWARD, LayoutQuestion, best_layouts
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
-from bubbleviz.schedules.measured_times import measured_workload
-from bubbleviz.schedules.workload import Workload, phase_times
+from bubbleviz.schedules.measured_times import build_workload
+from bubbleviz.schedules.workload import Workload, get_phase_times
 
 # Measured layers: the times of stages, divided among their layers as their kernels' time is.
 #
@@ -70,7 +70,7 @@ def divided_layers(stages: Sequence[StageLayers], workload: Workload) -> Divided
 
 def _divided(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers:
     """Return the layers of all stages, with shares of these stages' times."""
-    wholes = list(phase_times(workload).values())
+    wholes = list(get_phase_times(workload).values())
     names: list[LayerName] = []
     columns: list[list[float]] = [[], [], [], []]
     bounds, as_forward = [0], False
@@ -186,9 +186,7 @@ def layout_question(
     if not stages:
         return None
     with suppress(BubblevizError):
-        workload = measured_workload(
-            times.kinds, times.transfer_ns, microbatches, forward_only=True
-        )
+        workload = build_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
         layers, own, *_ = divided_layers(stages, workload)
         return LayoutQuestion(
             layers,
@@ -220,7 +218,7 @@ def best_layout(question: LayoutQuestion, schedule: str | None) -> Layout | None
 def stage_shares(question: LayoutQuestion, layout: Layout) -> dict[Phase, Floats]:
     """Return what each virtual stage takes in a layout, as a share of what it takes, by phase."""
     assert question.own is not None
-    before, after = (phase_times(question.workload(own)) for own in (question.own, layout))
+    before, after = (get_phase_times(question.workload(own)) for own in (question.own, layout))
     return {phase: np.array(after[phase], float) / np.maximum(before[phase], 1) for phase in before}
 
 

@@ -28,9 +28,9 @@ from bubbleviz.schedules.choices import (
     compare_schedules,
     simulate_equal_stages,
 )
-from bubbleviz.schedules.ideal import Ideal, ideal_of
+from bubbleviz.schedules.ideal import Ideal, simulate_plan
 from bubbleviz.schedules.known import schedules
-from bubbleviz.schedules.measured_times import MeasuredTimes, measured_times
+from bubbleviz.schedules.measured_times import MeasuredTimes, collect_times
 from bubbleviz.schedules.microbatch_order import order_microbatches
 from bubbleviz.schedules.plan import Plan
 
@@ -137,7 +137,7 @@ def ask_what_if(
         return unknown(recognised.reason)
     times = explanation.phase_times
     try:
-        measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)
+        measured = collect_times(times.kinds, times.transfer_ns, shown.microbatches)
     except BubblevizError as error:
         return unknown(str(error))
     if _has_uneven_microbatches(explanation):
@@ -181,7 +181,7 @@ def _compare_with_run(
         same = next((ideal for choice, ideal in compared if choice.schedule == name), None)
     else:
         with suppress(BubblevizError):  # A plan of other sizes.
-            same = ideal_of(plan, measured.times)
+            same = simulate_plan(plan, measured.times)
     reordered = None
     if others and measured.times.lengths and same is not None and same.plan.replicas == 1:
         reordered = order_microbatches(same.plan, measured.times)

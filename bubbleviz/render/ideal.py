@@ -20,7 +20,7 @@ from bubbleviz.report.view import View
 from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.communication.torch_csv import write
 from bubbleviz.schedules.ideal import Estimate, Ideal
-from bubbleviz.schedules.known import FORMULAS, SCHEDULES, Formula, formula_named
+from bubbleviz.schedules.known import FORMULAS, SCHEDULES, Formula, find_formula
 from bubbleviz.schedules.plan import Schedule
 
 SCHEMA = "bubbleviz.simulation/1"
@@ -87,8 +87,8 @@ def _ordered(result: Ideal | Estimate) -> Ideal:
 
 def undrawn(name: str) -> str:
     """Return the reason why a formula has no picture."""
-    formula = formula_named(name)
-    instead = f"; draw {formula.drawn} instead" if formula else ""
+    formula = find_formula(name)
+    instead = f"; draw {formula.similar_schedule} instead" if formula else ""
     return f"{name} is a formula without an order, so there is nothing to draw{instead}"
 
 
@@ -133,7 +133,7 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
             yield blocks.Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
     else:
         yield blocks.HangingLines([_describe_cost(result), _describe_stage_ratio(result)])
-        formula = formula_named(name)
+        formula = find_formula(name)
         yield blocks.Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
 
 

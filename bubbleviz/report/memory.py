@@ -107,8 +107,8 @@ def measured_memory(
         ]
         resident.append(max(known) + max(0.0, *temporary))
     return MeasuredMemory(
-        held=tuple(forwards[stage].held_bytes for stage in virtual_stages),
-        kept=tuple(forwards[stage].kept_bytes for stage in virtual_stages),
+        activation=tuple(forwards[stage].held_bytes for stage in virtual_stages),
+        weight_activation=tuple(forwards[stage].kept_bytes for stage in virtual_stages),
         resident=tuple(resident),
     )
 

@@ -76,8 +76,8 @@ def find_device_memory(
     measured = measured_memory(memory, stages)
     if measured is None:
         return None
-    microbatch = {stages[number]: 0.0 for number in range(len(measured.held))}
-    for number, held_bytes in enumerate(measured.held):
+    microbatch = {stages[number]: 0.0 for number in range(len(measured.activation))}
+    for number, held_bytes in enumerate(measured.activation):
         microbatch[stages[number]] += held_bytes
     return DeviceMemory(
         measured.resident,

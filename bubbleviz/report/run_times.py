@@ -15,9 +15,9 @@ from bubbleviz.schedules.known import SCHEDULES
 from bubbleviz.schedules.measured_times import (
     MeasuredTimes,
     StageTimes,
-    measured_times,
-    measured_workload,
-    of_stages,
+    build_workload,
+    collect_times,
+    resize_times,
 )
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 from bubbleviz.schedules.workload import Workload
@@ -51,13 +51,13 @@ def _number(number: int | None) -> int:
 
 
 def workload_of_run(run: RunSummary, *, forward_only: bool = False) -> Workload:
-    """Return the times of virtual stages; see :func:`.measured_times.measured_workload`.
+    """Return the times of virtual stages; see :func:`.collect_times.build_workload`.
 
     Raises:
         MismatchError: The time of a virtual stage is unknown.
     """
     times = operation_times(run)
-    return measured_workload(times, run.transfer_ns, run.microbatches, forward_only=forward_only)
+    return build_workload(times, run.transfer_ns, run.microbatches, forward_only=forward_only)
 
 
 def measured_times_of_run(run: RunSummary) -> MeasuredTimes:
@@ -73,7 +73,7 @@ def measured_times_of_run(run: RunSummary) -> MeasuredTimes:
         _average_all(kind) if entry.n == n_operations else kind
         for entry, kind in zip(run.phase_times, operation_times(run), strict=True)
     ]
-    measured = measured_times(times, run.transfer_ns, run.microbatches)
+    measured = collect_times(times, run.transfer_ns, run.microbatches)
     measured = replace(measured, lengths=run.microbatch_lengths)
     schedule = run.schedule_name or ""
     is_known = schedule in {rule.name for rule in SCHEDULES}
@@ -129,7 +129,7 @@ def choose_sizes_and_times(
         measured = measured_times_of_run(run)
         schedule, stages, microbatches = sizes
         stages = measured.stages if stages is None else stages
-        times = of_stages(measured.times, stages)
+        times = resize_times(measured.times, stages)
         sizes = (
             run.schedule_name if schedule is None else schedule,
             stages,

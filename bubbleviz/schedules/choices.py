@@ -14,11 +14,16 @@ from itertools import product
 
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.memory_sizes import MemorySize
-from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
-from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, of_stages
+from bubbleviz.schedules.ideal import Ideal, ideal, simulate_plan
+from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, resize_times
 from bubbleviz.schedules.plan import Plan, Schedule
-from bubbleviz.schedules.plan_memory import within
-from bubbleviz.schedules.varied_times import Variation, draw_makespans, no_variation, variation_of
+from bubbleviz.schedules.plan_memory import is_within
+from bubbleviz.schedules.varied_times import (
+    Variation,
+    draw_makespans,
+    make_no_variation,
+    measure_variation,
+)
 
 #: Names of two choices that are no schedule: the order that ran, and the same without any delay.
 MEASURED, NO_DELAY = "measured", "no-delay"
@@ -150,7 +155,7 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
         measured.times,
         chunks,
         memory=_MEMORY,
-        of_makespan=by_makespan,
+        by_makespan=by_makespan,
     )
 
 
@@ -212,8 +217,8 @@ def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
     if memory.limit is None:
         return replace(choice, peak_bytes=peak_bytes)
     holds_weights_once = choice.is_measured_order or choice.replicas == 1
-    is_within = within(peak_bytes, memory.limit)
-    return replace(choice, peak_bytes=peak_bytes, fits=holds_weights_once and is_within)
+    is_within_limit = is_within(peak_bytes, memory.limit)
+    return replace(choice, peak_bytes=peak_bytes, fits=holds_weights_once and is_within_limit)
 
 
 #: The schedule that represents an unknown one.
@@ -239,7 +244,7 @@ def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal |
     mean = StageTimes(forward, backward, weight)
     with suppress(BubblevizError):
         if plan is not None:
-            return ideal_of(plan, mean)
+            return simulate_plan(plan, mean)
         if measured.chunks == 1:
             return ideal(_USUAL, measured.stages, measured.microbatches, mean)
     return None
@@ -281,7 +286,7 @@ def compare_sizes(
     replay.
 
     Args:
-        times: Times of the stages; see :func:`of_stages`.
+        times: Times of the stages; see :func:`resize_times`.
         run: The run that has these times. If it is None or its windows are unknown, times are
             simulated as they are.
         schedules: Names of the schedules.
@@ -289,10 +294,10 @@ def compare_sizes(
         microbatches: Numbers of microbatches, m.
         chunks: Numbers of model chunks per stage, v, or None for the usual one of the schedule.
     """
-    calibration = _Calibration(no_variation()) if run is None else _calibrate(run)
+    calibration = _Calibration(make_no_variation()) if run is None else _calibrate(run)
     choices = []
     for name, p, m, v in product(schedules, stages, microbatches, chunks):
-        stage_times = of_stages(times, p)
+        stage_times = resize_times(times, p)
         try:
             simulated = ideal(name, p, m, stage_times, v)
         except UsageError as error:
@@ -305,10 +310,10 @@ def compare_sizes(
 def _calibrate(run: MeasuredTimes) -> _Calibration:
     """Replay the sizes of a run, and compare them with its measured windows."""
     if run.window_ns is None:
-        return _Calibration(no_variation())
+        return _Calibration(make_no_variation())
     window_ns, std_ns, windows = run.window_ns
     simulated = ideal(run.schedule, run.stages, run.microbatches, run.times, run.chunks)
-    variation = variation_of(run)
+    variation = measure_variation(run)
     replayed_ns = float(draw_makespans(simulated.plan, run.times, variation).mean())
     scale = window_ns / replayed_ns if replayed_ns else 1.0
     return _Calibration(variation, scale, _Z95 * std_ns / window_ns, windows)

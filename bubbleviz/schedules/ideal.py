@@ -1,4 +1,4 @@
-"""The ideal: cost, makespan, ratios and memory of a schedule at given times, without delays."""
+"""Ideal runs: makespan, bubble ratios and memory of a schedule at given times, without delays."""
 
 from __future__ import annotations
 
@@ -14,39 +14,47 @@ from bubbleviz.schedules import known
 from bubbleviz.schedules.communication.deadlocks import makespan_of
 from bubbleviz.schedules.communication.lowered import LoweredPlan
 from bubbleviz.schedules.communication.transports import Transport
-from bubbleviz.schedules.measured_times import StageTimes, ticks_of
+from bubbleviz.schedules.measured_times import StageTimes, convert_to_ticks
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
-from bubbleviz.schedules.plan_memory import peak_memory, within
+from bubbleviz.schedules.plan_memory import compute_peak_memory, is_within
 from bubbleviz.schedules.simulation import Simulation, simulate
-from bubbleviz.schedules.workload import Workload, check_workload, device_workload, phase_times
+from bubbleviz.schedules.workload import (
+    Workload,
+    build_device_workload,
+    check_workload,
+    get_phase_times,
+)
 
-#: More operations than this take about a minute, at some 10 us each.
-_MOST_OPERATIONS = 5_000_000
-#: Metrics compare devices with each other, in a time that grows with the square of their number.
-_MOST_STAGES = 5_000
-#: What a caller gives of :class:`bubbleviz.schedules.plan.Memory`: the limit, M_B and M_W; None for
-#: what the schedule is meant for, 1, and M_B or the share of it that the schedule's paper has.
-GivenMemory = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
-_NOTHING = None, None, None
+#: Maximum number of operations, which take about a minute at some 10 us each.
+_MAX_OPERATIONS = 5_000_000
+#: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
+_MAX_STAGES = 5_000
+#: The options of :class:`bubbleviz.schedules.plan.Memory`: the limit, M_B and M_W. The defaults
+#: (None) are the schedule's own limit, 1, and the schedule's own part of M_B or else M_B.
+MemoryOptions = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
+_NO_OPTIONS = None, None, None
 
 
 @dataclass(frozen=True, repr=False)
 class Ideal:
-    """A named schedule, simulated with equal or given stage times.
+    """A named schedule, simulated with equal, given or measured stage times.
 
     Attributes:
-        plan: what each device runs.
-        simulation: when, in ticks of 1 ns / v, so that a chunk's share of a stage is exact.
-        cost_ms: the longest of the devices' own windows (arXiv 2401.10241, section 5.3).
-        makespan_ms: the window of all devices.
-        stage_ratio: bubble ratio in the former; None where nothing takes time.
-        schedule_ratio: bubble ratio in the latter.
-        peak_activations: of each stage, the most microbatches whose F has run and whose W (or BW)
-            has not; one of v chunks counts 1/v.
-        memory: what a microbatch holds, and the limit if the plan was searched within one.
-        peak_memory: of each stage, in the unit of ``memory``.
-        restrictions: why measured times may not be those of a whole pipeline.
-        carried_ms: makespan with the sends and receives that a file has; None without.
+        plan: Order of the operations of each device.
+        simulation: Times of the operations, in ticks of 1/v ns, so that the times of chunks are
+            whole.
+        cost_ms: Longest window of a single device (arXiv 2401.10241, section 5.3).
+        makespan_ms: Window of all devices, from the first start to the last end.
+        stage_ratio: Bubble ratio in the window of ``cost_ms``, or None if no operation takes time.
+        schedule_ratio: Bubble ratio in the window of ``makespan_ms``, or None if no operation takes
+            time.
+        peak_activations: For each stage, the maximum number of microbatches between F and the end
+            of W (or BW). One of v chunks counts 1/v.
+        memory: Activation memory of a microbatch, and the limit if the plan was searched within
+            one.
+        peak_memory: Peak activation memory of each stage, in the unit of ``memory``.
+        restrictions: Reasons why measured times may not be the times of a complete pipeline.
+        carried_ms: Makespan with the sends and receives of a file, or None without them.
     """
 
     plan: Plan
@@ -63,11 +71,11 @@ class Ideal:
 
     @property
     def bubble_ratio(self) -> float | None:
-        """The ratio of the window of all devices, as a report's headline; None as there."""
+        """Bubble ratio in the window of all devices, the headline of a report, or None."""
         return self.schedule_ratio
 
     def __dir__(self) -> list[str]:
-        """Return what is public."""
+        """List the public names only."""
         return [name for name in super().__dir__() if not name.startswith("_")]
 
     def __repr__(self) -> str:
@@ -81,16 +89,16 @@ class Ideal:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of a schedule by a formula, which gives no order: neither makespan nor memory.
+    """Cost of a schedule from a closed formula, which gives no order, makespan or memory.
 
     Attributes:
-        name: of the formula.
-        stages: p.
-        microbatches: m.
-        chunks: v.
-        cost_ms: the longest of the devices' own windows.
-        stage_ratio: bubble ratio in it; None where nothing takes time.
-        restrictions: as in :class:`Ideal`.
+        name: Name of the formula.
+        stages: Number of devices, p.
+        microbatches: Number of microbatches, m.
+        chunks: Number of model chunks per device, v.
+        cost_ms: Longest window of a single device.
+        stage_ratio: Bubble ratio in this window, or None if no operation takes time.
+        restrictions: See :class:`Ideal`.
     """
 
     name: str
@@ -103,12 +111,12 @@ class Estimate:
 
     @property
     def bubble_ratio(self) -> float | None:
-        """The ratio in the longest window of a device, all that a formula gives."""
+        """Bubble ratio in the longest window of a device, the only one that a formula gives."""
         return self.stage_ratio
 
 
-def theory_names() -> list[str]:
-    """Return the names of all schedules, and of formulas."""
+def list_names() -> list[str]:
+    """Return the names of all schedules and formulas, sorted."""
     return sorted(rule.name for rule in (*known.SCHEDULES, *known.FORMULAS))
 
 
@@ -116,32 +124,34 @@ def check_name(name: str) -> None:
     """Check that a schedule or a formula has this name.
 
     Raises:
-        UsageError: none has.
+        UsageError: There is none.
     """
-    if name not in theory_names():
-        raise known.unknown_schedule(name, theory_names())
+    if name not in list_names():
+        raise known.make_unknown_schedule_error(name, list_names())
 
 
-def theory(
+def simulate_or_estimate(
     name: str,
     stages: int,
     microbatches: int,
     times: StageTimes,
     chunks: int | None = None,
     *,
-    memory: GivenMemory = _NOTHING,
+    memory: MemoryOptions = _NO_OPTIONS,
     watch: Watch = unwatched,
 ) -> Ideal | Estimate:
-    """Return the simulation of a schedule, or the estimate of a formula of that name.
+    """Simulate the schedule, or evaluate the formula, with this name.
+
+    See :func:`ideal` and :func:`estimate` for the arguments.
 
     Raises:
-        UsageError: as there, and where a formula is given more than it takes.
+        UsageError: An argument is invalid, or memory is given for a formula.
     """
     check_name(name)
-    formula = known.formula_named(name)
+    formula = known.find_formula(name)
     if formula is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
-    if memory != _NOTHING:
+    if memory != _NO_OPTIONS:
         raise UsageError(f"{name} is a formula of times; leave the --memory options out")
     return estimate(formula, stages, microbatches, times, chunks)
 
@@ -153,59 +163,61 @@ def ideal(
     times: StageTimes,
     chunks: int | None = None,
     *,
-    memory: GivenMemory = _NOTHING,
-    of_makespan: bool = False,
+    memory: MemoryOptions = _NO_OPTIONS,
+    by_makespan: bool = False,
     watch: Watch = unwatched,
 ) -> Ideal:
-    """Return the simulation of a schedule at these times.
+    """Simulate a schedule at given times.
 
     Args:
-        schedule: its name; see :func:`bubbleviz.schedules.known.schedules`.
-        stages: number of devices, p.
-        microbatches: number of microbatches, m.
-        times: of the stages.
-        chunks: model chunks per device, v; None for the schedule's usual number.
-        memory: what activations take; a searched schedule keeps within the limit.
-        of_makespan: whether a search is for the shortest makespan, rather than the shortest cost.
-        watch: called with the share of a search that is done.
+        schedule: Name of the schedule; see :func:`bubbleviz.schedules.known.schedules`.
+        stages: Number of devices, p.
+        microbatches: Number of microbatches, m.
+        times: Times of the stages.
+        chunks: Number of model chunks per device, v, or None for the schedule's default.
+        memory: Activation memory and limit; a searched schedule stays within the limit.
+        by_makespan: Whether a search minimizes the makespan instead of the longest window of a
+            device.
+        watch: Called with the completed fraction of a search.
 
     Raises:
-        UsageError: there is no such schedule, it does not allow these sizes, a time cannot be, or
-            memory cannot be or is too little.
+        UsageError: There is no such schedule, it does not allow these sizes, a time or an amount of
+            memory is invalid, or there is too little memory.
     """
-    rule = known.schedule_named(schedule)
+    rule = known.find_schedule(schedule)
     v = rule.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
-    activations = _memory(rule, stages, memory)
+    activations = _resolve_memory(rule, stages, memory)
     if rule.searched and activations.limit is not None:
-        *ticks, transfer = ticks_of(stages, microbatches * v, times, v)
-        placement = known.placement_of(rule, stages, v)
-        workload = device_workload(placement, microbatches, ticks, transfer, activations)
-        plan = known.searched_plan(rule.name, workload, makespan=of_makespan, watch=watch)
+        *ticks, transfer = convert_to_ticks(stages, microbatches * v, times, v)
+        placement = known.get_searched_placement(rule, stages, v)
+        workload = build_device_workload(placement, microbatches, ticks, transfer, activations)
+        plan = known.search_plan(rule.name, workload, makespan=by_makespan, watch=watch)
     else:
         plan = rule.plan(stages, microbatches, v)
-    return ideal_of(plan, times, activations)
+    return simulate_plan(plan, times, activations)
 
 
-def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ideal:
-    """Return the simulation of a plan at these times.
+def simulate_plan(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ideal:
+    """Simulate a plan at given times.
 
     Args:
-        plan: what each device runs.
-        times: of the stages.
-        memory: what activations take; None counts them alone.
+        plan: Order of the operations of each device.
+        times: Times of the stages.
+        memory: Activation memory of a microbatch, or None to count microbatches.
 
     Raises:
-        MismatchError: an operation waits for ever for another.
-        UsageError: a time cannot be.
+        MismatchError: The plan deadlocks.
+        UsageError: A time is invalid.
     """
     v, activations = plan.chunks, memory or Memory()
     _check_sizes(plan.stages, plan.microbatches, v)
-    simulation = simulate(plan, ideal_workload(plan, times))
+    simulation = simulate(plan, build_plan_workload(plan, times))
 
     def peaks(backward: float, weight: float) -> tuple[float, ...]:
+        """Return the peak memory of each stage, given M_B and M_W."""
         of_stages = ((each,) * plan.virtual_stages for each in (backward, weight))
-        return tuple(peak / v for peak in peak_memory(plan, *of_stages))
+        return tuple(peak / v for peak in compute_peak_memory(plan, *of_stages))
 
     return Ideal(
         plan,
@@ -220,34 +232,50 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
     )
 
 
-def carried_ideal(lowered: LoweredPlan, times: StageTimes, transport: Transport) -> Ideal:
-    """Return the simulation of a plan whose sends and receives are known.
+def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Transport) -> Ideal:
+    """Simulate a plan together with its sends and receives.
+
+    Args:
+        lowered: The plan with its sends and receives.
+        times: Times of the stages.
+        transport: How transfers are carried out.
+
+    Returns:
+        The simulation of the plan alone, with ``carried_ms`` set to the makespan with
+        communication.
 
     Raises:
-        MismatchError: it deadlocks.
-        UsageError: a time cannot be.
+        MismatchError: The plan deadlocks.
+        UsageError: A time is invalid.
     """
-    workload = ideal_workload(lowered.plan, times)
+    workload = build_plan_workload(lowered.plan, times)
     carried = makespan_of(lowered, workload, transport)
-    return replace(ideal_of(lowered.plan, times), carried_ms=carried / lowered.plan.chunks / 1e6)
+    return replace(
+        simulate_plan(lowered.plan, times), carried_ms=carried / lowered.plan.chunks / 1e6
+    )
 
 
-def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
-    """Return what the virtual stages of a plan take, in ticks of 1 ns / v.
+def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
+    """Return the times of the virtual stages of a plan, in ticks of 1/v ns.
 
-    Where they stand as those of a measured run, they take what these do; stages of two replicas can
-    stand so, and are whole ones.
+    A plan with the placement of the measured run takes the measured times of the virtual stages.
+    Plans with several replicas never do, since their virtual stages are whole stages. Other plans
+    take the times of the stages; if they have as many devices as the run, transfers between two
+    devices take the time that was measured between them.
 
     Raises:
-        UsageError: a time cannot be.
-        MismatchError: measured times are too long.
+        UsageError: A time is invalid.
+        MismatchError: The measured times are too long to be simulated.
     """
-    measured = times.measured
+    v, measured = plan.chunks, times.measured
     if measured is not None and plan.replicas == 1 and measured.placement == plan.placement:
-        v = plan.chunks
         forward, backward, weight, fused, down, up = (
-            tuple(v * time_ns for time_ns in each)
-            for each in (*phase_times(measured).values(), measured.down_ns, measured.up_ns)
+            tuple(v * time_ns for time_ns in stage_ns)
+            for stage_ns in (
+                *get_phase_times(measured).values(),
+                measured.down_ns,
+                measured.up_ns,
+            )
         )
         scaled = replace(
             measured,
@@ -262,21 +290,34 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
         )
         check_workload(scaled)
         return scaled
-    *ticks, transfer = ticks_of(plan.stages, plan.microbatches * plan.chunks, times, plan.chunks)
-    workload = device_workload(
+    *ticks, transfer = convert_to_ticks(plan.stages, plan.microbatches * v, times, v)
+    workload = build_device_workload(
         plan.placement, plan.microbatches, ticks, transfer, replicas=plan.replicas
     )
-    down_ns, up_ns = list(workload.down_ns), list(workload.up_ns)
+    workload = replace(workload, lengths=times.lengths)
     if measured is not None and measured.devices == plan.stages:
-        # A link between two devices is as slow whatever stages stand on them.
-        links: dict[tuple[int, int], int] = {}
-        for s, (here, there) in enumerate(pairwise(measured.placement)):
-            links[here, there], links[there, here] = measured.down_ns[s], measured.up_ns[s + 1]
-        for s, (here, there) in enumerate(pairwise(plan.placement)):
-            if (here, there) in links:
-                down_ns[s] = plan.chunks * links[here, there]
-                up_ns[s + 1] = plan.chunks * links[there, here]
-    return replace(workload, down_ns=tuple(down_ns), up_ns=tuple(up_ns), lengths=times.lengths)
+        workload = _set_measured_transfers(workload, measured, v)
+    return workload
+
+
+def _set_measured_transfers(workload: Workload, measured: Workload, factor: int) -> Workload:
+    """Replace transfer times between pairs of devices that also exchange data in a measured run.
+
+    Args:
+        workload: The workload to change.
+        measured: Workload of the measured run, with the same devices.
+        factor: Number of ticks per ns of the measured times.
+    """
+    link_ns: dict[tuple[int, int], int] = {}
+    for s, (source, target) in enumerate(pairwise(measured.placement)):
+        link_ns[source, target] = measured.down_ns[s]
+        link_ns[target, source] = measured.up_ns[s + 1]
+    down_ns, up_ns = list(workload.down_ns), list(workload.up_ns)
+    for s, (source, target) in enumerate(pairwise(workload.placement)):
+        if (source, target) in link_ns:
+            down_ns[s] = factor * link_ns[source, target]
+            up_ns[s + 1] = factor * link_ns[target, source]
+    return replace(workload, down_ns=tuple(down_ns), up_ns=tuple(up_ns))
 
 
 def estimate(
@@ -286,25 +327,26 @@ def estimate(
     times: StageTimes,
     chunks: int | None = None,
 ) -> Estimate:
-    """Return the estimate of a formula.
+    """Evaluate a formula.
 
     Args:
-        formula: of the cost.
-        stages: number of devices, p.
-        microbatches: number of microbatches, m.
-        times: of the stages, which are all alike.
-        chunks: model chunks per device, v; None for the usual number.
+        formula: Formula of the cost.
+        stages: Number of devices, p.
+        microbatches: Number of microbatches, m.
+        times: Times of the stages, which must be equal.
+        chunks: Number of model chunks per device, v, or None for the formula's default.
 
     Raises:
-        UsageError: it does not allow these sizes, the stages differ, or a time cannot be.
+        UsageError: The formula does not allow these sizes, the stages have different times, or a
+            time is invalid.
     """
     v = formula.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
-    forward, backward, weight, transfer = ticks_of(stages, microbatches * v, times, 1)
+    forward, backward, weight, transfer = convert_to_ticks(stages, microbatches * v, times, 1)
     if any(len(set(each)) > 1 for each in (forward, backward, weight)):
         raise UsageError(
-            f"{formula.name} is a formula of equal stages; give one time for all, or simulate "
-            f"{formula.drawn}"
+            f"{formula.name} is a formula for equal stages; give one time for all, or simulate "
+            f"{formula.similar_schedule}"
         )
     work = (forward[0] + backward[0] + weight[0]) / 1e6
     cost_ms = formula.cost(stages, microbatches, v, work, transfer / 1e6)
@@ -312,62 +354,78 @@ def estimate(
     return Estimate(formula.name, stages, microbatches, v, cost_ms, ratio)
 
 
-def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
-    """Return the memory of activations, and the limit of a search.
+def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memory:
+    """Return the activation memory and the limit of a schedule, with defaults filled in.
 
     Raises:
-        UsageError: one of the options cannot be, or there is a limit and nothing to search.
+        UsageError: An option is invalid, or there is a limit although the schedule has one order.
     """
-    searched, (limit, memory_b, memory_w) = rule.searched, given
+    limit, memory_b, memory_w = options
     for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):
         if size is not None and not size.amount:
             raise UsageError(f"{option}: 0 is not an amount of memory; give more")
     in_bytes = memory_b is not None and memory_b.in_bytes
-    if any(size is not None and size.amount and size.in_bytes != in_bytes for size in given):
+    if any(size is not None and size.amount and size.in_bytes != in_bytes for size in options):
         raise UsageError(
-            "--memory-limit, --memory-b and --memory-w are of different units; give all in bytes "
+            "--memory-limit, --memory-b and --memory-w are in different units; give all in bytes "
             "(--memory-b 2GB), or all as multiples of one unit"
         )
     backward = 1.0 if memory_b is None else memory_b.amount
-    kept = searched.kept if searched else 1.0
-    weight = kept * backward if memory_w is None else memory_w.amount
-    whole = format_memory(backward, in_bytes=in_bytes)
+    weight_ratio = rule.searched.weight_memory if rule.searched else 1.0
+    weight = weight_ratio * backward if memory_w is None else memory_w.amount
+    backward_text = format_memory(backward, in_bytes=in_bytes)
     if weight > backward:
-        part = format_memory(weight, in_bytes=in_bytes)
         raise UsageError(
-            f"--memory-w: {part} is held on to W of the {whole} held to B; give 0 to {whole}"
+            f"--memory-w: {format_memory(weight, in_bytes=in_bytes)} is more than the "
+            f"{backward_text} of which it is a part; give 0 to {backward_text}"
         )
-    if limit is not None and searched is None:
-        names = ", ".join(each.name for each in known.SCHEDULES if each.searched)
+    if limit is not None:
+        _check_limit(rule, limit, backward, in_bytes=in_bytes)
+        return Memory(limit.amount, backward, weight, in_bytes)
+    default_limit = None
+    if rule.searched and rule.searched.limit:
+        default_limit = rule.searched.limit(stages) * backward
+    return Memory(default_limit, backward, weight, in_bytes)
+
+
+def _check_limit(rule: Schedule, limit: MemorySize, backward: float, *, in_bytes: bool) -> None:
+    """Check that a schedule can be searched within a memory limit.
+
+    Raises:
+        UsageError: The schedule has one order, or the limit is less than one microbatch needs.
+    """
+    if rule.searched is None:
+        names = ", ".join(schedule.name for schedule in known.SCHEDULES if schedule.searched)
         raise UsageError(
-            f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
+            f"{rule.name} has a fixed order that no --memory-limit changes; it applies to {names}"
         )
-    most = None if limit is None else limit.amount
-    if most is not None and not within(backward, most):
+    if not is_within(backward, limit.amount):
         raise UsageError(
-            f"--memory-limit {format_memory(most, in_bytes=in_bytes)}: holds no microbatch, which "
-            f"takes {whole}; give more"
+            f"--memory-limit {format_memory(limit.amount, in_bytes=in_bytes)}: holds no "
+            f"microbatch, which takes {format_memory(backward, in_bytes=in_bytes)}; give more"
         )
-    if limit is None and searched and searched.limit:
-        most = searched.limit(stages) * backward
-    return Memory(most, backward, weight, in_bytes)
 
 
 def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
+    """Check that sizes are positive and small enough to simulate.
+
+    Raises:
+        UsageError: A size is less than 1, or there are too many stages or operations.
+    """
     sizes = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     for name, size in sizes.items():
         if size < 1:
             raise UsageError(f"{size} {name}: give at least one")
-    if stages > _MOST_STAGES:
+    if stages > _MAX_STAGES:
         raise UsageError(
-            f"{stages:,} stages: at most {_MOST_STAGES:,} are simulated; give fewer, or the plan "
+            f"{stages:,} stages: at most {_MAX_STAGES:,} are simulated; give fewer, or the plan "
             "of one pipeline"
         )
     count = 3 * stages * microbatches * chunks
-    if count > _MOST_OPERATIONS:
+    if count > _MAX_OPERATIONS:
         raise UsageError(
             f"{texts.format_count(stages, 'stage')} with "
             f"{texts.format_count(microbatches, 'microbatch', 'microbatches')} of "
             f"{texts.format_count(chunks, 'chunk')} are up to {count:,} operations; at most "
-            f"{_MOST_OPERATIONS:,} are simulated, give fewer microbatches"
+            f"{_MAX_OPERATIONS:,} are simulated, give fewer microbatches"
         )

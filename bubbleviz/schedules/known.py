@@ -1,6 +1,7 @@
-"""The pipeline schedules of papers and frameworks: their orders, and how others are searched.
+"""The pipeline schedules of papers and frameworks, as functions that build their plans.
 
-Adding one is adding it to ``SCHEDULES``; a closed form, without an order, to ``FORMULAS``.
+Add a new schedule to ``SCHEDULES``, and a closed formula without an order to ``FORMULAS``.
+Schedules without a fixed order are searched for with :mod:`bubbleviz.schedules.search`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
@@ -21,47 +23,47 @@ from bubbleviz.schedules.plan import (
     PlannedOperation,
     PlanSearch,
     Schedule,
-    looped_placement,
-    v_placement,
+    make_looped_placement,
+    make_v_placement,
 )
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import codes_of, lower_bound, plan_of, problem_of
-from bubbleviz.schedules.workload import Workload, device_workload
+from bubbleviz.schedules.workload import Workload, build_device_workload
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
-#: M_W over M_B of the Zero Bubble paper's models, 32 h / (34 h + 5 a s), with h = 128 a, s = 1024.
-_KEPT = 32 / 74
+#: M_W / M_B of the models in the Zero Bubble paper: 32 h / (34 h + 5 a s) with h = 128 a, s = 1024.
+_ZERO_BUBBLE_WEIGHT_MEMORY = 32 / 74
 
 
 def schedules() -> tuple[Schedule, ...]:
-    """Return every schedule, in the order of their names in frameworks."""
+    """Return all schedules, in the order of ``SCHEDULES``."""
     return SCHEDULES
 
 
-def schedule_named(name: str) -> Schedule:
-    """Return the schedule of that name.
+def find_schedule(name: str) -> Schedule:
+    """Return the schedule with this name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: There is none.
     """
-    known = {schedule.name: schedule for schedule in SCHEDULES}
-    if name not in known:
-        raise unknown_schedule(name, sorted(known))
-    return known[name]
+    by_name = {schedule.name: schedule for schedule in SCHEDULES}
+    if name not in by_name:
+        raise make_unknown_schedule_error(name, sorted(by_name))
+    return by_name[name]
 
 
-def unknown_schedule(name: str, known: Sequence[str]) -> UsageError:
-    """Return the refusal of a name that no schedule has."""
-    near = suggest_word(name, known)
-    return UsageError(f"no schedule is called {name[:60]!r}; known are {', '.join(known)}{near}")
+def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
+    """Return the error for an unknown schedule name, which lists and suggests known names."""
+    hint = suggest_word(name, names)
+    return UsageError(f"no schedule is called {name[:60]!r}; known are {', '.join(names)}{hint}")
 
 
-def known_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
-    """Return the plans of one pipeline with that placement, of every schedule with one order.
+def list_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
+    """Return the plans of all single-pipeline schedules with a fixed order and this placement.
 
     Args:
-        placement: device of each virtual stage.
-        microbatches: m; a schedule that does not allow as many is left out.
+        placement: Device of each virtual stage.
+        microbatches: Number of microbatches, m. Schedules that do not allow it are left out.
     """
     stages = max(placement) + 1
     plans = []
@@ -76,70 +78,66 @@ def known_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
     return plans
 
 
-def placement_of(rule: Schedule, stages: int, chunks: int) -> tuple[int, ...]:
+def get_searched_placement(rule: Schedule, stages: int, chunks: int) -> tuple[int, ...]:
     """Return the placement of a searched schedule: one chunk per device, or two in a V.
 
     Raises:
-        UsageError: it has another number of chunks.
+        UsageError: The schedule has another number of chunks.
     """
-    where = "a device" if rule.chunks == 1 else "per device"
-    _refuse_chunks(rule.name, chunks, rule.chunks, where)
-    return looped_placement(stages, 1) if chunks == 1 else v_placement(stages)
+    _check_chunks(rule.name, chunks, rule.chunks)
+    return make_looped_placement(stages, 1) if chunks == 1 else make_v_placement(stages)
 
 
-def searched_plan(
+def search_plan(
     name: str, workload: Workload, *, makespan: bool = False, watch: Watch = unwatched
 ) -> Plan:
-    """Return the plan that is searched for given times.
+    """Search for the plan of a schedule at given times.
 
     Args:
-        name: of the plan.
-        workload: times and memory; see :func:`placement_of`.
-        makespan: whether the window of all devices is to be short, rather than the longest of their
-            own.
-        watch: called with the share of the search that is done.
+        name: Name of the plan.
+        workload: Times and memory; see :func:`get_searched_placement` for the placement.
+        makespan: Whether to minimize the makespan instead of the longest window of a device.
+        watch: Called with the completed fraction of the search.
 
     Raises:
-        UsageError: the memory holds not even one microbatch.
+        UsageError: The memory is too small for one microbatch.
     """
     problem = problem_of(workload, makespan=makespan)
     _, codes = shortest_orders(
         problem,
-        lambda microbatches: map(codes_of, known_plans(workload.placement, microbatches)),
+        lambda microbatches: map(codes_of, list_plans(workload.placement, microbatches)),
         enough=lower_bound(problem),
         watch=watch,
     )
     return plan_of(name, problem, codes)
 
 
-def _refuse_chunks(name: str, chunks: int, wanted: int, where: str = "a device") -> None:
-    if chunks != wanted:
-        has = "one chunk" if wanted == 1 else "two chunks"
-        raise UsageError(f"{name} has {has} {where}, not {chunks}")
+def _check_chunks(name: str, chunks: int, required: int, per: str = "device") -> None:
+    """Raise a ``UsageError`` if a schedule with a fixed number of chunks gets another number."""
+    if chunks != required:
+        required_text = "one chunk" if required == 1 else "two chunks"
+        raise UsageError(f"{name} has {required_text} per {per}, not {chunks}")
 
 
-# Orders of one chunk per device, and of several in rounds: forwards ahead of B, W behind it.
-
-
-def _delayed(
+def _make_order(
     forwards: Sequence[PlannedOperation],
     backwards: Sequence[PlannedOperation],
     weights: Sequence[PlannedOperation],
     ahead: int,
     lag: int,
 ) -> Order:
-    """Return one device's order: forwards ahead of B, W behind it.
+    """Interleave the operations of a device: forwards lead backwards, and W trails B.
 
     ::
 
         ahead 3, lag 1      F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 ... B4 W3 W4
 
     Args:
-        forwards: those of the device, in order.
-        backwards: as many.
-        weights: as many, or none.
-        ahead: forwards before the first B.
-        lag: by how many operations W is behind B until the last B.
+        forwards: Forwards of the device, in order.
+        backwards: Backwards of the device, in order; as many as there are forwards.
+        weights: W of the device, in order, or empty if backwards are fused.
+        ahead: Number of forwards before the first backward.
+        lag: Number of backwards between a B and its W. The remaining W follow the last B.
     """
     order = list(forwards[:ahead])
     for n, backward in enumerate(backwards):
@@ -150,309 +148,392 @@ def _delayed(
     return tuple(order)
 
 
-def _line(
+def _make_line_builder(
     name: str,
     ahead: Callable[[int, int], int],
     lag: Callable[[int], int] | None = None,
     hint: str = "",
 ) -> Callable[[int, int, int], Plan]:
-    """Return the ``plan`` of a schedule with one chunk per device.
+    """Return the ``plan`` function of a schedule with one chunk per device.
 
-    ZB-H1 and ZB-H2 are drawn for m >= 2p; with fewer microbatches the same rule gives a valid
-    order, which may idle longer than one that is searched: zb-1p and zb-2p are never worse.
+    The papers define ZB-H1 and ZB-H2 for m >= 2p. With fewer microbatches the same rule still gives
+    a valid order, but it may idle longer than a searched one: zb-1p and zb-2p are never worse.
 
     Args:
-        name: of the schedule.
-        ahead: forwards before the first backward, by how many devices follow one, and m.
-        lag: by how many operations W is behind B, by device; None where backwards are whole.
-        hint: what schedule has several chunks.
+        name: Name of the schedule.
+        ahead: Function of (p - device, m) that returns the number of forwards before the first
+            backward.
+        lag: Function of the device that returns the number of backwards between a B and its W, or
+            None if backwards are fused.
+        hint: Suffix of the error message that names a schedule with several chunks.
     """
 
     def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
         if chunks != 1 and hint:
             raise UsageError(f"{name} has one chunk per device, not {chunks}{hint}")
-        _refuse_chunks(name, chunks, 1)
+        _check_chunks(name, chunks, 1)
         orders = []
-        for d in range(stages):
+        for device in range(stages):
             forwards, backwards, weights = (
-                [PlannedOperation(d, phase, mb) for mb in range(microbatches)]
+                [PlannedOperation(device, phase, mb) for mb in range(microbatches)]
                 for phase in (_F, _B if lag else _BW, _W)
             )
-            behind = lag(d) if lag else 0
-            first = ahead(stages - d, microbatches)
-            orders.append(_delayed(forwards, backwards, weights if lag else (), first, behind))
-        return Plan(name, stages, microbatches, 1, looped_placement(stages, 1), tuple(orders))
+            n_ahead = ahead(stages - device, microbatches)
+            if lag:
+                order = _make_order(forwards, backwards, weights, n_ahead, lag(device))
+            else:
+                order = _make_order(forwards, backwards, (), n_ahead, 0)
+            orders.append(order)
+        placement = make_looped_placement(stages, 1)
+        return Plan(name, stages, microbatches, 1, placement, tuple(orders))
 
     return plan
 
 
-def in_rounds(
+def build_interleaved_plan(
     name: str, stages: int, microbatches: int, chunks: int, group: int, backward: Phase
 ) -> Plan:
-    """Return the plan of interleaved microbatches, with W or without.
+    """Build an interleaved plan, with fused or with split backwards.
+
+    A device runs all microbatches of a group through one chunk before the next chunk, and all
+    chunks before the next group.
 
     Args:
-        name: of the plan.
-        stages: p.
-        microbatches: m.
-        chunks: v.
-        group: microbatches of a group, all of which run one chunk before the next.
-        backward: BW, or B and W as many operations behind it as there are devices before this one.
+        name: Name of the plan.
+        stages: Number of devices, p.
+        microbatches: Number of microbatches, m, a multiple of ``group``.
+        chunks: Number of model chunks per device, v.
+        group: Number of microbatches in a group.
+        backward: BW for fused backwards, or B. Device d then runs W d backwards after B.
     """
 
-    def nth(device: int, n: int, phase: Phase) -> PlannedOperation:
-        number, place = divmod(n, group * chunks)
-        chunk, microbatch = divmod(place, group)
-        chunk = chunk if phase is _F else chunks - 1 - chunk
-        return PlannedOperation(chunk * stages + device, phase, number * group + microbatch)
+    def nth_operation(device: int, n: int, phase: Phase) -> PlannedOperation:
+        group_number, position = divmod(n, group * chunks)
+        chunk, microbatch = divmod(position, group)
+        if phase is not _F:
+            chunk = chunks - 1 - chunk
+        return PlannedOperation(chunk * stages + device, phase, group_number * group + microbatch)
 
+    is_split = backward is _B
     orders = []
     for device in range(stages):
         forwards, backwards, weights = (
-            [nth(device, n, phase) for n in range(microbatches * chunks)]
+            [nth_operation(device, n, phase) for n in range(microbatches * chunks)]
             for phase in (_F, backward, _W)
         )
-        turns, lag = (1, device) if backward is _B else (2, 0)
-        ahead = (chunks - 1) * group + 1 + turns * (stages - device - 1)
-        orders.append(_delayed(forwards, backwards, weights if backward is _B else (), ahead, lag))
-    placement = looped_placement(stages, chunks)
+        stages_after = stages - device - 1
+        ahead = (chunks - 1) * group + 1 + (1 if is_split else 2) * stages_after
+        if is_split:
+            orders.append(_make_order(forwards, backwards, weights, ahead, device))
+        else:
+            orders.append(_make_order(forwards, backwards, (), ahead, 0))
+    placement = make_looped_placement(stages, chunks)
     return Plan(name, stages, microbatches, chunks, placement, tuple(orders))
 
 
-def _interleaved(name: str, backward: Phase, stages: int, microbatches: int, chunks: int) -> Plan:
-    _refuse_rests(name, stages, microbatches)
-    return in_rounds(name, stages, microbatches, chunks, stages, backward)
+def _build_interleaved(
+    name: str, backward: Phase, stages: int, microbatches: int, chunks: int
+) -> Plan:
+    """Build an interleaved plan with groups of p microbatches; m must be a multiple of p."""
+    _check_groups(name, stages, microbatches)
+    return build_interleaved_plan(name, stages, microbatches, chunks, stages, backward)
 
 
-def _combined(stages: int, microbatches: int, chunks: int) -> Plan:
-    """Return interleaved 1F1B's plan with one forward more ahead; others run beside a backward."""
+def _build_combined(stages: int, microbatches: int, chunks: int) -> Plan:
+    """Build combined 1F1B: interleaved 1F1B with one more forward ahead.
+
+    All forwards after the first backward run together with the backward that follows them.
+    """
     if chunks < 2:
-        raise UsageError("combined-1f1b has two chunks a device or more; see 1f1b")
-    plan = _interleaved("combined-1f1b", _BW, stages, microbatches, chunks)
+        raise UsageError("combined-1f1b has at least two chunks per device; see 1f1b")
+    plan = _build_interleaved("combined-1f1b", _BW, stages, microbatches, chunks)
     orders, together = [], set[PlannedOperation]()
     for order in plan.orders:
         forwards, backwards = ([op for op in order if op.phase is phase] for phase in (_F, _BW))
-        ahead = next((n for n, op in enumerate(order) if op.phase is _BW), 0) + 1
-        orders.append(_delayed(forwards, backwards, (), ahead, 0))
+        first_backward = next((n for n, op in enumerate(order) if op.phase is _BW), 0)
+        ahead = first_backward + 1
+        orders.append(_make_order(forwards, backwards, (), ahead, 0))
         together.update(forwards[ahead - 1 :])
     return replace(plan, orders=tuple(orders), together=frozenset(together))
 
 
-def _refuse_rests(name: str, stages: int, microbatches: int) -> None:
+def _check_groups(name: str, stages: int, microbatches: int) -> None:
+    """Raise a ``UsageError`` if m is not a multiple of p."""
     if microbatches % stages:
         raise UsageError(
-            f"{name} needs microbatches in groups of the {stages} stages, not {microbatches}"
+            f"{name} needs a multiple of {stages} microbatches, the number of stages, not "
+            f"{microbatches}"
         )
 
 
-def _looped_bfs(stages: int, microbatches: int, chunks: int) -> Plan:
-    """Return the plan; the backwards go the way of the forwards, back to front."""
+def _build_looped_bfs(stages: int, microbatches: int, chunks: int) -> Plan:
+    """Build looped BFS: all forwards chunk by chunk, then all backwards in reverse order."""
     orders = []
     for device in range(stages):
-        there = [(c * stages + device, mb) for c in range(chunks) for mb in range(microbatches)]
-        order = [PlannedOperation(stage, _F, mb) for stage, mb in there]
-        order += [PlannedOperation(stage, _BW, mb) for stage, mb in reversed(there)]
-        orders.append(tuple(order))
-    placement = looped_placement(stages, chunks)
+        pairs = [(c * stages + device, mb) for c in range(chunks) for mb in range(microbatches)]
+        forwards = [PlannedOperation(stage, _F, mb) for stage, mb in pairs]
+        backwards = [PlannedOperation(stage, _BW, mb) for stage, mb in reversed(pairs)]
+        orders.append((*forwards, *backwards))
+    placement = make_looped_placement(stages, chunks)
     return Plan("looped-bfs", stages, microbatches, chunks, placement, tuple(orders))
 
 
-# Orders of two virtual stages a device: a V, or two pipelines fed from both ends.
+def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
+    """Build ZB-V: virtual stage s of 2p is on device s (down) or on device 2p-1-s (up).
 
-
-def _zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
-    """Return the plan: virtual stage v of 2p is on device v on the way down, 2p-1-v on the way up.
-
-    With few microbatches the order is that of 2p-1, less what does not exist.
+    With fewer than 2p-1 microbatches, the order is the one for 2p-1 with the missing microbatches
+    left out.
     """
-    _refuse_chunks("zb-v", chunks, 2, "per device")
-    total, orders = max(microbatches, 2 * stages - 1), []
+    _check_chunks("zb-v", chunks, 2)
+    n_built = max(microbatches, 2 * stages - 1)
+    orders = []
     for device in range(stages):
         down, up = device, 2 * stages - 1 - device
+        down_f, down_b, down_w = (down, _F), (down, _B), (down, _W)
+        up_f, up_b, up_w = (up, _F), (up, _B), (up, _W)
         order: list[PlannedOperation] = []
-        taken: Counter[tuple[int, Phase]] = Counter()
-        steady = ((down, _F), (down, _B), (down, _W), (up, _F), (up, _B), (up, _W))
-        for times, steps in (
-            (2 * (stages - device) - 1, ((down, _F),)),
-            (device, ((up, _F), (down, _F))),
-            (stages - device, ((up, _F), (up, _B), (up, _W))),
-            (total - stages, steady),
-            (device, ((down, _B), (up, _B))),
-            (stages - device, ((down, _B), (down, _W))),
-            (total, ((up, _W),)),
-            (total, ((down, _W),)),
+        n_run: Counter[tuple[int, Phase]] = Counter()
+        for repeats, steps in (
+            (2 * (stages - device) - 1, (down_f,)),
+            (device, (up_f, down_f)),
+            (stages - device, (up_f, up_b, up_w)),
+            (n_built - stages, (down_f, down_b, down_w, up_f, up_b, up_w)),
+            (device, (down_b, up_b)),
+            (stages - device, (down_b, down_w)),
+            (n_built, (up_w,)),
+            (n_built, (down_w,)),
         ):
-            # Each step takes its next microbatch; one that has none is passed over.
-            for step in steps * times:
-                if taken[step] < total:
-                    order.append(PlannedOperation(*step, taken[step]))
-                    taken[step] += 1
+            # Each step runs its next microbatch, and is skipped once it has run all of them.
+            for step in steps * repeats:
+                if n_run[step] < n_built:
+                    order.append(PlannedOperation(*step, n_run[step]))
+                    n_run[step] += 1
         orders.append(tuple(op for op in order if op.microbatch < microbatches))
-    return Plan("zb-v", stages, microbatches, 2, v_placement(stages), tuple(orders))
+    return Plan("zb-v", stages, microbatches, 2, make_v_placement(stages), tuple(orders))
 
 
-def _chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
-    """Return the plan of two replicas, each with half of the microbatches.
+def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
+    """Build Chimera: two replicas in opposite directions, each with half of the microbatches.
 
-    Stage s of the first is on device s, of the second on device p-1-s; the virtual stages of the
-    second follow those of the first. Groups of p microbatches, p/2 for each direction, follow each
-    other without a flush (the paper's direct concatenation, section 3.5). Both directions go by the
-    slots of a 1F1B of single slots::
+    Stage s of the first replica is on device s, of the second on device p-1-s. The virtual stages
+    of the second replica follow those of the first. Groups of p microbatches, p/2 per direction,
+    follow each other without a flush (the paper's direct concatenation, section 3.5). Every
+    operation has a slot of a 1F1B with operations of equal length::
 
         slot      0   1   2   3   4   5   6   7   8   9       p = 4, device 0
         down      F0      F1                  B0      B1      s + 2i and 2p-1-s + 2i
         up                    F0  B0  F1  B1                  the same with s = p-1
 
-    Down and up take turns in slots of either parity, so that no two are in one slot; the next
-    group begins 2p slots later, in what the one before leaves free.
+    Down and up use slots of different parity, so no slot is used twice. The next group starts 2p
+    slots later, in the slots that the previous group leaves free.
     """
-    _refuse_chunks("chimera", chunks, 1, "per device and direction")
+    _check_chunks("chimera", chunks, 1, "device and direction")
     if stages % 2 or microbatches % stages:
         raise UsageError(
-            "chimera needs an even number of stages and microbatches in groups of them, "
+            "chimera needs an even number of stages and a multiple of that number of microbatches, "
             f"not {stages} and {microbatches}"
         )
     orders = []
     for device in range(stages):
         slots: list[tuple[int, PlannedOperation]] = []
-        for stage, first in ((device, 0), (stages - 1 - device, stages)):
-            for number in range(microbatches // 2):
-                group, place = divmod(number, stages // 2)
-                begin = 2 * stages * group + 2 * place
+        for stage, first_stage in ((device, 0), (stages - 1 - device, stages)):
+            for microbatch in range(microbatches // 2):
+                group, position = divmod(microbatch, stages // 2)
+                first_slot = 2 * stages * group + 2 * position
                 for phase, slot in ((_F, stage), (_BW, 2 * stages - 1 - stage)):
-                    slots.append((begin + slot, PlannedOperation(first + stage, phase, number)))
+                    operation = PlannedOperation(first_stage + stage, phase, microbatch)
+                    slots.append((first_slot + slot, operation))
         orders.append(tuple(operation for _, operation in sorted(slots)))
-    placement = v_placement(stages)
+    placement = make_v_placement(stages)
     return Plan("chimera", stages, microbatches, 1, placement, tuple(orders), replicas=2)
 
 
-def _dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
-    """Return the plan of two replicas, as Chimera has them, each with half of the microbatches."""
-    _refuse_chunks("dualpipe", chunks, 1, "per device and direction")
+def _build_dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
+    """Build DualPipe: two replicas in opposite directions, each with half of the microbatches."""
+    _check_chunks("dualpipe", chunks, 1, "device and direction")
     if stages % 2 or microbatches % 2:
         raise UsageError(
             "dualpipe needs an even number of stages and of microbatches, "
             f"not {stages} and {microbatches}"
         )
-    half, ways = stages // 2, []
+    half = stages // 2
+    devices = []
     for device in range(stages):
-        both, before = (device, 2 * stages - 1 - device), min(device, stages - 1 - device)
-        both = both if device < half else both[::-1]
-        ways.append((both, microbatches // 2, before, half, before == half - 1))
-    return _two_ways("dualpipe", stages, microbatches, 1, ways, 2)
+        near, far = device, 2 * stages - 1 - device
+        virtual_stages = (near, far) if device < half else (far, near)
+        n_before = min(device, stages - 1 - device)
+        devices.append(
+            _BidirectionalDevice(
+                virtual_stages, microbatches // 2, n_before, half, n_before == half - 1
+            )
+        )
+    return _build_bidirectional("dualpipe", stages, microbatches, 1, devices, 2)
 
 
-def _dualpipe_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
-    """Return the plan: virtual stage v of 2p is on device v on the way down, 2p-1-v on that up."""
-    _refuse_chunks("dualpipev", chunks, 2, "per device")
-    ways = [
-        ((d, 2 * stages - 1 - d), microbatches, d, stages, d == stages - 1) for d in range(stages)
+def _build_dualpipe_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
+    """Build DualPipeV: virtual stage s of 2p is on device s (down) or on device 2p-1-s (up)."""
+    _check_chunks("dualpipev", chunks, 2)
+    devices = [
+        _BidirectionalDevice(
+            (device, 2 * stages - 1 - device), microbatches, device, stages, device == stages - 1
+        )
+        for device in range(stages)
     ]
-    return _two_ways("dualpipev", stages, microbatches, 2, ways)
+    return _build_bidirectional("dualpipev", stages, microbatches, 2, devices)
 
 
-def _two_ways(
+class _BidirectionalDevice(NamedTuple):
+    """A device with two virtual stages, of one V-shaped pipeline or of two opposite pipelines.
+
+    Attributes:
+        virtual_stages: Virtual stages 0 and 1 of the device. A microbatch of a V-shaped pipeline
+            reaches stage 0 first.
+        microbatches: Number of microbatches of each virtual stage.
+        n_before: Number of devices that the microbatches of stage 0 pass before this one.
+        depth: Number of devices after which microbatches turn, or meet the opposite pipeline.
+        first_is_separate: Whether the first forward of the steady state runs before its backward
+            instead of together with it.
+    """
+
+    virtual_stages: tuple[int, int]
+    microbatches: int
+    n_before: int
+    depth: int
+    first_is_separate: bool
+
+
+def _build_bidirectional(
     name: str,
     stages: int,
     microbatches: int,
     chunks: int,
-    ways: Iterable[tuple[tuple[int, int], int, int, int, bool]],
+    devices: Iterable[_BidirectionalDevice],
     replicas: int = 1,
 ) -> Plan:
-    """Return the plan of devices that hold two virtual stages, by arguments of :func:`_both`."""
+    """Build the plan of a schedule in which every device has two virtual stages.
+
+    Raises:
+        UsageError: There are fewer than two microbatches per stage.
+    """
     if microbatches < 2 * stages:
         raise UsageError(
             f"{name} needs two microbatches per stage, {2 * stages} or more, not {microbatches}"
         )
     together: set[PlannedOperation] = set()
-    orders = tuple(tuple(_both(together, *each)) for each in ways)
-    placement, beside = v_placement(stages), frozenset(together)
-    return Plan(name, stages, microbatches, chunks, placement, orders, replicas, beside)
+    orders = tuple(tuple(_make_bidirectional_order(device, together)) for device in devices)
+    placement = make_v_placement(stages)
+    return Plan(
+        name, stages, microbatches, chunks, placement, orders, replicas, frozenset(together)
+    )
 
 
-def _both(
-    together: set[PlannedOperation],
-    stages: tuple[int, int],
-    microbatches: int,
-    before: int,
-    depth: int,
-    apart: bool,
+class _BidirectionalOrder:
+    """The order of a device with two virtual stages, 0 and 1, while it is built.
+
+    Attributes:
+        operations: The operations so far.
+        pending_weights: W of split backwards that are not in ``operations`` yet, FIFO.
+    """
+
+    def __init__(self, virtual_stages: tuple[int, int]) -> None:
+        self.operations: list[PlannedOperation] = []
+        self.pending_weights: list[PlannedOperation] = []
+        self._virtual_stages = virtual_stages
+        self._n_run: Counter[tuple[int, bool]] = Counter()
+
+    def run(self, stage: int, phase: Phase) -> None:
+        """Append an operation of a stage with its next microbatch."""
+        virtual_stage, is_forward = self._virtual_stages[stage], phase is _F
+        microbatch = self._n_run[stage, is_forward]
+        self._n_run[stage, is_forward] += 1
+        self.operations.append(PlannedOperation(virtual_stage, phase, microbatch))
+        if phase is _B:
+            self.pending_weights.append(PlannedOperation(virtual_stage, _W, microbatch))
+
+    def run_weight(self) -> None:
+        """Append the oldest pending W."""
+        self.operations.append(self.pending_weights.pop(0))
+
+    def run_pair(self, forward: int, backward: int) -> PlannedOperation:
+        """Append a forward of one stage and a backward of the other, and return the forward."""
+        self.run(forward, _F)
+        operation = self.operations[-1]
+        self.run(backward, _BW)
+        return operation
+
+
+def _make_bidirectional_order(
+    device: _BidirectionalDevice, together: set[PlannedOperation]
 ) -> list[PlannedOperation]:
-    """Return the order of a device that holds two virtual stages, of one pipeline or of two.
+    """Return the order of a device with two virtual stages (the eight steps of DualPipe).
 
     ::
 
         F0 F0 .. | F0 F1 .. | B1 W F1 .. | F0&B1 F1&B0 .. | B1 F1&B0 .. | B1 B0 .. | W B0 .. | W ..
 
     Args:
-        together: takes the forwards that run beside a backward.
-        stages: the virtual stages 0 and 1; the microbatches come first to 0.
-        microbatches: of each of them.
-        before: how many devices the microbatches of stage 0 have passed.
-        depth: after how many they come back (to stage 1, of one pipeline or of the other).
-        apart: whether the first forward beside a backward stands alone here.
+        device: The device.
+        together: Receives the forwards that run together with a backward.
     """
-    order: list[PlannedOperation] = []
-    owed: list[PlannedOperation] = []
-    begun: Counter[tuple[int, bool]] = Counter()
-
-    def write(way: int, phase: Phase) -> None:
-        number = begun[way, phase is _F]
-        begun[way, phase is _F] += 1
-        order.append(PlannedOperation(stages[way], phase, number))
-        if phase is _B:
-            owed.append(PlannedOperation(stages[way], _W, number))
-
-    def beside(forward: int, backward: int, alone: bool = False) -> None:
-        write(forward, _F)
-        together.update(() if alone else order[-1:])
-        write(backward, _BW)
-
-    behind = depth - before - 1
-    for way in [0, 0] * behind + [0, 1] * (before + 1):
-        write(way, _F)
-    for _ in range(behind):
-        write(1, _B)
-        order.append(owed.pop(0))
-        write(1, _F)
-    for number in range(microbatches - 2 * depth + before + 1):
-        beside(0, 1, apart and number == 0)
-        beside(1, 0)
-    for _ in range(behind):
-        write(1, _BW)
-        beside(1, 0)
-    # The second half of these 2 (before + 1) backwards is split.
-    for number in range(2 * (before + 1)):
-        write(1 - number % 2, _B if number > before else _BW)
-    for _ in range(behind):
-        order.append(owed.pop(0))
-        write(0, _B)
-    return order + owed[: before + 1]
+    n_before, n_after = device.n_before, device.depth - device.n_before - 1
+    order = _BidirectionalOrder(device.virtual_stages)
+    for stage in [0, 0] * n_after + [0, 1] * (n_before + 1):
+        order.run(stage, _F)
+    for _ in range(n_after):
+        order.run(1, _B)
+        order.run_weight()
+        order.run(1, _F)
+    for number in range(device.microbatches - 2 * device.depth + n_before + 1):
+        forward = order.run_pair(0, 1)
+        if number > 0 or not device.first_is_separate:
+            together.add(forward)
+        together.add(order.run_pair(1, 0))
+    for _ in range(n_after):
+        order.run(1, _BW)
+        together.add(order.run_pair(1, 0))
+    # The second half of these 2 (n_before + 1) backwards is split.
+    for number in range(2 * (n_before + 1)):
+        order.run(1 - number % 2, _B if number > n_before else _BW)
+    for _ in range(n_after):
+        order.run_weight()
+        order.run(0, _B)
+    return order.operations + order.pending_weights[: n_before + 1]
 
 
-def _at_equal_times(name: str, stages: int, microbatches: int, chunks: int) -> Plan:
-    """Return the plan of a schedule that is always searched."""
-    rule = schedule_named(name)
+def _plan_at_equal_times(name: str, stages: int, microbatches: int, chunks: int) -> Plan:
+    """Search for the plan of a schedule at equal times, within its default memory limit."""
+    rule = find_schedule(name)
     searched, ones = rule.searched, (1,) * stages
     assert searched is not None
     assert searched.limit is not None
-    memory = Memory(searched.limit(stages), 1.0, searched.kept)
-    placement = placement_of(rule, stages, chunks)
-    workload = device_workload(placement, microbatches, (ones,) * 3, memory=memory)
-    return searched_plan(name, workload)
+    memory = Memory(searched.limit(stages), 1.0, searched.weight_memory)
+    placement = get_searched_placement(rule, stages, chunks)
+    workload = build_device_workload(placement, microbatches, (ones,) * 3, memory=memory)
+    return search_plan(name, workload)
 
 
-def _always_searched(
+def _make_searched_schedule(
     name: str,
     summary: str,
     source: str,
     chunks: int,
     limit: Callable[[int], float],
     peak: Callable[[int], float] | None = None,
-    kept: float = 1.0,
+    weight_memory: float = 1.0,
 ) -> Schedule:
-    searched = PlanSearch(limit, peak or limit, kept)
-    return Schedule(name, summary, source, chunks, partial(_at_equal_times, name), searched)
+    """Return a schedule that is always searched.
+
+    Args:
+        name: Name for users.
+        summary: One sentence that describes the schedule to users.
+        source: Paper and section that define it.
+        chunks: Number of model chunks per device.
+        limit: Default memory limit as a function of p, in units of M_B.
+        peak: See :attr:`.PlanSearch.peak`; the default is ``limit``.
+        weight_memory: Default of M_W, in units of M_B.
+    """
+    searched = PlanSearch(limit, peak or limit, weight_memory)
+    return Schedule(name, summary, source, chunks, partial(_plan_at_equal_times, name), searched)
 
 
 _ZERO_BUBBLE = "Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241"
@@ -465,7 +546,7 @@ SCHEDULES = (
         "Two replicas fed from both ends; bubble (p-2)/(3m/2+p-2) of one group of m = p.",
         "Li and Hoefler, Chimera, arXiv 2107.06925, section 3 and figure 2",
         1,
-        _chimera,
+        _build_chimera,
         replicas=2,
     ),
     Schedule(
@@ -473,14 +554,14 @@ SCHEDULES = (
         "Interleaved 1F1B with one more forward ahead, each of the steady ones beside a backward.",
         "NVIDIA, Megatron-Core, megatron/core/pipeline_parallel/combined_1f1b.py",
         2,
-        _combined,
+        _build_combined,
     ),
     Schedule(
         "dualpipe",
         "Two replicas fed from both ends; bubble (p/2-1)(F&B + B - 3W).",
         f"DeepSeek-AI, {_DEEPSEEK}",
         1,
-        _dualpipe,
+        _build_dualpipe,
         replicas=2,
     ),
     Schedule(
@@ -488,14 +569,14 @@ SCHEDULES = (
         "Two chunks per device in a V; in the steady state forwards run beside backwards.",
         f"DeepSeek-AI, DualPipe repository; {_DEEPSEEK}",
         2,
-        _dualpipe_v,
+        _build_dualpipe_v,
     ),
     Schedule(
         "gpipe",
         "All forwards, then all backwards; bubble (p-1)/(m+p-1).",
         "Huang et al., GPipe, arXiv 1811.06965, section 2.3",
         1,
-        _line("gpipe", lambda _, m: m),
+        _make_line_builder("gpipe", lambda _, m: m),
     ),
     Schedule(
         "interleaved-1f1b",
@@ -503,21 +584,21 @@ SCHEDULES = (
         "Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters "
         "Using Megatron-LM, arXiv 2104.04473, section 2.2",
         2,
-        partial(_interleaved, "interleaved-1f1b", _BW),
+        partial(_build_interleaved, "interleaved-1f1b", _BW),
     ),
     Schedule(
         "interleaved-zb",
         "Interleaved 1F1B whose bubble is partly filled with weight gradients.",
         f"{_ZERO_BUBBLE}; order as torch.distributed.pipelining's ScheduleInterleavedZeroBubble",
         2,
-        partial(_interleaved, "interleaved-zb", _B),
+        partial(_build_interleaved, "interleaved-zb", _B),
     ),
     Schedule(
         "looped-bfs",
         "GPipe over v chunks per device, one chunk after the other.",
         "Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
         2,
-        _looped_bfs,
+        _build_looped_bfs,
         # GPipe's backwards may go either way: torchgpipe runs the last microbatch's first
         # (torchgpipe/pipeline.py, where batches[i-1] depends on batches[i] in backpropagation).
         with_one_chunk="gpipe",
@@ -528,9 +609,9 @@ SCHEDULES = (
         "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training (PipeDream-Flush), "
         "arXiv 2006.09503, section 3.2",
         1,
-        _line("1f1b", lambda left, _: left, hint="; see interleaved-1f1b"),
+        _make_line_builder("1f1b", lambda left, _: left, hint="; see interleaved-1f1b"),
     ),
-    _always_searched(
+    _make_searched_schedule(
         "v-half",
         "Searched for the times given, two chunks in a V, in the memory of (p+2)/2 "
         "microbatches, half of 1F1B's, or in --memory-limit.",
@@ -538,7 +619,7 @@ SCHEDULES = (
         2,
         lambda p: (p + 2) / 2,
     ),
-    _always_searched(
+    _make_searched_schedule(
         "v-min",
         "Searched for the times given, two chunks in a V, in the memory of (p+4)/3 "
         "whole microbatches, a third of 1F1B's, or in --memory-limit.",
@@ -548,35 +629,35 @@ SCHEDULES = (
         lambda p: float((p + 4) // 3),
         lambda p: (p + 4) / 3,
     ),
-    _always_searched(
+    _make_searched_schedule(
         "zb-1p",
         "Searched for the times given, in the memory of p microbatches, or in --memory-limit.",
         f"{_ZERO_BUBBLE}, sections 3 and 5",
         1,
         float,
-        kept=_KEPT,
+        weight_memory=_ZERO_BUBBLE_WEIGHT_MEMORY,
     ),
-    _always_searched(
+    _make_searched_schedule(
         "zb-2p",
         "Searched for the times given, in the memory of 2p microbatches, or in --memory-limit.",
         f"{_ZERO_BUBBLE}, sections 3 and 5",
         1,
         lambda p: 2.0 * p,
-        kept=_KEPT,
+        weight_memory=_ZERO_BUBBLE_WEIGHT_MEMORY,
     ),
     Schedule(
         "zb-h1",
         "Weight gradients fill a part of 1F1B's bubble at 1F1B's memory.",
         f"{_ZERO_BUBBLE}, section 2.1",
         1,
-        _line("zb-h1", lambda left, _: left, lambda device: device),
+        _make_line_builder("zb-h1", lambda left, _: left, lambda device: device),
     ),
     Schedule(
         "zb-h2",
         "No bubble at equal times within each device's own window; 2p-1 activations.",
         f"{_ZERO_BUBBLE}, section 2.2",
         1,
-        _line("zb-h2", lambda left, _: 2 * left - 1, lambda device: 2 * device),
+        _make_line_builder("zb-h2", lambda left, _: 2 * left - 1, lambda device: 2 * device),
     ),
     Schedule(
         "zb-v",
@@ -584,7 +665,7 @@ SCHEDULES = (
         "searched for the times given where there is a --memory-limit.",
         f"{_ZERO_BUBBLE}, section 6",
         2,
-        _zb_v,
+        _build_zb_v,
         PlanSearch(None, float),
     ),
 )
@@ -592,19 +673,19 @@ SCHEDULES = (
 
 @dataclass(frozen=True)
 class Formula:
-    """A closed form of the cost, the longest of the devices' own windows.
+    """A closed formula for the cost, the longest window of a single device.
 
     Attributes:
-        name: what users call it.
-        summary: one sentence for people.
-        source: paper and section that define it.
-        chunks: default number of model chunks per device.
-        cost: the cost by stages p, microbatches m, chunks v, and the times of a whole stage in one
-            unit: T, F and both parts of the backward of one microbatch, and c, the latency of every
-            edge between two devices. It raises :class:`bubbleviz.errors.UsageError` for sizes that
-            the formula does not allow.
-        text: the same, as people write it.
-        drawn: name of a similar schedule that has an order.
+        name: Name for users.
+        summary: One sentence that describes the formula to users.
+        source: Paper and section that define it.
+        chunks: Default number of model chunks per device.
+        cost: Function of p, m, v, T and c that returns the cost. T is the time of F and the whole
+            backward of one microbatch on a stage, and c the latency of every transfer, in the same
+            unit. It raises :class:`bubbleviz.errors.UsageError` for sizes that the formula does not
+            allow.
+        text: The formula as users read it.
+        similar_schedule: Name of a similar schedule that has an order.
     """
 
     name: str
@@ -613,17 +694,17 @@ class Formula:
     chunks: int
     cost: Callable[[int, int, int, float, float], float]
     text: str
-    drawn: str
+    similar_schedule: str
 
 
-def _cost_of_1f1b_i(p: int, m: int, v: int, work: float, transfer: float) -> float:
-    """Return m T + (p-1) T/v + ((2v-1)p-2) c; one stage has no transfers.
+def _estimate_1f1b_i(p: int, m: int, v: int, work: float, transfer: float) -> float:
+    """Return m T + (p-1) T/v + ((2v-1)p-2) c, without transfers if there is a single stage.
 
-    Those of the order of interleaved 1F1B, simulated, are (2vp-2) c.
+    The order of interleaved 1F1B, simulated, has (2vp-2) c of transfers instead.
     """
-    _refuse_rests("1f1b-i", p, m)
-    transfers = (2 * v - 1) * p - 2 if p > 1 else 0
-    return m * work + (p - 1) * work / v + transfers * transfer
+    _check_groups("1f1b-i", p, m)
+    n_transfers = (2 * v - 1) * p - 2 if p > 1 else 0
+    return m * work + (p - 1) * work / v + n_transfers * transfer
 
 
 FORMULAS = (
@@ -633,13 +714,13 @@ FORMULAS = (
         "order. interleaved-1f1b is the order, simulated.",
         f"{_ZERO_BUBBLE}, section 5.3, table 5",
         2,
-        _cost_of_1f1b_i,
+        _estimate_1f1b_i,
         "m T + (p-1) T/v + ((2v-1)p-2) c",
         "interleaved-1f1b",
     ),
 )
 
 
-def formula_named(name: str) -> Formula | None:
-    """Return the formula of that name, or None."""
+def find_formula(name: str) -> Formula | None:
+    """Return the formula with this name, or None if there is none."""
     return next((formula for formula in FORMULAS if formula.name == name), None)

@@ -1,4 +1,4 @@
-"""Measured times: the phase times of a run as what schedules are simulated and planned with."""
+"""Stage and operation times, given or measured, in the form that simulation and planning need."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.workload import MAX_TOTAL_NS, Workload, check_workload
 
-# Stage times: what operations take on each stage, in milliseconds and in whole ticks.
-
-
-#: Times are whole nanoseconds; one beyond the longest is a slip of the unit (115 days in ms).
-_SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
+#: Smallest and largest valid time of an option, in ms. Times are whole nanoseconds, and a time of
+#: more than 115 days is given in the wrong unit.
+_MIN_MS, _MAX_MS = 1e-6, 1e10
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Milliseconds for one microbatch: one value for all stages, or one per stage.
+    """Times of one microbatch in ms: a single value for all stages, or one value per stage.
 
-    A model chunk takes its share of its stage's time, 1/v. Where a schedule does not split the
-    backward, it takes ``backward_ms`` and ``weight_ms`` together.
+    A model chunk takes 1/v of the time of its stage. If a schedule does not split the backward, the
+    backward takes ``backward_ms + weight_ms``.
 
     Attributes:
         forward_ms: T_F.
-        backward_ms: T_B, the backward for the input alone.
+        backward_ms: T_B, the backward for the input.
         weight_ms: T_W, the backward for the weights.
-        transfer_ms: T_comm, latency of every edge between two devices.
-        measured: what the virtual stages of a run take, for plans that place them as the run does;
-            None where times are given.
-        lengths: how many times as long as their mean each microbatch takes; empty for all alike.
+        transfer_ms: T_comm, the latency of every transfer between two devices.
+        measured: Measured times of the virtual stages, used for plans with the same placement as
+            the run, or None if the times were not measured.
+        lengths: Time of each microbatch relative to the mean, or empty if all are equal.
     """
 
     forward_ms: tuple[float, ...]
@@ -47,38 +45,45 @@ class StageTimes:
     lengths: tuple[float, ...] = ()
 
 
-def of_stages(times: StageTimes, stages: int) -> StageTimes:
-    """Return the times of so many stages, which share the work evenly where others were given."""
-    parts = (times.forward_ms, times.backward_ms, times.weight_ms)
-    if all(len(each) in {1, stages} for each in parts):
+def resize_times(times: StageTimes, stages: int) -> StageTimes:
+    """Return times for another number of stages.
+
+    If the number of stages differs from the number of values, the total time is divided equally.
+    Measured virtual stages and microbatch lengths are then dropped.
+    """
+    all_values = (times.forward_ms, times.backward_ms, times.weight_ms)
+    if all(len(values) in {1, stages} for values in all_values):
         return times
     forward, backward, weight = (
-        each if len(each) == 1 else (sum(each) / stages,) for each in parts
+        values if len(values) == 1 else (sum(values) / stages,) for values in all_values
     )
     return StageTimes(forward, backward, weight, times.transfer_ms)
 
 
-def ticks_of(
+def convert_to_ticks(
     stages: int, microbatches: int, times: StageTimes, chunks: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
-    """Return the ticks of F, B and W by device, and of a transfer.
+    """Convert times to integer ticks of 1/v ns.
 
-    A stage's ns are a chunk's ticks: 1/v of the time, in ticks of 1/v ns.
+    The ticks of a chunk are then as many as the nanoseconds of its whole stage.
 
     Args:
-        stages: p.
-        microbatches: how many operations of a kind each stage runs.
-        times: in milliseconds.
-        chunks: v.
+        stages: Number of devices, p.
+        microbatches: Number of operations of each kind that a stage runs.
+        times: Times in milliseconds.
+        chunks: Number of model chunks per device, v.
+
+    Returns:
+        The ticks of F, of B and of W by device, and the ticks of a transfer.
 
     Raises:
-        UsageError: there are neither one value nor one per stage, a value cannot be a time, or they
-            are too long in sum.
+        UsageError: An option has neither one value nor one value per stage, a value is not a valid
+            time, or the sum of all times exceeds 64 bits.
     """
-    forward = _of_stages("--tf", times.forward_ms, stages)
-    backward = _of_stages("--tb", times.backward_ms, stages)
-    weight = _of_stages("--tw", times.weight_ms, stages)
-    transfer = _of_stages("--tcomm", (times.transfer_ms,), 1)[0] * chunks
+    forward = _convert_option("--tf", times.forward_ms, stages)
+    backward = _convert_option("--tb", times.backward_ms, stages)
+    weight = _convert_option("--tw", times.weight_ms, stages)
+    transfer = _convert_option("--tcomm", (times.transfer_ms,), 1)[0] * chunks
     longest = max(forward) + max(backward) + max(weight) + 2 * transfer
     if longest * stages * microbatches > MAX_TOTAL_NS:
         raise UsageError(
@@ -88,39 +93,48 @@ def ticks_of(
     return forward, backward, weight, transfer
 
 
-def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Return the nanoseconds of each stage."""
+def _convert_option(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Convert the values of an option from ms to ns, one per stage.
+
+    Args:
+        name: Name of the option, for messages.
+        values: One value for all stages, or one per stage.
+        stages: Number of stages.
+
+    Raises:
+        UsageError: The number of values is wrong, or a value is not a valid time.
+    """
     if len(values) not in {1, stages}:
         raise UsageError(
             f"{name}: {format_count(len(values), 'time')} for {format_count(stages, 'stage')}; "
             "give one for all, or one each"
         )
     for ms in values:
-        if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
+        if not (math.isfinite(ms) and 0 <= ms <= _MAX_MS):
             raise UsageError(f"{name}: {ms} is not a time in milliseconds; give one from 0 on")
-        if 0 < ms < _SHORTEST_MS:
+        if 0 < ms < _MIN_MS:
             raise UsageError(
-                f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"
+                f"{name}: {ms} ms is less than a nanosecond; give 0, or {_MIN_MS:f} or more"
             )
     return tuple(round(ms * 1e6) for ms in values) * (stages // len(values))
 
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """What schedules can be simulated with.
+    """Sizes and times of a run, with which other schedules can be simulated.
 
     Attributes:
-        stages: number of stages, p.
-        microbatches: number of microbatches, m.
-        chunks: model chunks per stage, v.
-        times: of the stages; those of a stage's chunks added up.
-        split: whether both halves of the backward were measured; else each takes half of it.
-        spread: by phase, the standard deviation of operations as a share of their mean.
-        schedule: name of the one that ran; empty where it is unknown.
-        window_ns: mean, standard deviation and number of the windows of the ratio ``schedule``;
-            None where these, or the schedule, are unknown.
-        lengths: how many times as long as their mean the microbatches of some iterations take; none
-            where all are alike.
+        stages: Number of stages, p.
+        microbatches: Number of microbatches, m.
+        chunks: Number of model chunks per stage, v.
+        times: Times of the stages; the chunks of a stage are added up.
+        split: Whether B and W were measured separately. If not, each is half of the backward.
+        spread: Standard deviation of operations relative to their mean, by phase.
+        schedule: Name of the run's schedule, or "" if unknown.
+        window_ns: Mean, standard deviation and number of the windows of the ratio ``schedule``, or
+            None if the windows or the schedule are unknown.
+        lengths: Time of each microbatch relative to the mean, for several iterations, or empty if
+            all microbatches are equal.
     """
 
     stages: int
@@ -134,142 +148,182 @@ class MeasuredTimes:
     lengths: tuple[tuple[float, ...], ...] = ()
 
 
-def measured_times(
+def collect_times(
     kinds: Sequence[OperationTimes], transfer_ns: float | None, microbatches: int | None
 ) -> MeasuredTimes:
-    """Return the times of a run by stage; see :func:`measured_workload`.
+    """Return the sizes and stage times of a run; see :func:`build_workload`.
 
     Args:
-        kinds: how long operations take.
-        transfer_ns: how long an input is on its way; None where none was recorded.
-        microbatches: of an iteration.
+        kinds: Times of the operations of each kind.
+        transfer_ns: Time of a transfer, or None if no transfer was recorded.
+        microbatches: Number of microbatches of an iteration, or None if unknown.
 
     Raises:
-        MismatchError: they lack a time of a stage.
+        MismatchError: The times of a stage are missing.
     """
-    work = measured_workload(kinds, transfer_ns, microbatches)
+    workload = build_workload(kinds, transfer_ns, microbatches)
     forward_ms, backward_ms, weight_ms = (
-        tuple(sum(each[s] for s in work.stages_of(device)) / 1e6 for device in range(work.devices))
-        for each in (work.forward_ns, work.backward_ns, work.weight_ns)
+        tuple(
+            sum(stage_ns[stage] for stage in workload.stages_of(device)) / 1e6
+            for device in range(workload.devices)
+        )
+        for stage_ns in (workload.forward_ns, workload.backward_ns, workload.weight_ns)
     )
-    usual_ms = round(transfer_ns or 0.0) / 1e6
+    transfer_ms = round(transfer_ns or 0.0) / 1e6
     return MeasuredTimes(
-        stages=work.devices,
-        microbatches=work.microbatches,
-        chunks=work.chunks,
-        times=StageTimes(forward_ms, backward_ms, weight_ms, usual_ms, work),
-        split=work.split,
-        spread=_spread(kinds),
+        stages=workload.devices,
+        microbatches=workload.microbatches,
+        chunks=workload.chunks,
+        times=StageTimes(forward_ms, backward_ms, weight_ms, transfer_ms, workload),
+        split=workload.split,
+        spread=_measure_spread(kinds),
     )
 
 
-def _spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
-    """Return the spread of operations by phase: the median of their kinds."""
-    shares: dict[Phase, list[float]] = {}
+def _measure_spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
+    """Return the relative standard deviation of operations by phase, the median over the kinds.
+
+    If B and W were not measured separately, they get the spread of F, which is about as long.
+    """
+    values: dict[Phase, list[float]] = {}
     for kind in kinds:
         if kind.mean_ns:
-            shares.setdefault(kind.phase, []).append((kind.std_ns or 0.0) / kind.mean_ns)
-    spread = {phase: median(each) for phase, each in shares.items()}
-    # Half a backward is about as long as a forward, and varies as that does, as a share.
+            values.setdefault(kind.phase, []).append((kind.std_ns or 0.0) / kind.mean_ns)
+    spread = {phase: median(ratios) for phase, ratios in values.items()}
     halves = dict.fromkeys((Phase.B, Phase.W), spread.get(Phase.F, 0.0))
     return halves | spread
 
 
-def measured_workload(
+def build_workload(
     kinds: Sequence[OperationTimes],
     transfer_ns: float | None,
     microbatches: int | None,
     *,
     forward_only: bool = False,
 ) -> Workload:
-    """Return the workload of a run; every microbatch holds 1/v of a stage from F to W.
+    """Build the workload of a run from its measured operation times.
 
-    All that promises what another order or layout takes rests on it. Operations take their mean in
-    the slowest pipeline of the typical iteration, so that the run's own order takes the time of the
-    run: a slow rank is as slow in any order. A transfer is the median of the receives of its edge
-    and direction that waited for their input; where none did, that of the other direction, else
-    that of all edges, else 0. What is computed again belongs to the backward that needs it. What
-    passes between operations that wait for nothing (the host, launches) belongs to each of them.
+    All predictions for other orders and layouts are based on this workload:
+
+    - An operation takes its mean time in the slowest pipeline of the typical iteration. A slow rank
+      is slow in every order, so the run's own order then takes the time of the run.
+    - The usual gap between operations that wait for nothing (host, launches) is added to each.
+    - Recomputation is added to the backward that needs it.
+    - A transfer takes the median of the receives of its edge and direction that waited for their
+      input, or the median of the other direction, or of all edges, or 0, whichever exists first.
+    - Every microbatch takes 1/v of the memory of a stage from F to W.
 
     Args:
-        kinds: how long operations take, and transfers under the phases of receives.
-        transfer_ns: of all edges; None where none was recorded.
-        microbatches: of an iteration.
-        forward_only: whether a run that never goes back is taken, too; nothing goes up then.
+        kinds: Times of operations by kind, and of transfers under the phase of their receive.
+        transfer_ns: Median transfer time of all edges, or None if no transfer was recorded.
+        microbatches: Number of microbatches of an iteration, or None if unknown.
+        forward_only: Whether to accept a run without backwards; its gradients then take no time to
+            transfer.
 
     Raises:
-        MismatchError: they lack a time of a virtual stage, or are too long to be simulated.
+        MismatchError: The time of a virtual stage is missing, or the times are too long to be
+            simulated.
     """
     if microbatches is None:
-        raise _lacks("its microbatches are unknown; name them in ranges")
+        raise _make_missing_time_error("its microbatches are unknown; name them in ranges")
     if any(kind.phase is Phase.FB for kind in kinds):
-        raise _lacks("forwards and backwards overlap under one name")
-    placement = _placement(kinds)
-    stages = range(len(placement))
-    # One virtual stage may show few gaps, in which a transfer waited for others.
-    gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
-    every = [ns for _, ns in gaps] or [0.0]
-    usual = {phase: median_low([ns for own, ns in gaps if own is phase] or every) for phase in WORK}
-    times = {
-        (kind.virtual_stage, kind.phase): usual.get(kind.phase, 0.0)
-        + (kind.median_ns if kind.pipeline_ns is None else kind.pipeline_ns)
-        for kind in kinds
-    }
+        raise _make_missing_time_error("forwards and backwards overlap under one name")
+    placement = _find_placement(kinds)
+    times = _add_usual_gaps(kinds)
 
-    def of(phase: Phase) -> list[int]:
-        return [round(times.get((stage, phase), 0.0)) for stage in stages]
+    def times_of(phase: Phase) -> list[int]:
+        return [round(times.get((stage, phase), 0.0)) for stage in range(len(placement))]
 
-    forward, again, whole = of(Phase.F), of(Phase.R), of(Phase.BW)
-    inner, weight = of(Phase.B), of(Phase.W)
-    # Where a chunk runs its backward both ways, what was recorded apart tells more.
-    apart = [(s, Phase.B) in times for s in stages]
-    forward_only = forward_only and not any(inner + whole)
-    for s in stages:
-        if not forward[s] or not (forward_only or inner[s] or whole[s]):
-            raise _lacks(f"virtual stage {s} has no forward or no backward of its own")
-        if not apart[s]:
-            weight[s] = whole[s] // 2
-            inner[s] = whole[s] - weight[s]
-    # By edge: what waited there, either way.
-    down, up = [0] * len(placement), [0] * len(placement)
-    for s, (here, there) in enumerate(pairwise(placement)):
-        if here != there:
-            ways = times.get((s + 1, Phase.RECV_F)), times.get((s, Phase.RECV_B))
-            known = [ns for ns in ways if ns is not None] or [round(transfer_ns or 0.0)]
-            down[s], up[s + 1] = round(known[0]), 0 if forward_only else round(known[-1])
-    held = tuple(1 / placement.count(device) for device in placement)
+    forward, recompute, fused = times_of(Phase.F), times_of(Phase.R), times_of(Phase.BW)
+    backward, weight = times_of(Phase.B), times_of(Phase.W)
+    # If a chunk runs both split and fused backwards, the split times are used: they are measured.
+    is_split = [(stage, Phase.B) in times for stage in range(len(placement))]
+    forward_only = forward_only and not any(backward + fused)
+    for s in range(len(placement)):
+        if not forward[s] or not (forward_only or backward[s] or fused[s]):
+            raise _make_missing_time_error(f"virtual stage {s} has no forward or no backward")
+        if not is_split[s]:
+            weight[s] = fused[s] // 2
+            backward[s] = fused[s] - weight[s]
+    down, up = _find_transfer_times(placement, times, transfer_ns)
+    activation = tuple(1 / placement.count(device) for device in placement)
     workload = Workload(
         placement=placement,
         microbatches=microbatches,
         forward_ns=tuple(forward),
-        backward_ns=tuple(inner[s] + again[s] for s in stages),
+        backward_ns=tuple(map(sum, zip(backward, recompute, strict=True))),
         weight_ns=tuple(weight),
-        fused_ns=tuple((whole[s] or inner[s] + weight[s]) + again[s] for s in stages),
-        down_ns=tuple(down),
-        up_ns=tuple(up),
-        activation=held,
-        kept=held,
-        split=any(weight[s] for s in stages if apart[s]),
+        fused_ns=tuple(
+            (fused[s] or backward[s] + weight[s]) + recompute[s] for s in range(len(placement))
+        ),
+        down_ns=down,
+        up_ns=(0,) * len(placement) if forward_only else up,
+        activation=activation,
+        weight_activation=activation,
+        split=any(weight[s] for s in range(len(placement)) if is_split[s]),
     )
     check_workload(workload)
     return workload
 
 
-def _placement(kinds: Sequence[OperationTimes]) -> tuple[int, ...]:
-    """Return the device of each virtual stage; devices are numbered in the order of stages.
+def _add_usual_gaps(kinds: Sequence[OperationTimes]) -> dict[tuple[int, Phase], float]:
+    """Return the time of operations by virtual stage and phase, including the gap before them.
+
+    The gap is the median over all virtual stages: a single virtual stage may show few gaps, in
+    which a transfer waited for others. A phase without gaps gets the median of all phases.
+    """
+    gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
+    all_gaps = [gap_ns for _, gap_ns in gaps] or [0.0]
+    usual_gap = {}
+    for phase in WORK:
+        phase_gaps = [gap_ns for gap_phase, gap_ns in gaps if gap_phase is phase]
+        usual_gap[phase] = median_low(phase_gaps or all_gaps)
+    return {
+        (kind.virtual_stage, kind.phase): usual_gap.get(kind.phase, 0.0)
+        + (kind.median_ns if kind.pipeline_ns is None else kind.pipeline_ns)
+        for kind in kinds
+    }
+
+
+def _find_transfer_times(
+    placement: tuple[int, ...],
+    times: Mapping[tuple[int, Phase], float],
+    transfer_ns: float | None,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the transfer times from each virtual stage to the next and to the previous one.
+
+    Args:
+        placement: Device of each virtual stage.
+        times: Median transfer times by the receiving virtual stage and phase.
+        transfer_ns: Time of a transfer whose edge has no measured time in either direction.
+    """
+    down, up = [0] * len(placement), [0] * len(placement)
+    for s, (device, next_device) in enumerate(pairwise(placement)):
+        if device != next_device:
+            directions = times.get((s + 1, Phase.RECV_F)), times.get((s, Phase.RECV_B))
+            measured = [ns for ns in directions if ns is not None] or [round(transfer_ns or 0.0)]
+            down[s], up[s + 1] = round(measured[0]), round(measured[-1])
+    return tuple(down), tuple(up)
+
+
+def _find_placement(kinds: Sequence[OperationTimes]) -> tuple[int, ...]:
+    """Return the device of each virtual stage. Devices are numbered in the order of their stages.
 
     Raises:
-        MismatchError: it is unknown.
+        MismatchError: A stage or virtual stage is unknown, or a virtual stage is missing.
     """
-    holder = {kind.virtual_stage: kind.stage for kind in kinds if kind.phase is Phase.F}
-    if not holder or NONE in holder or NONE in holder.values():
-        raise _lacks("its stages are unknown; set --order")
-    absent = next((s for s in range(max(holder) + 1) if s not in holder), None)
-    if absent is not None:
-        raise _lacks(f"virtual stage {absent} of {max(holder) + 1} is missing; give all ranks")
-    number = {stage: device for device, stage in enumerate(sorted(set(holder.values())))}
-    return tuple(number[holder[s]] for s in range(len(holder)))
+    stage_of = {kind.virtual_stage: kind.stage for kind in kinds if kind.phase is Phase.F}
+    if not stage_of or NONE in stage_of or NONE in stage_of.values():
+        raise _make_missing_time_error("its stages are unknown; set --order")
+    n_stages = max(stage_of) + 1
+    missing = next((stage for stage in range(n_stages) if stage not in stage_of), None)
+    if missing is not None:
+        raise _make_missing_time_error(
+            f"virtual stage {missing} of {n_stages} is missing; give all ranks"
+        )
+    device_of = {stage: device for device, stage in enumerate(sorted(set(stage_of.values())))}
+    return tuple(device_of[stage_of[s]] for s in range(n_stages))
 
 
-def _lacks(what: str) -> MismatchError:
-    return MismatchError(f"the run does not show the times of its schedule: {what}")
+def _make_missing_time_error(problem: str) -> MismatchError:
+    return MismatchError(f"the run does not show the times of its schedule: {problem}")

@@ -10,7 +10,7 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.operation_graph import build_operation_graph
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.varied_times import makespans_of
+from bubbleviz.schedules.varied_times import compute_makespans
 
 #: Number of orders that are tried side by side.
 _SIDE_BY_SIDE = 48
@@ -41,7 +41,7 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
 
     def time_orders(orders: Ints) -> Floats:
         factors = lengths[orders].T
-        return makespans_of(
+        return compute_makespans(
             plan, graph, mean_times, lambda operation: factors[operation.microbatch]
         )
 

@@ -91,7 +91,7 @@ def _run_in_turn(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_
     """
     stages = range(plan.virtual_stages)
     length = plan.virtual_stages // plan.replicas
-    there: set[_Result] = set()
+    available: set[_Result] = set()
     n_run = [0] * plan.stages
     turns = list(range(plan.stages))
     while turns:
@@ -102,12 +102,12 @@ def _run_in_turn(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_
             is_pair = bool(plan.together) and order[first] in plan.together
             group = order[first : first + 1 + is_pair]
             inputs = [result for operation in group for result in _inputs_of(operation, length)]
-            if not there.issuperset(inputs):
+            if not available.issuperset(inputs):
                 break
             results = _results_of(group)
             yield device, group, inputs, results
             n_run[device] += len(group)
-            there.update(results)
+            available.update(results)
             for operation in group:
                 if operation.phase is not Phase.W and operation.receiver in stages:
                     turns.append(plan.placement[operation.receiver])

@@ -1,8 +1,9 @@
-"""A plan: which device runs which operation of one iteration, and in which order.
+"""Plans: which device runs which operations of one iteration, and in which order.
 
-A plan holds no times. ``bubbleviz.schedules.known`` builds plans,
-``bubbleviz.schedules.simulation`` times them; ``bubbleviz.schedules.search`` finds plans for given
-times. Those of a run's operations are the last thing here.
+A plan contains no times. :mod:`bubbleviz.schedules.known` builds the plans of known schedules,
+:mod:`bubbleviz.schedules.search` searches for plans for given times, and
+:mod:`bubbleviz.schedules.simulation` computes when the operations of a plan run. The measured times
+of a run's operations (:class:`OperationTimes`) are defined here as well.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ class PlannedOperation:
     """One operation of a plan.
 
     Attributes:
-        virtual_stage: place of its model chunk in the model's order.
-        phase: F, B (for the input alone), W (for the weights) or BW (both fused).
-        microbatch: microbatch number, from 0.
+        virtual_stage: Position of its model chunk in the model.
+        phase: F, B (gradient of the input), W (gradient of the weights) or BW (both fused).
+        microbatch: Microbatch, from 0.
     """
 
     virtual_stage: int
@@ -29,7 +30,7 @@ class PlannedOperation:
 
     @property
     def receiver(self) -> int:
-        """Virtual stage that needs the result of an F or a B, where there is one."""
+        """Virtual stage that needs the result of an F or a B; may be outside the model."""
         return self.virtual_stage + (1 if self.phase is Phase.F else -1)
 
     def __str__(self) -> str:
@@ -44,15 +45,16 @@ class Plan:
     """The operations of one iteration, in the order in which each device runs them.
 
     Attributes:
-        name: name of the schedule.
-        stages: number of devices, p.
-        microbatches: number of microbatches, m.
-        chunks: model chunks per device, v.
-        placement: device of each of the p v virtual stages.
-        orders: one order per device.
-        replicas: how many pipelines with all this the plan holds, one after the other.
-        together: forwards that run beside the backward that follows them in the order: both
-            begin when the inputs of both are there, and both results are there when both ended.
+        name: Name of the schedule.
+        stages: Number of devices, p.
+        microbatches: Number of microbatches, m.
+        chunks: Number of model chunks per device, v.
+        placement: Device of each of the p v virtual stages.
+        orders: Operations of each device in order.
+        replicas: Number of pipelines in the plan. Their virtual stages follow one another.
+        together: Forwards that overlap with the backward that follows them in the order. Both start
+            once the inputs of both have arrived, and the results of both are available once both
+            have ended.
     """
 
     name: str
@@ -81,30 +83,31 @@ class Plan:
 
     @property
     def splits(self) -> bool:
-        """Whether it needs the backward in two halves."""
+        """Whether the plan splits the backward into B and W."""
         return any(op.phase is Phase.W for order in self.orders for op in order)
 
     def device_of(self, virtual_stage: int) -> int:
-        """Return the device that holds that virtual stage."""
+        """Return the device of a virtual stage."""
         return self.placement[virtual_stage]
 
     def chunk_of(self, virtual_stage: int) -> int:
-        """Return the index of the virtual stage among its device's, in the model's order."""
+        """Return the index of a virtual stage among the virtual stages of its device."""
         return self._chunk[virtual_stage]
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Activation memory of one microbatch on one whole stage, and how much a device has.
+    """Activation memory of one microbatch on a whole stage, and the limit of a device.
 
-    F takes ``backward``, B gives back all but ``weight``, W the rest (arXiv 2401.10241, section
-    3.1); one of v chunks takes 1/v of it. Any unit, the same for all three.
+    F allocates ``backward``, B frees all but ``weight``, and W frees the rest (arXiv 2401.10241,
+    section 3.1). One of v chunks takes 1/v of it. All three amounts are in the same unit, which is
+    arbitrary.
 
     Attributes:
-        limit: what a device has; None for no limit.
-        backward: M_B, held from F to the end of B.
-        weight: M_W, what is held of it until the end of W.
-        in_bytes: whether all three are bytes.
+        limit: Memory of a device, or None if there is no limit.
+        backward: M_B, the memory from F to the end of B.
+        weight: M_W, the part of it that is kept until the end of W.
+        in_bytes: Whether the unit is bytes.
     """
 
     limit: float | None = None
@@ -115,19 +118,19 @@ class Memory:
 
 @dataclass(frozen=True)
 class PlanSearch:
-    """The memory of a schedule whose plan is searched for given times.
+    """Memory of a schedule whose plans are searched for given times.
 
     Attributes:
-        limit: memory limit by p, in units of M_B, where the caller gives none; None where the
-            schedule then has a fixed order.
-        peak: most microbatches that a device holds from F to its backward, by p, in the orders of
-            the schedule's own paper; measured orders are recognised by it.
-        kept: M_W, in units of M_B, where the caller gives none.
+        limit: Default memory limit as a function of p, in units of M_B, or None if the schedule has
+            a fixed order without a limit.
+        peak: Maximum number of microbatches that a device keeps from F to the backward in the
+            schedule's paper, as a function of p. Measured orders are recognized by it.
+        weight_memory: Default of M_W, in units of M_B.
     """
 
     limit: Callable[[int], float] | None
     peak: Callable[[int], float]
-    kept: float = 1.0
+    weight_memory: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,18 +138,17 @@ class Schedule:
     """A rule that makes plans.
 
     Attributes:
-        name: what users call it, for example ``"1f1b"``.
-        summary: one sentence for people.
-        source: paper and section that define it.
-        chunks: model chunks per device by default.
-        plan: plan for (stages p, microbatches m, chunks v), of a searched schedule the one at
-            equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
-            schedule does not allow.
-        searched: the memory of plans that are searched for given times; None where the order is
-            always the same.
-        with_one_chunk: name of the schedule that this is with one chunk per device; None where it
-            keeps its own.
-        replicas: how many pipelines, each with microbatches of its own, its plans hold.
+        name: Name for users, for example ``"1f1b"``.
+        summary: One sentence that describes the schedule to users.
+        source: Paper and section that define it.
+        chunks: Default number of model chunks per device.
+        plan: Function that makes the plan for (stages p, microbatches m, chunks v). For a searched
+            schedule, it is the plan at equal times. It raises :class:`bubbleviz.errors.UsageError`
+            for sizes that the schedule does not allow.
+        searched: Memory for searching plans, or None if the order is always the same.
+        with_one_chunk: Name of the equivalent schedule for one chunk per device, or None if the
+            schedule keeps its own name.
+        replicas: Number of pipelines in its plans; each has its own microbatches.
     """
 
     name: str
@@ -160,37 +162,38 @@ class Schedule:
 
     @property
     def has_one_order(self) -> bool:
-        """Whether its order is the same at all times where there is no memory limit."""
+        """Whether the order is the same for all times if there is no memory limit."""
         return self.searched is None or self.searched.limit is None
 
 
-def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
-    """Return the placement of interleaved schedules: 0 1 .. p-1 0 1 .. p-1, v times."""
+def make_looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
+    """Return the placement of interleaved schedules: 0 1 .. p-1, repeated v times."""
     return tuple(range(stages)) * chunks
 
 
-def v_placement(stages: int) -> tuple[int, ...]:
+def make_v_placement(stages: int) -> tuple[int, ...]:
     """Return the placement of V schedules: 0 1 .. p-1 and back, p-1 .. 1 0."""
     return (*range(stages), *reversed(range(stages)))
 
 
-# Measured times, with which plans are timed: of operations of one kind.
-
-
 @dataclass(frozen=True)
 class OperationTimes:
-    """Times of operations of one kind, or of transfers under the phases of receives, in ns.
+    """Measured times of the operations of one kind, or of transfers.
+
+    Transfers are listed under the phase of their receive.
 
     Attributes:
-        phase: what they do.
-        median_ns: median of their busy time; of transfers the lower one.
-        stage: stage of the rank; -1 unknown.
-        chunk: model chunk; -1 none.
-        virtual_stage: place of the model chunk in the model's order; -1 unknown.
-        gap_ns: median time from the operation before to one that waited for nothing; None unknown.
-        pipeline_ns: mean in the slowest pipeline of the typical iteration; None unknown.
-        mean_ns: mean; 0 unknown.
-        std_ns: standard deviation (n - 1); None unknown.
+        phase: Phase of the operations.
+        median_ns: Median busy time; for transfers the lower median.
+        stage: Stage of the rank, or -1 if unknown.
+        chunk: Model chunk, or -1 if there are no chunks.
+        virtual_stage: Position of the model chunk in the model, or -1 if unknown.
+        gap_ns: Median time between the previous operation and an operation that waited for nothing,
+            or None if unknown.
+        pipeline_ns: Mean busy time in the slowest pipeline of the typical iteration, or None if
+            unknown.
+        mean_ns: Mean busy time, or 0 if unknown.
+        std_ns: Standard deviation with n - 1 degrees of freedom, or None if unknown.
     """
 
     phase: Phase
@@ -206,15 +209,15 @@ class OperationTimes:
 
 @dataclass(frozen=True)
 class MeasuredMemory:
-    """What the virtual stages of a run hold, in bytes.
+    """Measured memory of a run, in bytes.
 
     Attributes:
-        held: by virtual stage: activations of one microbatch, from F to the end of B.
-        kept: by virtual stage: the part of them that is held on to the end of W.
-        resident: by device: what is taken beside activations, whatever the order: weights,
-            gradients, states of the optimizer, and what an operation needs while it runs.
+        activation: Activation memory of one microbatch by virtual stage, from F to the end of B.
+        weight_activation: The part of it that is kept until the end of W, by virtual stage.
+        resident: Memory of each device besides activations, which does not depend on the order:
+            weights, gradients, optimizer states and the temporary memory of operations.
     """
 
-    held: tuple[float, ...]
-    kept: tuple[float, ...]
+    activation: tuple[float, ...]
+    weight_activation: tuple[float, ...]
     resident: tuple[float, ...]

@@ -17,7 +17,7 @@ from bubbleviz.schedules.workload import Workload
 ROUNDING = 1e-9
 
 
-def peak_memory(
+def compute_peak_memory(
     plan: Plan, activation: Sequence[float], kept: Sequence[float]
 ) -> tuple[float, ...]:
     """Return the peak memory of the activations of each device.
@@ -40,39 +40,50 @@ def peak_memory(
     return tuple(peaks)
 
 
-def within(peak: float, limit: float) -> bool:
+def is_within(peak: float, limit: float) -> bool:
     """Return whether a peak fits a limit, in the same unit."""
     return peak <= limit * (1 + ROUNDING)
 
 
 def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
     """Return whether no device exceeds its limit; true if ``limit`` is None."""
-    return limit is None or all(within(peak, most) for peak, most in zip(peaks, limit, strict=True))
+    return limit is None or all(
+        is_within(peak, most) for peak, most in zip(peaks, limit, strict=True)
+    )
 
 
-def with_memory(
+def set_memory(
     workload: Workload, memory: MeasuredMemory, limit_bytes: float | Sequence[float] | None
 ) -> Workload:
-    """Return a workload whose activations, and limit, are in bytes.
+    """Return a workload with measured activation memory, and a limit, in bytes.
+
+    The limit of the workload is what remains of ``limit_bytes`` after the resident memory.
 
     Args:
         workload: Workload with the same virtual stages.
-        memory: Memory of the run.
+        memory: Measured memory of the run.
         limit_bytes: Memory of every device, or of each device, or None if there is no limit.
 
     Raises:
-        UsageError: The memory that a device always holds exceeds the limit.
+        UsageError: The resident memory of a device exceeds the limit.
     """
     limit: tuple[float, ...] | None = None
     if limit_bytes is not None:
-        each = (
+        sizes = (
             limit_bytes if isinstance(limit_bytes, Sequence) else (limit_bytes,) * workload.devices
         )
-        limit = tuple(most - taken for most, taken in zip(each, memory.resident, strict=True))
+        limit = tuple(
+            size - resident for size, resident in zip(sizes, memory.resident, strict=True)
+        )
         if min(limit) < 0:
             device = limit.index(min(limit))
             raise UsageError(
-                f"--memory-limit {format_memory(each[device])}: device {device} always holds "
+                f"--memory-limit {format_memory(sizes[device])}: device {device} always holds "
                 f"{format_memory(memory.resident[device])}; give more"
             )
-    return replace(workload, activation=memory.held, kept=memory.kept, limit=limit)
+    return replace(
+        workload,
+        activation=memory.activation,
+        weight_activation=memory.weight_activation,
+        limit=limit,
+    )

@@ -1,4 +1,7 @@
-"""Planning: the shortest order for a workload within its memory, all others, and what is left."""
+"""Planning: find the shortest order for a workload within its memory, and a lower bound for it.
+
+The candidates are the orders of all known schedules, and orders from a local search.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,24 @@ from functools import partial
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.known import in_rounds, known_plans
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, looped_placement
+from bubbleviz.schedules.known import build_interleaved_plan, list_plans
+from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, make_looped_placement
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import Codes, codes_of, lower_bound, plan_of, problem_of
-from bubbleviz.schedules.simulation import Outcome, outcome_of
+from bubbleviz.schedules.simulation import Outcome, simulate_outcome
 from bubbleviz.schedules.workload import Workload
 
-# Fixed orders: every schedule with one order that a run's placement allows.
 
+def list_fixed_plans(workload: Workload) -> list[Plan]:
+    """Return the plans of all schedules with a fixed order at the placement of a workload.
 
-def fixed_plans(workload: Workload) -> list[Plan]:
-    """Return the plans of all schedules with one order at the placement of a workload.
-
-    Orders that two schedules share stand there once, under the name of the one that is made for so
-    many chunks. Two operations that run together do so one after the other.
+    Plans with equal orders, up to the numbering of microbatches, are returned once, sorted by name.
+    If an interleaved schedule degenerates to another one because devices have one chunk, the plan
+    gets the name of the other schedule. Operations that a schedule runs at the same time run one
+    after the other.
     """
     placement, m = workload.placement, workload.microbatches
-    plans = [*known_plans(placement, m), *_in_other_groups(placement, m)]
+    plans = [*list_plans(placement, m), *_plans_with_torch_rounds(placement, m)]
     # Interleaved schedules have the orders of others where a device has one chunk.
     plans.sort(key=lambda plan: workload.chunks == 1 and plan.name.startswith("interleaved"))
     unique: dict[tuple[tuple[tuple[int, Phase], ...], ...], Plan] = {}
@@ -37,209 +40,260 @@ def fixed_plans(workload: Workload) -> list[Plan]:
     return sorted(unique.values(), key=lambda plan: plan.name)
 
 
-def _in_other_groups(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
-    """Return interleaved plans where microbatches do not fill groups of p, as PyTorch has them.
+def _plans_with_torch_rounds(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
+    """Return interleaved plans in PyTorch's grouping if m is not a multiple of p.
 
-    It divides them into m // p equal rounds (torch.distributed.pipelining.schedules,
-    ``ScheduleInterleaved1F1B`` and ``ScheduleInterleavedZeroBubble``).
+    PyTorch divides the microbatches into m // p rounds of equal size, see
+    ``ScheduleInterleaved1F1B`` and ``ScheduleInterleavedZeroBubble`` in
+    torch.distributed.pipelining.schedules. The result is empty if m is not a multiple of the number
+    of rounds, if rounds have p microbatches as usual, or if the placement is not looped with
+    several chunks.
     """
     stages = max(placement) + 1
     chunks = len(placement) // stages
     group, rest = divmod(microbatches, max(1, microbatches // stages))
-    if rest or group == stages or chunks == 1 or placement != looped_placement(stages, chunks):
+    if rest or group == stages or chunks == 1 or placement != make_looped_placement(stages, chunks):
         return []
     named = {"interleaved-1f1b": Phase.BW, "interleaved-zb": Phase.B}
     return [
-        in_rounds(name, stages, microbatches, chunks, group, backward)
+        build_interleaved_plan(name, stages, microbatches, chunks, group, backward)
         for name, backward in named.items()
     ]
 
 
-#: Names of searched orders: with the backward in one operation, and in its two halves.
+#: Names of the orders from the search: with fused backwards, and with backwards split into B and W.
 SEARCHED, SEARCHED_SPLIT = "searched", "searched-split"
-#: More operations than this take too long; so many are timed in all by a search.
-_MOST_OPERATIONS, _MOST_TIMED = 200_000, 400_000_000
+#: Maximum number of operations of a plan.
+_MAX_OPERATIONS = 200_000
+#: Maximum number of operations that a search simulates, over all orders that it tries.
+_MAX_TIMED = 400_000_000
 
 
 @dataclass(frozen=True)
 class BestPlan:
-    """The best order for a workload.
+    """The best order for a workload, and the alternatives.
 
     Attributes:
-        workload: what virtual stages take.
-        split: whether orders may split the backward.
-        best: the shortest order within the memory; a caller may choose another.
-        candidates: all orders that were considered, named by their schedules, ``searched`` or
-            ``searched-split``: allowed ones first, the shortest first.
-        bound_ns: a length that no order within the memory is shorter than.
-        other: where the run's backward is fused, the best of the orders that split it, at halves
-            that are assumed; None elsewhere.
-        makespan: whether orders are compared by their makespan, rather than by the longest window
-            of a device.
+        workload: Times and memory of the virtual stages.
+        split: Whether orders may split the backward into B and W.
+        best: The shortest order within the memory. Callers may replace it by another candidate.
+        candidates: All orders that were considered, named by their schedule, ``searched`` or
+            ``searched-split``. Allowed orders come first, then shorter ones first.
+        lower_bound_ns: Lower bound for the length of all orders within the memory.
+        best_split: If the run's backward is fused, the best order that splits it, assuming two
+            equal halves; otherwise None.
+        by_makespan: Whether orders are compared by their makespan. If not, by the longest window of
+            a device.
     """
 
     workload: Workload
     split: bool
     best: Outcome
     candidates: tuple[Outcome, ...]
-    bound_ns: int
-    other: Outcome | None = None
-    makespan: bool = True
+    lower_bound_ns: int
+    best_split: Outcome | None = None
+    by_makespan: bool = True
 
     def length_ns(self, order: Outcome) -> int:
-        """Return what orders are compared by."""
-        return _length_ns(order, self.makespan)
+        """Return the length by which an order is compared; see ``by_makespan``."""
+        return _length_ns(order, self.by_makespan)
 
     def bubble_ratio(self, order: Outcome) -> float | None:
-        """Return the bubble ratio of an order in the window that is compared."""
+        """Return the bubble ratio of an order in the window by which orders are compared."""
         ran = order.simulation
-        return ran.schedule_ratio if self.makespan else ran.stage_ratio
+        return ran.schedule_ratio if self.by_makespan else ran.stage_ratio
 
     @property
-    def proven(self) -> bool:
-        """Whether no order within the memory is shorter than the best."""
-        return self.length_ns(self.best) <= self.bound_ns
+    def is_proven(self) -> bool:
+        """Whether the best order reaches the lower bound, so that no order is shorter."""
+        return self.length_ns(self.best) <= self.lower_bound_ns
 
     @property
-    def left(self) -> float:
-        """The share of the best length that a shorter order could save at most."""
+    def max_improvement(self) -> float:
+        """Upper bound for the fraction of the best length that a better order could save."""
         length = self.length_ns(self.best)
-        return (length - self.bound_ns) / length if length else 0.0
+        return (length - self.lower_bound_ns) / length if length else 0.0
 
 
 def is_plannable(workload: Workload) -> bool:
-    """Return whether a workload has operations, and not more than can be planned."""
-    return 0 < 3 * workload.virtual_stages * workload.microbatches <= _MOST_OPERATIONS
+    """Return whether the number of operations of a workload is positive and within the limit."""
+    return 0 < 3 * workload.virtual_stages * workload.microbatches <= _MAX_OPERATIONS
 
 
-def best_plan(
+def find_best_plan(
     workload: Workload,
-    given: Sequence[Outcome] = (),
+    initial_orders: Sequence[Outcome] = (),
     *,
     split: bool | None = None,
-    makespan: bool = True,
+    by_makespan: bool = True,
     watch: Watch = unwatched,
 ) -> BestPlan:
-    """Return the best order for a workload: of all fixed ones that fit, and of a search.
+    """Find the best order for a workload among fixed plans and a search.
+
+    If the run's backward is fused and ``split`` is None, orders that split the backward are
+    searched for as well, but only reported as :attr:`BestPlan.best_split`.
 
     Args:
-        workload: what virtual stages take, and the memory of devices.
-        given: further orders to begin with.
-        split: whether orders may split the backward in its two halves; None for what the run does.
-        makespan: whether the makespan is to be short, rather than the longest window of a device,
-            which a run waits for whose iterations overlap.
-        watch: called with the share of the search that is done.
+        workload: Times of the virtual stages, and the memory of devices.
+        initial_orders: Further orders from which the search starts.
+        split: Whether orders may split the backward into B and W, or None to do what the run does.
+        by_makespan: Whether to minimize the makespan. If not, the longest window of a device is
+            minimized, which bounds the period of a run whose iterations overlap.
+        watch: Called with the completed fraction of the search.
 
     Raises:
-        UsageError: there are no or too many operations, or the memory holds no microbatch.
+        UsageError: There are no operations or too many, or the memory is too small for one
+            microbatch.
     """
-    count = 3 * workload.virtual_stages * workload.microbatches
-    if count < 1:
-        raise UsageError(f"{workload.microbatches} microbatches: give at least one")
-    if not is_plannable(workload):
-        raise UsageError(
-            f"{count:,} operations are too many to plan, at most {_MOST_OPERATIONS:,}; give fewer "
-            "microbatches"
-        )
-    offers, split = split is not False, workload.split if split is None else split
-    offers = split or offers
-    orders = [outcome_of(plan, workload) for plan in fixed_plans(workload)]
-    halves = zip(workload.fused_ns, workload.backward_ns, workload.weight_ns, strict=True)
-    whole_pays = any(whole < inner + weight for whole, inner, weight in halves)
-    tried = {False: not split or whole_pays, True: offers}
-    modes = [mode for mode, wanted in tried.items() if wanted]
-    bound_ns = 0
-    for number, mode in enumerate(modes):
-        part = partial(lambda number, share: watch((number + share) / len(modes)), number)
-        outcome, bound = _searched(
+    _check_size(workload)
+    may_report_split = split is not False
+    split = workload.split if split is None else split
+    orders = [simulate_outcome(plan, workload) for plan in list_fixed_plans(workload)]
+    kinds = _list_search_kinds(workload, split=split, report_split=split or may_report_split)
+    lower_bound_ns = 0
+    for n_done, is_fused in enumerate(kinds):
+        outcome, bound_ns = _search_orders(
             workload,
-            [*given, *orders],
-            fused=not mode,
-            makespan=makespan,
-            watch=part,
+            [*initial_orders, *orders],
+            fused=is_fused,
+            by_makespan=by_makespan,
+            watch=partial(_watch_part, watch, n_done, len(kinds)),
         )
         orders.append(outcome)
-        if mode is split:
-            bound_ns = bound
+        if is_fused is not split:
+            lower_bound_ns = bound_ns
     candidates = [
-        replace(each, allowed=each.fits and (split or not each.plan.splits)) for each in orders
+        replace(order, allowed=order.fits and (split or not order.plan.splits)) for order in orders
     ]
-    candidates.sort(key=partial(_rank, makespan=makespan))
-    split_ones = [each for each in candidates if each.plan.splits and each.fits]
+    candidates.sort(key=partial(_sort_key, by_makespan=by_makespan))
+    best_split = None
+    if may_report_split and not split:
+        fitting_splits = (order for order in candidates if order.plan.splits and order.fits)
+        best_split = next(fitting_splits, None)
     return BestPlan(
         workload,
         split,
         candidates[0],
         tuple(candidates),
-        bound_ns,
-        other=next(iter(split_ones), None) if offers and not split else None,
-        makespan=makespan,
+        lower_bound_ns,
+        best_split=best_split,
+        by_makespan=by_makespan,
     )
 
 
-def _length_ns(order: Outcome, makespan: bool) -> int:
-    return order.makespan_ns if makespan else order.simulation.cost_ns
+def _check_size(workload: Workload) -> None:
+    """Raise a ``UsageError`` if a workload has no operations or too many."""
+    n_operations = 3 * workload.virtual_stages * workload.microbatches
+    if n_operations < 1:
+        raise UsageError(f"{workload.microbatches} microbatches: give at least one")
+    if not is_plannable(workload):
+        raise UsageError(
+            f"{n_operations:,} operations are too many to plan, at most {_MAX_OPERATIONS:,}; give "
+            "fewer microbatches"
+        )
 
 
-def _rank(order: Outcome, makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
-    """Return what orders are compared by: equal ones by splits, then by memory."""
-    name, plan, most = order.plan.name, order.plan, max(order.peak_memory, default=0.0)
-    searched = name in {SEARCHED, SEARCHED_SPLIT}
-    return not order.allowed, _length_ns(order, makespan), plan.splits, most, searched, name
+def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -> list[bool]:
+    """Return which searches to run, in order: True for fused backwards, False for split ones.
+
+    If orders may split the backward, fused orders are only searched for if a fused backward is
+    shorter than B and W together on some virtual stage.
+    """
+    times = zip(workload.fused_ns, workload.backward_ns, workload.weight_ns, strict=True)
+    fusing_pays = any(fused < backward + weight for fused, backward, weight in times)
+    kinds = []
+    if not split or fusing_pays:
+        kinds.append(True)
+    if report_split:
+        kinds.append(False)
+    return kinds
 
 
-def _searched(
+def _watch_part(watch: Watch, n_done: int, n_parts: int, fraction: float) -> None:
+    """Report the progress of one of several searches as progress of all of them."""
+    watch((n_done + fraction) / n_parts)
+
+
+def _length_ns(order: Outcome, by_makespan: bool) -> int:
+    return order.makespan_ns if by_makespan else order.simulation.cost_ns
+
+
+def _sort_key(order: Outcome, by_makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
+    """Return the key that sorts orders from best to worst.
+
+    Allowed orders come first, then shorter ones. Ties go to orders that do not split the backward,
+    then to less memory, to known schedules, and to the name.
+    """
+    name = order.plan.name
+    return (
+        not order.allowed,
+        _length_ns(order, by_makespan),
+        order.plan.splits,
+        max(order.peak_memory, default=0.0),
+        name in {SEARCHED, SEARCHED_SPLIT},
+        name,
+    )
+
+
+def _search_orders(
     workload: Workload,
-    given: Sequence[Outcome],
+    initial_orders: Sequence[Outcome],
     *,
     fused: bool,
-    makespan: bool,
+    by_makespan: bool,
     watch: Watch,
 ) -> tuple[Outcome, int]:
-    """Return the best order of one kind that a search finds, and a bound of all of them, in ns.
+    """Search for the shortest order with fused or with split backwards.
 
     Args:
-        workload: what virtual stages take, and the memory of devices.
-        given: other orders, to begin with.
-        fused: whether backwards are one operation.
-        makespan: whether the makespan is to be short.
-        watch: called with the share of the search that is done.
+        workload: Times of the virtual stages, and the memory of devices.
+        initial_orders: Orders from which the search starts; those that do not fit are skipped.
+        fused: Whether backwards are one operation.
+        by_makespan: Whether to minimize the makespan instead of the longest window of a device.
+        watch: Called with the completed fraction of the search.
+
+    Returns:
+        outcome: The best order that was found. If B and W take longer than the fused backward, each
+            B that is immediately followed by its W may be fused.
+        lower_bound_ns: Lower bound for all orders of this kind.
     """
-    problem = problem_of(workload, fused=fused, makespan=makespan)
-    relaxed = workload if fused else _relaxed(workload)
-    bound_ns = lower_bound(problem_of(relaxed, fused=fused, makespan=makespan))
-    exact = fused or relaxed == workload
+    problem = problem_of(workload, fused=fused, makespan=by_makespan)
+    relaxed = workload if fused else _relax_workload(workload)
+    lower_bound_ns = lower_bound(problem_of(relaxed, fused=fused, makespan=by_makespan))
 
     def starts(microbatches: int) -> Iterable[Codes]:
         if microbatches == workload.microbatches:
-            plans = [each.plan for each in given if each.fits]
+            plans = [order.plan for order in initial_orders if order.fits]
         else:
-            plans = fixed_plans(replace(workload, microbatches=microbatches))
+            plans = list_fixed_plans(replace(workload, microbatches=microbatches))
         return map(codes_of, plans)
 
     _, codes = shortest_orders(
-        problem, starts, enough=bound_ns, weights=not fused, most=_MOST_TIMED, watch=watch
+        problem, starts, enough=lower_bound_ns, weights=not fused, most=_MAX_TIMED, watch=watch
     )
     plan = plan_of(SEARCHED if fused else SEARCHED_SPLIT, problem, codes, fused=fused)
-    outcome = outcome_of(plan, workload)
-    if not exact:
-        joined = replace(plan, orders=tuple(map(_joined_order, plan.orders)))
-        pair = outcome, outcome_of(joined, workload)
-        outcome = min(pair, key=lambda one: _length_ns(one, makespan))
-    return outcome, bound_ns
+    outcome = simulate_outcome(plan, workload)
+    if not fused and relaxed != workload:
+        fused_plan = replace(plan, orders=tuple(map(_fuse_backwards, plan.orders)))
+        fused_outcome = simulate_outcome(fused_plan, workload)
+        outcome = min(outcome, fused_outcome, key=lambda order: _length_ns(order, by_makespan))
+    return outcome, lower_bound_ns
 
 
-def _relaxed(workload: Workload) -> Workload:
-    """Return a workload that takes no longer, whether its backward is split or not."""
-    pairs = zip(workload.backward_ns, workload.fused_ns, strict=True)
-    backward = tuple(min(inner, whole) for inner, whole in pairs)
-    rows = zip(workload.weight_ns, workload.fused_ns, backward, strict=True)
-    weight = tuple(min(each, whole - inner) for each, whole, inner in rows)
-    return replace(workload, backward_ns=backward, weight_ns=weight)
+def _relax_workload(workload: Workload) -> Workload:
+    """Shorten B and W so that together they take no longer than the fused backward.
+
+    The lower bound of this workload holds for orders that mix split and fused backwards.
+    """
+    backward_and_fused = zip(workload.backward_ns, workload.fused_ns, strict=True)
+    backward_ns = tuple(min(backward, fused) for backward, fused in backward_and_fused)
+    times = zip(workload.weight_ns, workload.fused_ns, backward_ns, strict=True)
+    weight_ns = tuple(min(weight, fused - backward) for weight, fused, backward in times)
+    return replace(workload, backward_ns=backward_ns, weight_ns=weight_ns)
 
 
-def _joined_order(order: Order) -> Order:
-    """Return an order with one operation for each B whose W follows at once."""
+def _fuse_backwards(order: Order) -> Order:
+    """Return the order with each B that is immediately followed by its W replaced by a BW."""
     joined: list[PlannedOperation] = []
     for op in order:
         if op.phase is Phase.W and joined and joined[-1] == replace(op, phase=Phase.B):

@@ -15,9 +15,9 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.schedules.operation_graph import OperationGraph, build_operation_graph
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.plan_memory import fits, peak_memory
+from bubbleviz.schedules.plan_memory import compute_peak_memory, fits
 from bubbleviz.schedules.timing import compute_ends
-from bubbleviz.schedules.workload import Workload, phase_times
+from bubbleviz.schedules.workload import Workload, get_phase_times
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,9 +97,9 @@ def simulate(plan: Plan, workload: Workload) -> Simulation:
 
 def list_lengths(graph: OperationGraph, workload: Workload) -> list[int]:
     """Return the length of each operation of a plan, in ns."""
-    times = phase_times(workload)
+    times = get_phase_times(workload)
     return [
-        workload.lasting_ns(times[op.phase][op.virtual_stage], op.microbatch)
+        workload.scale_time(times[op.phase][op.virtual_stage], op.microbatch)
         for op in graph.operations
     ]
 
@@ -133,7 +133,7 @@ class Outcome:
         return self.simulation.makespan_ns
 
 
-def outcome_of(plan: Plan, workload: Workload) -> Outcome:
+def simulate_outcome(plan: Plan, workload: Workload) -> Outcome:
     """Simulate a plan with a workload.
 
     Raises:
@@ -145,5 +145,5 @@ def outcome_of(plan: Plan, workload: Workload) -> Outcome:
             f"{plan.name} places {plan.virtual_stages} virtual stages on other devices than the "
             "run; give a plan with the same placement"
         )
-    peaks = peak_memory(plan, workload.activation, workload.kept)
+    peaks = compute_peak_memory(plan, workload.activation, workload.weight_activation)
     return Outcome(plan, simulate(plan, workload), peaks, fits(peaks, workload.limit))

@@ -17,7 +17,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Floats
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.ideal import ideal_workload
+from bubbleviz.schedules.ideal import build_plan_workload
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
 from bubbleviz.schedules.operation_graph import OperationGraph, build_operation_graph
 from bubbleviz.schedules.plan import Plan, PlannedOperation
@@ -42,12 +42,12 @@ class Variation:
     lengths: Floats
 
 
-def no_variation() -> Variation:
+def make_no_variation() -> Variation:
     """Return the variation of operations that all take their mean."""
     return Variation({}, np.ones((1, 1)))
 
 
-def variation_of(run: MeasuredTimes) -> Variation:
+def measure_variation(run: MeasuredTimes) -> Variation:
     """Return how much the operations of a run vary.
 
     The operations of a microbatch are drawn together, so the variance of lengths is taken off the
@@ -80,10 +80,10 @@ def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Float
         operation_factor = np.maximum(1 + share * random.standard_normal(_DRAWS), 0.0)
         return np.asarray(operation_factor * drawn[operation.microbatch], np.float64)
 
-    return makespans_of(plan, build_operation_graph(plan), times, factor)
+    return compute_makespans(plan, build_operation_graph(plan), times, factor)
 
 
-def makespans_of(
+def compute_makespans(
     plan: Plan,
     graph: OperationGraph,
     times: StageTimes,
@@ -98,7 +98,7 @@ def makespans_of(
         factor: Function that returns the time of an operation in each draw, relative to its mean;
             shape (draws,).
     """
-    work = ideal_workload(plan, times)
+    work = build_plan_workload(plan, times)
     means_ns = list_lengths(graph, work)
     lengths_ns = [
         mean_ns * factor(operation)

@@ -33,7 +33,7 @@ class Workload:
         up_ns: Time from the end of B to its arrival at the previous virtual stage; 0 on the same
             device, and for the first stage.
         activation: Memory of one microbatch from F to the end of B.
-        kept: The part of it that is kept until the end of W.
+        weight_activation: The part of it that is kept until the end of W.
         limit: Maximum memory of the activations of each device, in the unit of ``activation``, or
             None if there is no limit.
         split: Whether both halves of the backward were measured. If not, half of the whole is
@@ -50,7 +50,7 @@ class Workload:
     down_ns: tuple[int, ...]
     up_ns: tuple[int, ...]
     activation: tuple[float, ...]
-    kept: tuple[float, ...]
+    weight_activation: tuple[float, ...]
     limit: tuple[float, ...] | None = None
     split: bool = True
     lengths: tuple[float, ...] = ()
@@ -70,7 +70,7 @@ class Workload:
         """Largest number of virtual stages on a device, v."""
         return max(self.placement.count(device) for device in range(self.devices))
 
-    def lasting_ns(self, mean_ns: int, microbatch: int) -> int:
+    def scale_time(self, mean_ns: int, microbatch: int) -> int:
         """Return the time of a microbatch, given the mean over all microbatches."""
         return round(mean_ns * self.lengths[microbatch]) if self.lengths else mean_ns
 
@@ -79,7 +79,7 @@ class Workload:
         return tuple(stage for stage, home in enumerate(self.placement) if home == device)
 
 
-def device_workload(
+def build_device_workload(
     placement: tuple[int, ...],
     microbatches: int,
     times_ns: Sequence[Sequence[int]],
@@ -114,7 +114,7 @@ def device_workload(
         down_ns=(*crossed, 0),
         up_ns=(0, *crossed),
         activation=(memory.backward / chunks,) * len(placement),
-        kept=(memory.weight / chunks,) * len(placement),
+        weight_activation=(memory.weight / chunks,) * len(placement),
         limit=None if memory.limit is None else (memory.limit,) * (max(placement) + 1),
     )
 
@@ -144,7 +144,7 @@ def check_workload(workload: Workload) -> None:
         MismatchError: They are too long.
     """
     times_ns = (
-        *phase_times(workload).values(),
+        *get_phase_times(workload).values(),
         workload.down_ns,
         workload.up_ns,
     )
@@ -152,7 +152,7 @@ def check_workload(workload: Workload) -> None:
     check_total(times_ns, workload.microbatches * workload.chunks)
 
 
-def phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:
+def get_phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:
     """Return the time of operations by phase and virtual stage."""
     return {
         Phase.F: workload.forward_ns,

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from scripts.frameworks.cases import CASES, PLAIN, Case
 from scripts.frameworks.checking import Outcome, check
 from scripts.frameworks.environments import (
@@ -86,7 +86,7 @@ def run(python: Path, case: Case, folder: Path, wider: float = 1.0) -> Outcome:
     file = folder / "case.pickle"
     file.write_bytes(pickle.dumps(case))
     if case.planned:
-        schedule = schedule_named(case.planned)
+        schedule = find_schedule(case.planned)
         plan = schedule.plan(case.job.ranks, case.job.microbatches, case.chunks)
         (folder / "plan.csv").write_text(torch_csv.write(plan), encoding="utf-8")
     command = [str(python), "-m", "scripts.frameworks.ranks", str(folder), str(file)]

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from bubbleviz.report.run_times import workload_of_run
 from bubbleviz.report.saved import read_pipeline
-from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.plan_memory import peak_memory
+from bubbleviz.schedules.known import find_schedule
+from bubbleviz.schedules.plan_memory import compute_peak_memory
 from bubbleviz.schedules.workload import Workload
 from scripts.proving.command_line import run_bubbleviz
 from scripts.proving.jobs import JOBS, Job, scaled
@@ -119,8 +119,8 @@ def _run_orders(job: Job, iterations: int) -> Iterator[Run]:
 def _find_peak_memory(name: str, job: Job, workload: Workload) -> float:
     """Return the peak memory of a rank under one of PyTorch's schedules, in microbatches."""
     n_chunks = len(job.placement) // job.ranks
-    plan = schedule_named(_NAMES[name]).plan(job.ranks, job.microbatches, n_chunks)
-    return max(peak_memory(plan, workload.activation, workload.kept))
+    plan = find_schedule(_NAMES[name]).plan(job.ranks, job.microbatches, n_chunks)
+    return max(compute_peak_memory(plan, workload.activation, workload.weight_activation))
 
 
 def _plan(report: Path, limit: float, job: Job) -> tuple[Path, float]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import bubbleviz
 from bubbleviz.report.saved import read_summary
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from scripts.proving.command_line import run_bubbleviz
 from scripts.proving.jobs import Job, cut, repaired
 from scripts.proving.training import MAX_GRADIENT_ERROR, Order, Ranks, RunError
@@ -93,7 +93,7 @@ def _follow(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
 
 def _change_schedule(job: Job, name: str, file: Path) -> tuple[Job, Order]:
     """Return a job whose stages are split as a schedule needs it, and the order of the schedule."""
-    schedule = schedule_named(name)
+    schedule = find_schedule(name)
     placement = schedule.plan(job.ranks, job.microbatches, schedule.chunks).placement
     sizes = ("-p", job.ranks, "-m", job.microbatches, "--tf", 1, "--tb", 1, "--tw", 1)
     run_bubbleviz("simulate", "--schedule", name, *sizes, "--csv", file)

@@ -21,7 +21,7 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.deadlocks import check_lowered
 from bubbleviz.schedules.communication.transports import BUFFERED, STREAMS
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from scripts.proving.jobs import Job, job_without_times
 from scripts.proving.training import MAX_GRADIENT_ERROR, Order, Ranks, RunError
 
@@ -55,7 +55,7 @@ def main() -> int:
 
 def _lower(name: str, *, deferred: bool) -> str:
     """Return a schedule with PyTorch's sends and receives, which are late if deferred."""
-    schedule = schedule_named(name)
+    schedule = find_schedule(name)
     text = torch_csv.write(schedule.plan(_RANKS, _MICROBATCHES, schedule.chunks))
     rows = [
         [schedules._Action.from_str(cell) for cell in row] for row in csv.reader(io.StringIO(text))

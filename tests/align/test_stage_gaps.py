@@ -18,9 +18,9 @@ from bubbleviz.align.stages.stage_gaps import describe_first_number
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import searched_plan
+from bubbleviz.schedules.known import search_plan
 from bubbleviz.schedules.plan import Memory
-from bubbleviz.schedules.workload import device_workload
+from bubbleviz.schedules.workload import build_device_workload
 from tests.planting import Planting, Truth, plant
 from tests.support.notes import find_limitation, restriction_codes
 from tests.support.operation_tables import csv_of
@@ -246,9 +246,9 @@ def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
 ) -> None:
     """If hosts have different clocks, a wait cannot be told from a missing stage."""
     times = [(1_000_000,) * 3] * 3
-    work = device_workload((0, 1, 2), 6, times, 1_500_000, Memory(9.0, 1.0, 0.4))
+    work = build_device_workload((0, 1, 2), 6, times, 1_500_000, Memory(9.0, 1.0, 0.4))
     planting = Planting(
-        schedule=torch_csv.write(searched_plan("zb-1p", work)),
+        schedule=torch_csv.write(search_plan("zb-1p", work)),
         stages=3,
         microbatches=6,
         iterations=3,

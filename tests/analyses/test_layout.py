@@ -16,7 +16,7 @@ from bubbleviz.analyses.layout.text import sections
 from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.layout.layers import LayerKind
-from bubbleviz.schedules.plan import v_placement
+from bubbleviz.schedules.plan import make_v_placement
 from tests.planting import Planting, plant
 from tests.support.torch_traces import traces_of
 
@@ -134,7 +134,7 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
     assert model.own is not None
     assert model.own.bounds == (0, 3, 6, 9, 12)
     if planting.schedule == "zb-v":
-        assert model.own.placement == v_placement(2)
+        assert model.own.placement == make_v_placement(2)
     assert model.layers.names == tuple(f"layers.{number}" for number in range(12))
     assert model.microbatches == planting.microbatches
     assert model.split == (planting.schedule in {"zb-h1", "zb-v"})

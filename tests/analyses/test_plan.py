@@ -10,13 +10,13 @@ import pytest
 from msgspec import json
 
 import bubbleviz
-from bubbleviz.analyses.plan.documents import as_json, memory_plot_of
+from bubbleviz.analyses.plan.documents import as_json, build_memory_plot
 from bubbleviz.analyses.plan.planned_run import (
     MeasuredRun,
-    limited_workload,
-    of_report,
-    of_saved,
+    extract_run,
+    load_run,
     plan_run,
+    resolve_memory,
 )
 from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
@@ -24,9 +24,9 @@ from bubbleviz.render import json_document
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.plan import MeasuredMemory, Plan
-from bubbleviz.schedules.workload import Workload, device_workload
+from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT, FIXTURES
@@ -38,10 +38,10 @@ pytestmark = pytest.mark.thorough
 def workload(placement: tuple[int, ...], microbatches: int) -> Workload:
     devices = max(placement) + 1
     times = [range(100, 100 + devices), [90] * devices, [80] * devices]
-    return device_workload(placement, microbatches, times, 7)
+    return build_device_workload(placement, microbatches, times, 7)
 
 
-RAN = schedule_named("1f1b").plan(4, 8, 1)
+RAN = find_schedule("1f1b").plan(4, 8, 1)
 #: Of four stages, in bytes.
 MEASURED = MeasuredMemory((2e9,) * 4, (1e9,) * 4, (1e9, 2e9, 3e9, 4e9))
 
@@ -52,35 +52,35 @@ def a_run(plan: Plan | None = RAN, ran_ns: int | None = None) -> MeasuredRun:
 
 
 def test_the_memory_of_the_run_is_the_limit() -> None:
-    limited, _, of_run, _ = limited_workload(a_run())
+    limited, _, of_run, _ = resolve_memory(a_run())
 
     assert of_run
     assert limited.limit == (4.0,) * 4
-    assert limited_workload(a_run(), "none")[0].limit is None
-    assert limited_workload(a_run(None))[0].limit is None
-    given, in_bytes, of_run, _ = limited_workload(a_run(), "8GB", "2GB", "1GB")
+    assert resolve_memory(a_run(), "none")[0].limit is None
+    assert resolve_memory(a_run(None))[0].limit is None
+    given, in_bytes, of_run, _ = resolve_memory(a_run(), "8GB", "2GB", "1GB")
     assert (in_bytes, of_run) == (True, False)
     assert given.limit == (8e9,) * 4
-    assert (given.activation[0], given.kept[0]) == (2e9, 1e9)
+    assert (given.activation[0], given.weight_activation[0]) == (2e9, 1e9)
     with pytest.raises(UsageError, match="--memory-w"):
-        limited_workload(a_run(), None, "1", "2")
+        resolve_memory(a_run(), None, "1", "2")
 
 
 def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
     run = replace(a_run(), memory=MEASURED)
 
-    assert limited_workload(run, "10GB")[0].limit == (9e9, 8e9, 7e9, 6e9)
-    given, *_ = limited_workload(run, "8GB", "3GB", "1GB")
+    assert resolve_memory(run, "10GB")[0].limit == (9e9, 8e9, 7e9, 6e9)
+    given, *_ = resolve_memory(run, "8GB", "3GB", "1GB")
     assert given.limit == (8e9,) * 4
     assert given.activation == (3e9,) * 4
-    mixed = r"--memory-w 0\.5: .* measured.* --memory-b, too"
+    mixed = r"--memory-w 0\.5: .* measured.* --memory-b as well"
     for limit, backward, weight, complaint in (
         *((limit, None, "0.5", mixed) for limit in ("80GB", "none", None)),
-        ("8", None, None, "--memory-limit 8: activations are in bytes; give one"),
+        ("8", None, None, "--memory-limit 8: activations are in bytes; give a size"),
         ("80GB", "2", None, "--memory-limit 80GB: activations are in the unit of --mem"),
     ):
         with pytest.raises(UsageError, match=complaint):
-            limited_workload(run, limit, backward, weight)
+            resolve_memory(run, limit, backward, weight)
 
 
 def test_devices_with_different_memory_left_are_told_apart() -> None:
@@ -90,29 +90,31 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     assert planned.resident == MEASURED.resident
     assert "memory: 8.00 GB to 11.00 GB of activations per device" in plain_text(sections(planned))
     # 1f1b: four, three, two microbatches and one, beside what is always held: at most 9 GB.
-    plot = memory_plot_of(planned)
+    plot = build_memory_plot(planned)
     assert plot.limit == 12e9
     assert {point.memory for point in plot.points if point.name == "1f1b"} == {9e9}
     assert all(each.fits == (each.memory <= 12e9) for each in plot.points)
-    unlimited = memory_plot_of(plan_run(run, memory_limit="none"))
+    unlimited = build_memory_plot(plan_run(run, memory_limit="none"))
     assert unlimited.limit is None
     assert {each.memory for each in unlimited.points if each.name == "1f1b"} == {9e9}
     as_ran = plan_run(run)
-    assert "memory: at most 8.00 GB of activations per device, as" in plain_text(sections(as_ran))
-    assert memory_plot_of(as_ran).limit == 8e9
+    assert "memory: at most 8.00 GB of activations per device, the peak" in plain_text(
+        sections(as_ran)
+    )
+    assert build_memory_plot(as_ran).limit == 8e9
 
 
 def test_a_plan_is_as_far_off_as_the_run_was() -> None:
     alone = plan_run(a_run())
-    assert alone.own is not None
-    assert alone.off is None
+    assert alone.executed is not None
+    assert alone.simulation_error is None
     assert alone.expected_ns == alone.best.best.makespan_ns
 
-    planned = plan_run(a_run(RAN, alone.own.makespan_ns * 11 // 10))
+    planned = plan_run(a_run(RAN, alone.executed.makespan_ns * 11 // 10))
 
-    assert planned.off == pytest.approx(0.1, abs=1e-3)
+    assert planned.simulation_error == pytest.approx(0.1, abs=1e-3)
     assert planned.expected_ns == pytest.approx(1.1 * planned.best.best.makespan_ns, rel=1e-3)
-    assert plan_run(a_run(), microbatches=3).own is None
+    assert plan_run(a_run(), microbatches=3).executed is None
 
 
 #: The shortest order of these waits for its transfers; zb-h2 waits less.
@@ -126,7 +128,7 @@ QUEUED = Workload(
     down_ns=(12, 24, 0),
     up_ns=(0, 29, 39),
     activation=(1.0,) * 3,
-    kept=(1.0,) * 3,
+    weight_activation=(1.0,) * 3,
 )
 
 
@@ -135,16 +137,16 @@ def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
     alone = plan_run(run)
     queued = plan_run(replace(run, on_gpus=True))
 
-    assert alone.best.proven
+    assert alone.best.is_proven
     assert queued.best.best.plan.name != alone.best.best.plan.name
     assert queued.best.candidates[0].plan.name == alone.best.best.plan.name
     assert queued.communication[1] < alone.communication[1]
-    assert queued.best.best.makespan_ns > queued.best.bound_ns
-    assert not queued.best.proven
+    assert queued.best.best.makespan_ns > queued.best.lower_bound_ns
+    assert not queued.best.is_proven
     printed = plain_text(sections(queued))
     assert "proven" not in printed
-    assert "chosen with its transfers: without them, searched-split takes " in printed
-    assert "chosen with its transfers" not in plain_text(sections(alone))
+    assert "ranked including transfers; without them, searched-split would be shorter (" in printed
+    assert "ranked including transfers" not in plain_text(sections(alone))
 
 
 def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
@@ -155,7 +157,7 @@ def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
         values["timeline"] = None
     file = folder / "report.json"
     file.write_bytes(json.encode(values))
-    return of_saved(str(file))
+    return load_run(str(file))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_numbers_of_microbatches_that_cannot_be_planned_are_refused_unless_other
     file = tmp_path / "report.json"
     file.write_bytes(json.encode(values))
 
-    run = of_saved(str(file))
+    run = load_run(str(file))
 
     with pytest.raises(UsageError, match=expected):
         plan_run(run)
@@ -189,9 +191,9 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
     assert whole.overlaps is overlaps
     assert ("iterations of the run overlap" in text) is overlaps
     if not overlaps:  # one that lists no operations has the order of its schedule
-        assert whole.ran is not None
-        assert rest.ran is not None
-        assert rest.ran.orders == whole.ran.orders == RAN.orders
+        assert whole.executed_plan is not None
+        assert rest.executed_plan is not None
+        assert rest.executed_plan.orders == whole.executed_plan.orders == RAN.orders
         assert plan_run(rest).workload == plan_run(whole).workload
 
 
@@ -205,34 +207,32 @@ def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
     file.write_bytes(json_document.render(report, View()).encode())
 
     assert report.headline == "period"
-    assert of_saved(str(file)).overlaps == of_report(report, "run").overlaps
+    assert load_run(str(file)).overlaps == extract_run(report, "run").overlaps
 
 
 def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -> None:
     """The makespans of zb-h1 and zb-h2 are equal; the next iteration of zb-h2 begins earlier."""
     ran = Planting(stages=8, microbatches=16, schedule="zb-h2", iterations=3)
     report = analysed(ran)
-    planned = plan_run(of_report(report, "run"))
+    planned = plan_run(extract_run(report, "run"))
     best = planned.best
 
     assert report.headline == "period"
     lengths_ns = {candidate.plan.name: best.length_ns(candidate) for candidate in best.candidates}
     assert best.best.plan.name == "zb-h2"
-    assert lengths_ns["zb-h1"] > lengths_ns["zb-h2"] == best.bound_ns
+    assert lengths_ns["zb-h1"] > lengths_ns["zb-h2"] == best.lower_bound_ns
     for other in (ran, replace(ran, schedule="zb-h1")):
         period_ns = analysed(other).summary.window_ns["period"].mean
         assert period_ns == pytest.approx(lengths_ns[other.schedule] + ran.optimizer_ns, rel=0.01)
     rows = json.decode(as_json(planned))
     assert (rows["window"], rows["best"]["saving"], rows["proven"]) == ("stage", 0, True)
-    assert torch_csv.write(best.best.plan) == torch_csv.write(
-        schedule_named("zb-h2").plan(8, 16, 1)
-    )
+    assert torch_csv.write(best.best.plan) == torch_csv.write(find_schedule("zb-h2").plan(8, 16, 1))
 
 
 def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() -> None:
     ran = Planting(schedule="zb-h1", microbatches=8, iterations=6, barrier=True, evaluation_at=2)
     report = analysed(ran, what_if=True)
-    planned = plan_run(of_report(report, "run"), memory_limit="7")
+    planned = plan_run(extract_run(report, "run"), memory_limit="7")
 
     assert report.headline == "period"
     assert report.what_if is not None
@@ -242,10 +242,10 @@ def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() 
 
 def test_results_of_what_ran_together_are_there_when_both_ended(tmp_path: Path) -> None:
     plant(Planting(schedule="dualpipev", iterations=1), tmp_path)
-    planned = plan_run(of_report(bubbleviz.analyze(tmp_path), "run"))
+    planned = plan_run(extract_run(bubbleviz.analyze(tmp_path), "run"))
 
-    assert planned.own is not None
-    assert planned.own.makespan_ns == planned.run.ran_ns == 27_000_000
+    assert planned.executed is not None
+    assert planned.executed.makespan_ns == planned.run.makespan_ns == 27_000_000
     assert planned.expected_ns == planned.best.best.makespan_ns == 25_500_000
 
 

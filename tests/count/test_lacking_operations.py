@@ -11,7 +11,7 @@ from bubbleviz.render.json_document import document
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.known import find_schedule, schedules
 from tests.planting import Planting
 from tests.support.edited_databases import change
 from tests.support.notes import find_limitation
@@ -75,7 +75,7 @@ def test_all_that_no_rank_ran_is_not_lacking(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [rule.name for rule in schedules()])
 def test_nothing_is_lacking_in_any_schedule(name: str) -> None:
-    rule = schedule_named(name)
+    rule = find_schedule(name)
     schedule = name if rule.has_one_order else torch_csv.write(rule.plan(4, 8, rule.chunks))
 
     assert not analysed(Planting(schedule=schedule)).operations_lacking

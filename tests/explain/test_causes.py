@@ -34,9 +34,9 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import searched_plan
+from bubbleviz.schedules.known import search_plan
 from bubbleviz.schedules.plan import Memory
-from bubbleviz.schedules.workload import device_workload
+from bubbleviz.schedules.workload import build_device_workload
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.notes import limitation_subjects
@@ -480,10 +480,10 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
 def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere() -> None:
     """No receive of the slow stage ever waits, so that none tells how long a transfer takes."""
     memory = Memory(8.0, 1.0, 32 / 74)
-    work = device_workload((0, 1, 2, 3), 8, [(1_000 * US,) * 4] * 3, 100 * US, memory)
+    work = build_device_workload((0, 1, 2, 3), 8, [(1_000 * US,) * 4] * 3, 100 * US, memory)
     report = analysed(
         Planting(
-            schedule=torch_csv.write(searched_plan("zb-2p", work)),
+            schedule=torch_csv.write(search_plan("zb-2p", work)),
             microbatches=8,
             iterations=1,
             transfer_ns=100 * US,

@@ -25,7 +25,7 @@ from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.known import find_schedule, schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 from tests.planting import Planting, plant
 from tests.support.measured_orders import Measured, Op, devices_of, iteration, measured, of_orders
@@ -54,7 +54,7 @@ def named(run: Measured) -> Recognition:
 
 @cache
 def planned(name: str, p: int = 4, m: int = 8) -> Plan:
-    rule = schedule_named(name)
+    rule = find_schedule(name)
     return rule.plan(p, m, rule.chunks)
 
 
@@ -547,7 +547,7 @@ def plantable(schedule: str) -> str:
 
     The planter knows no searched schedules, so their orders are given as PyTorch's CSV.
     """
-    if is_searched(schedule_named(schedule)):
+    if is_searched(find_schedule(schedule)):
         return torch_csv.write(planned(schedule))
     return schedule
 
@@ -591,7 +591,7 @@ def test_planted_runs_are_recognised(tmp_path: Path, name: str) -> None:
 
     assert recognition is not None
     # What was searched may be the order of another schedule, and then has its name.
-    searched = is_searched(schedule_named(schedule))
+    searched = is_searched(find_schedule(schedule))
     assert schedule in (recognition.name, *recognition.also) or (searched and recognition.exact)
     assert recognition.exact or searched
     training = [i.index for i in report.iterations if i.kind == "training"]

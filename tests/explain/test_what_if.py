@@ -20,7 +20,7 @@ from bubbleviz.render.text.report import as_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedules
-from bubbleviz.schedules.measured_times import measured_times
+from bubbleviz.schedules.measured_times import collect_times
 from bubbleviz.schedules.plan import OperationTimes
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -142,7 +142,7 @@ def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None
     kinds = [OperationTimes(phase, 2e6, 0, 0) for phase in phases]
 
     with pytest.raises(MismatchError, match="does not show the times of its schedule"):
-        measured_times(kinds, None, 4)
+        collect_times(kinds, None, 4)
 
 
 def titles(svg: str) -> list[str]:

@@ -22,7 +22,7 @@ from bubbleviz.report.run_times import memory_of_run, workload_of_run
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.view import View
-from bubbleviz.schedules.plan_memory import with_memory
+from bubbleviz.schedules.plan_memory import set_memory
 from tests.planting import Planting, plant
 from tests.support.columnar_exports import columnar
 from tests.support.command_line import CommandLine
@@ -179,18 +179,18 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
         (0, "F"), (0, "BW"), (1, "F"), (1, "BW"),
     }  # fmt: skip
     assert memory is not None
-    assert memory.held == (70 * MB, 80 * MB)
+    assert memory.activation == (70 * MB, 80 * MB)
     workload = workload_of_run(run)
-    in_bytes = with_memory(workload, memory, 2e9)
-    assert in_bytes.activation == memory.held
+    in_bytes = set_memory(workload, memory, 2e9)
+    assert in_bytes.activation == memory.activation
     assert in_bytes.limit == tuple(2e9 - taken for taken in memory.resident)
     assert all(
         truth.resident + truth.temporary <= taken <= truth.resident + truth.temporary + truth.output
         for taken, truth in zip(memory.resident, TRUTH, strict=True)
     )
-    assert with_memory(workload, memory, None).limit is None
+    assert set_memory(workload, memory, None).limit is None
     with pytest.raises(UsageError, match=r"device 1 always holds 902\.\d+ MB; give more"):
-        with_memory(workload, memory, 500e6)
+        set_memory(workload, memory, 500e6)
 
 
 def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:

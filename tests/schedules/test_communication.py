@@ -31,10 +31,10 @@ from bubbleviz.schedules.communication.transports import (
     TRANSPORTS,
     Transport,
 )
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import outcome_of
-from bubbleviz.schedules.workload import Workload, device_workload
+from bubbleviz.schedules.simulation import simulate_outcome
+from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.support.command_line import CommandLine
 from tests.support.needs import reference_file
 
@@ -66,13 +66,13 @@ def workload_of(plan: Plan, seed: int) -> Workload:
         down_ns=(*edges(), 0),
         up_ns=(0, *edges()),
         activation=(1.0,) * count,
-        kept=(1.0,) * count,
+        weight_activation=(1.0,) * count,
     )
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    rule = schedule_named(draw(st.sampled_from(NAMES)))
+    rule = find_schedule(draw(st.sampled_from(NAMES)))
     stages = draw(st.integers(2, 4))
     return rule.plan(stages, stages * draw(st.integers(1, 2)), rule.chunks)
 
@@ -101,7 +101,7 @@ def texts(made: LoweredPlan) -> list[str]:
     ],
 )
 def test_ranks_take_turns(lines: list[str]) -> None:
-    assert texts(lowered(schedule_named("1f1b").plan(len(lines), 2, 1))) == lines
+    assert texts(lowered(find_schedule("1f1b").plan(len(lines), 2, 1))) == lines
 
 
 @pytest.mark.real_files
@@ -121,7 +121,7 @@ def test_a_lowered_plan_is_the_plan_with_its_messages(plan: Plan, seed: int) -> 
         check_lowered(made, transport)
     assert torch_csv.read("\n".join(texts(made)), plan.name) == made
     times = workload_of(plan, seed)
-    assert makespan_of(made, times, BUFFERED) == outcome_of(plan, times).makespan_ns
+    assert makespan_of(made, times, BUFFERED) == simulate_outcome(plan, times).makespan_ns
 
 
 @settings(max_examples=25, deadline=None)
@@ -143,8 +143,8 @@ def test_an_order_by_time_is_never_slower_and_never_deadlocks(
 
 def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() -> None:
     """Rank 0 starts to receive a gradient before it sends what rank 1 needs next."""
-    plan = schedule_named("1f1b").plan(2, 2, 1)
-    times = device_workload((0, 1), 2, [(20, 10), (10, 60), (10, 10)], 5)
+    plan = find_schedule("1f1b").plan(2, 2, 1)
+    times = build_device_workload((0, 1), 2, [(20, 10), (10, 60), (10, 10)], 5)
     held = torch_csv.read(
         "0F0,0SEND_F0,0RECV_B0,0F1,0SEND_F1,0B0,0RECV_B1,0B1\n"
         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
@@ -158,7 +158,7 @@ def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() ->
 
 
 def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_path: Path) -> None:
-    plan = schedule_named("zb-h1").plan(3, 4, 1)
+    plan = find_schedule("zb-h1").plan(3, 4, 1)
     file = tmp_path / "zb-h1.comms.csv"
     # PyTorch writes what it does to parameters and gradients, too.
     lines = [

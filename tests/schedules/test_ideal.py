@@ -140,15 +140,15 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "zb-1p", *SIZES, "--memory-b", "0"), "is not an amount of memory"),
         (("--schedule", "1f1b", *SIZES, "-m", "2000", "--tf", "1e10"), "add up to more than"),
         (("--schedule", "zb-v", *SIZES, "-m", "2000", "--tcomm", "1e10"), "add up to more than"),
-        (("--schedule", "interleaved-zb", *SIZES, "-m", "6"), "in groups of the 4 stages"),
-        (("--schedule", "1f1b", *SIZES, "--memory-limit", "4"), "1f1b has one order"),
+        (("--schedule", "interleaved-zb", *SIZES, "-m", "6"), "a multiple of 4 microbatches"),
+        (("--schedule", "1f1b", *SIZES, "--memory-limit", "4"), "1f1b has a fixed order"),
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"), "holds no microbatch"),
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit nan: not an"),
         (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b inf: not an amount"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-w", "2"), "--memory-w: 2 is held"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-w", "2"), "--memory-w: 2 is more than"),
         (
             ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-w", "20GB"),
-            "--memory-w: 20.00 GB is held on to W of the 10.00 GB held to B; give 0 to 10.00 GB",
+            "--memory-w: 20.00 GB is more than the 10.00 GB of which it is a part; give 0 to",
         ),
         (
             ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-limit", "1GB"),
@@ -165,12 +165,15 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "zb-2p", *SIZES, "--chunks", "2"), "zb-2p has one chunk"),
         (("--schedule", "v-min", *SIZES, "--chunks", "1"), "v-min has two chunks"),
         (("--schedule", "chimera", *SIZES, "--chunks", "2"), "chimera has one chunk"),
-        (("--schedule", "chimera", *SIZES, "-m", "6"), "in groups of them"),
+        (("--schedule", "chimera", *SIZES, "-m", "6"), "a multiple of that number"),
         (("--schedule", "chimera", *SIZES, "-p", "3", "-m", "6"), "even number of stages"),
         (("--schedule", "1f1b-i", *SIZES, "--svg", "-"), "nothing to draw"),
         (("--schedule", "1f1b-i", *SIZES, "--memory-b", "2"), "leave the --memory options out"),
-        (("--schedule", "1f1b-i", *SIZES, "--tf", "1,2,1,1"), "a formula of equal stages"),
-        (("--schedule", "1f1b-i", *SIZES, "-m", "6"), "in groups of the 4 stages, not 6"),
+        (("--schedule", "1f1b-i", *SIZES, "--tf", "1,2,1,1"), "a formula for equal stages"),
+        (
+            ("--schedule", "1f1b-i", *SIZES, "-m", "6"),
+            "a multiple of 4 microbatches, the number of stages, not 6",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_said_in_a_sentence(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.layout import partition
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, best_layouts
 from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
@@ -26,8 +26,8 @@ from bubbleviz.schedules.layout.layers import (
     layout_workload,
 )
 from bubbleviz.schedules.layout.recurrence import Recurrence
-from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
-from bubbleviz.schedules.simulation import outcome_of
+from bubbleviz.schedules.plan import Plan, make_looped_placement, make_v_placement
+from bubbleviz.schedules.simulation import simulate_outcome
 
 
 def model(
@@ -74,7 +74,7 @@ def simulated(
     plan: Plan, layers: Layers, layout: Layout, limit: Sequence[float] | None = None
 ) -> tuple[int, bool]:
     """Return the makespan of a plan with a layout by the simulator, and whether it fits."""
-    outcome = outcome_of(plan, layout_workload(layers, layout, plan.microbatches, limit))
+    outcome = simulate_outcome(plan, layout_workload(layers, layout, plan.microbatches, limit))
     return outcome.makespan_ns, outcome.fits
 
 
@@ -99,7 +99,7 @@ numbers = st.lists(st.integers(0, 50), min_size=7, max_size=7)
 def best(
     name: str, sizes: tuple[int, int, int], layers: Layers, **given: object
 ) -> partition.Partition:
-    recurrence = Recurrence(schedule_named(name).plan(*sizes))
+    recurrence = Recurrence(find_schedule(name).plan(*sizes))
     result = partition.best_partition(recurrence, layers, **given)  # type: ignore[arg-type]  # given by name
     assert isinstance(result, partition.Partition)
     return result
@@ -117,7 +117,7 @@ def test_no_layout_has_a_stage_without_layers() -> None:
 
 def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
     layers = model([10, 10, 10, 10, 10, 0], resident=[0, 0, 0, 0, 0, 1000])
-    recurrence = Recurrence(schedule_named("1f1b").plan(2, 3, 1))
+    recurrence = Recurrence(find_schedule("1f1b").plan(2, 3, 1))
 
     assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
     assert partition.best_partition(recurrence, layers, [100.0, 100.0]) == partition.NONE_FITS
@@ -144,7 +144,7 @@ def test_the_recurrence_is_the_simulator(
         forward, backward_ns=backward, weight_ns=weight, fused_ns=fused, down_ns=down, up_ns=up,
         held=held, kept=[each / 2 for each in held], resident=[1.0] * 7,
     )  # fmt: skip
-    plan = schedule_named(name).plan(stages, microbatches, chunks)
+    plan = find_schedule(name).plan(stages, microbatches, chunks)
     recurrence = Recurrence(plan)
     layouts = all_layouts(7, recurrence.placement)[:10]
     makespans_ns = recurrence.makespans(layers, rows(layouts))
@@ -169,7 +169,7 @@ def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) 
     times = random.integers(900, 1300, (3, 24))
     times[:, 0], times[:, -1] = random.integers(100, 800, 3), random.integers(1500, 4000, 3)
     layers = model(times[0], backward_ns=times[1], weight_ns=times[2], down_ns=200, up_ns=300)
-    recurrence = Recurrence(schedule_named(name).plan(8 // chunks, 16, chunks))
+    recurrence = Recurrence(find_schedule(name).plan(8 // chunks, 16, chunks))
     inner = np.array(list(combinations(range(1, 24), 7)), np.int64)
     ends = np.zeros((len(inner), 1), np.int64)
     every = np.concatenate((ends, inner, ends + 24), axis=1)
@@ -196,7 +196,7 @@ def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
     random = np.random.default_rng(11)
     times, held, resident = (random.integers(*ends, 12) for ends in ((5, 50), (1, 30), (0, 60)))
     layers = model(times.tolist(), held=held.tolist(), resident=resident.tolist())
-    recurrence = Recurrence(schedule_named("interleaved-1f1b").plan(2, 4, 2))
+    recurrence = Recurrence(find_schedule("interleaved-1f1b").plan(2, 4, 2))
     limit = [350.0, 350.0]
 
     assert isinstance(partition.best_partition(recurrence, layers, limit), partition.Partition)
@@ -222,7 +222,7 @@ def test_a_start_is_not_made_worse() -> None:
 
     assert start.bounds == (0, 3, 6, 9, 13)
     assert (
-        best_layout.makespan_ns < simulated(schedule_named("1f1b").plan(4, 16, 1), layers, start)[0]
+        best_layout.makespan_ns < simulated(find_schedule("1f1b").plan(4, 16, 1), layers, start)[0]
     )
 
 
@@ -233,11 +233,13 @@ def test_a_start_is_not_made_worse() -> None:
 )
 def test_links_between_devices_are_part_of_the_times(times: list[int], links: list[int]) -> None:
     layers, between = model(times, down_ns=3, up_ns=5), np.array(links).reshape(3, 3)
-    plan = schedule_named("1f1b").plan(3, 4, 1)
+    plan = find_schedule("1f1b").plan(3, 4, 1)
     recurrence = Recurrence(plan, between)
     layouts = all_layouts(6, recurrence.placement)
     every = [
-        outcome_of(plan, layout_workload(layers, layout, 4, edges=recurrence.edges)).makespan_ns
+        simulate_outcome(
+            plan, layout_workload(layers, layout, 4, edges=recurrence.edges)
+        ).makespan_ns
         for layout in layouts
     ]
     best_layout = partition.best_partition(recurrence, layers)
@@ -263,7 +265,7 @@ def test_every_schedule_of_one_order_has_its_best_layout() -> None:
         assert row.best is not None
         if row.plan.replicas == 1:
             work = layout_workload(HEAVY_HEAD.layers, row.best.layout, 8)
-            outcome = outcome_of(row.plan, work)
+            outcome = simulate_outcome(row.plan, work)
             assert outcome.makespan_ns == row.best.makespan_ns
             assert outcome.peak_memory == row.peak_memory
             assert row.bubble_ratio == pytest.approx(outcome.simulation.schedule_ratio)
@@ -315,7 +317,9 @@ def test_a_searched_order_and_its_layout_are_improved_in_turn() -> None:
 
 
 def test_sizes_that_a_schedule_does_not_allow_are_refused_or_told() -> None:
-    with pytest.raises(UsageError, match="in groups of the 4 stages, not 6"):
+    with pytest.raises(
+        UsageError, match="a multiple of 4 microbatches, the number of stages, not 6"
+    ):
         best_layouts(replace(HEAVY_HEAD, microbatches=6), ["interleaved-1f1b"])
     with pytest.raises(UsageError, match="no schedule is called"):
         best_layouts(HEAVY_HEAD, ["none"])
@@ -341,7 +345,7 @@ def layout_of(stages: list[str], chunks: int = 1) -> tuple[Layers, Layout]:
     bounds = [0]
     for stage in stages:
         bounds.append(bounds[-1] + len(stage))
-    placement = looped_placement(len(stages) // chunks, chunks)
+    placement = make_looped_placement(len(stages) // chunks, chunks)
     return layers_of("".join(stages)), Layout(placement, tuple(bounds))
 
 
@@ -384,7 +388,7 @@ def test_megatron_is_told_nothing_that_it_refuses() -> None:
     # A head or an embedding on two stages, and a V.
     assert megatron_layout(*layout_of(["Et", "tL", "L"])) is None
     assert megatron_layout(*layout_of(["E", "Et", "tL"])) is None
-    assert megatron_layout(layers_of("EttL"), Layout(v_placement(2), (0, 1, 2, 3, 4))) is None
+    assert megatron_layout(layers_of("EttL"), Layout(make_v_placement(2), (0, 1, 2, 3, 4))) is None
 
 
 def test_torchtitan_is_told_of_the_modules() -> None:

@@ -15,7 +15,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.torch_csv import read_file
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
@@ -39,7 +39,7 @@ def test_files_that_pytorch_wrote_are_the_schedules(subtests: pytest.Subtests) -
     ]:
         with subtests.test(file=file):
             plan = read_file(str(reference_file(f"torch_csv/{file}"))).plan
-            wanted = schedule_named(name).plan(2, 4, 2)
+            wanted = find_schedule(name).plan(2, 4, 2)
 
             assert plan.name == file
             assert (plan.orders, plan.placement) == (wanted.orders, wanted.placement)
@@ -105,7 +105,7 @@ def test_numbers_count_from_zero() -> None:
     """As do those of the last rank, whose forwards PyTorch numbers 1 to m in single-stage 1F1B."""
     slipped = read("0F0,0F1,0B0,0B1\n1F1,1B0,1F2,1B1\n")
     from_one = read("0F1,0F2,0B1,0B2\n1F1,1B1,1F2,1B2\n")
-    plan = schedule_named("1f1b").plan(2, 2, 1)
+    plan = find_schedule("1f1b").plan(2, 2, 1)
 
     assert slipped.orders == from_one.orders == plan.orders
 
@@ -175,7 +175,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_file("a\0.csv")
     with pytest.raises(UsageError, match="the directions of dualpipe apart"):
-        torch_csv.write(schedule_named("dualpipe").plan(4, 8, 1))
+        torch_csv.write(find_schedule("dualpipe").plan(4, 8, 1))
     assert read_file(str(tmp_path / "marked.csv")).plan.microbatches == 1
 
 
@@ -217,11 +217,11 @@ def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> N
     truth = plant(Planting(kernels=1), tmp_path)
     profile = str(tmp_path / truth.files[0].path)
     meant, other, wrong = (tmp_path / name for name in ("same.csv", "=1+1.csv", "wrong.csv"))
-    plan = schedule_named("1f1b").plan(4, 8, 1)
+    plan = find_schedule("1f1b").plan(4, 8, 1)
     meant.write_text(torch_csv.write(plan), encoding="utf-8")
     text = torch_csv.write(plan).replace("2B0,2F2,2B1", "2F2,2B0,2B1")
     other.write_text(text, encoding="utf-8")
-    wrong.write_text(torch_csv.write(schedule_named("1f1b").plan(4, 4, 1)), encoding="utf-8")
+    wrong.write_text(torch_csv.write(find_schedule("1f1b").plan(4, 4, 1)), encoding="utf-8")
 
     same = bubbleviz.analyze(profile, plan=meant).plan
     assert same is not None

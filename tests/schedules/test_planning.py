@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
-from bubbleviz.schedules.plan import Memory, Plan, looped_placement, v_placement
-from bubbleviz.schedules.plan_memory import peak_memory
-from bubbleviz.schedules.planning import best_plan, fixed_plans
+from bubbleviz.schedules.plan import Memory, Plan, make_looped_placement, make_v_placement
+from bubbleviz.schedules.plan_memory import compute_peak_memory
+from bubbleviz.schedules.planning import find_best_plan, list_fixed_plans
 from bubbleviz.schedules.search.orders import improve, shortest_orders
 from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, problem_of
-from bubbleviz.schedules.simulation import outcome_of
-from bubbleviz.schedules.workload import Workload, device_workload
+from bubbleviz.schedules.simulation import simulate_outcome
+from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.support.published_orders import Row, numbers, reference
 
 pytestmark = pytest.mark.thorough
@@ -37,14 +37,16 @@ def workload(
 ) -> Workload:
     devices = max(placement) + 1
     of_devices = [(time,) * devices for time in times]
-    return device_workload(placement, microbatches, of_devices, transfer, Memory(limit))
+    return build_device_workload(placement, microbatches, of_devices, transfer, Memory(limit))
 
 
 @st.composite
 def workloads(draw: st.DrawFn, most: int = 4) -> Workload:
     devices = draw(st.integers(1, 3))
     placement = draw(
-        st.sampled_from([tuple(range(devices)), v_placement(devices), looped_placement(devices, 2)])
+        st.sampled_from(
+            [tuple(range(devices)), make_v_placement(devices), make_looped_placement(devices, 2)]
+        )
     )
     count = len(placement)
 
@@ -115,28 +117,28 @@ def checked(plan: Plan, work: Workload) -> None:
         for phase in (Phase.F, Phase.B, Phase.W)
     )
     if work.limit is not None:
-        peaks = peak_memory(plan, work.activation, work.kept)
+        peaks = compute_peak_memory(plan, work.activation, work.weight_activation)
         assert all(a <= b * (1 + 1e-9) for a, b in zip(peaks, work.limit, strict=True))
 
 
 @QUIET
 @given(workloads())
 def test_the_best_plan_is_no_worse_than_any_fixed_one_that_fits(work: Workload) -> None:
-    best = best_plan(work)
+    best = find_best_plan(work)
 
     checked(best.best.plan, work)
-    for plan in fixed_plans(work):
-        outcome = outcome_of(plan, work)
+    for plan in list_fixed_plans(work):
+        outcome = simulate_outcome(plan, work)
         if outcome.fits and (work.split or not plan.splits):
             assert best.best.makespan_ns <= outcome.makespan_ns
-    assert best.bound_ns <= best.best.makespan_ns
+    assert best.lower_bound_ns <= best.best.makespan_ns
     assert best.split is work.split
     if work.split:
-        assert best.other is None
+        assert best.best_split is None
     else:
         assert not best.best.plan.splits
-        assert best.other is not None
-        checked(best.other.plan, work)
+        assert best.best_split is not None
+        checked(best.best_split.plan, work)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -148,7 +150,7 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
     if work.virtual_stages > 3:
         return
 
-    best = best_plan(work)
+    best = find_best_plan(work)
 
     assert best.best.makespan_ns == shortest_of_all(work, fused=fused)
 
@@ -195,7 +197,7 @@ def test_the_compiled_search_gives_the_same(
         assert improve(problem, codes, 60, **options) == compiled
         if makespan and compiled is not None:
             plan = plan_of("", problem, compiled[1], fused=not work.split)
-            assert outcome_of(plan, work).makespan_ns == compiled[0]
+            assert simulate_outcome(plan, work).makespan_ns == compiled[0]
 
 
 def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
@@ -209,7 +211,7 @@ def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
 
 
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:
-    best = best_plan(replace(workload((0, 1), 16, transfer=40), split=False))
+    best = find_best_plan(replace(workload((0, 1), 16, transfer=40), split=False))
 
     names = {candidate.plan.name: candidate.makespan_ns for candidate in best.candidates}
     assert best.best.makespan_ns < names["1f1b"]
@@ -218,36 +220,44 @@ def test_a_long_link_has_more_microbatches_on_their_way() -> None:
 def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
     work = replace(workload((0, 1, 2, 3), 8, limit=4.0), split=False)
 
-    best, chosen = best_plan(work), best_plan(work, split=True)
+    best, chosen = find_best_plan(work), find_best_plan(work, split=True)
 
-    assert best.other is not None
-    assert (best.best.plan.splits, best.other.plan.splits, chosen.other) == (False, True, None)
-    assert best.other.makespan_ns < best.best.makespan_ns
-    assert chosen.best.makespan_ns == best.other.makespan_ns
+    assert best.best_split is not None
+    assert (best.best.plan.splits, best.best_split.plan.splits, chosen.best_split) == (
+        False,
+        True,
+        None,
+    )
+    assert best.best_split.makespan_ns < best.best.makespan_ns
+    assert chosen.best.makespan_ns == best.best_split.makespan_ns
 
 
 def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:
     work = replace(workload((0, 1), 4), fused_ns=(12, 12))
 
-    best = best_plan(work)
+    best = find_best_plan(work)
 
     assert best.split
     assert any(op.phase is Phase.BW for row in best.best.plan.orders for op in row)
-    assert best.bound_ns <= best.best.makespan_ns < best_plan(workload((0, 1), 4)).best.makespan_ns
+    assert (
+        best.lower_bound_ns
+        <= best.best.makespan_ns
+        < find_best_plan(workload((0, 1), 4)).best.makespan_ns
+    )
 
 
 def test_one_device_has_no_bubble() -> None:
-    best = best_plan(workload((0,), 3))
+    best = find_best_plan(workload((0,), 3))
 
-    assert best.proven
+    assert best.is_proven
     assert best.best.makespan_ns == 90
-    assert best.left == 0
+    assert best.max_improvement == 0
 
 
 def test_every_order_of_a_placement_stands_once_under_its_name() -> None:
     """As in PyTorch's Interleaved1F1B(4 ranks, 6 microbatches), six run in one round."""
-    in_rounds = [plan.name for plan in fixed_plans(workload(looped_placement(4, 2), 6))]
-    plans = fixed_plans(workload((0, 1, 2, 3), 8))
+    in_rounds = [plan.name for plan in list_fixed_plans(workload(make_looped_placement(4, 2), 6))]
+    plans = list_fixed_plans(workload((0, 1, 2, 3), 8))
 
     assert in_rounds == ["interleaved-1f1b", "interleaved-zb", "looped-bfs"]
     assert {"1f1b", "gpipe", "zb-h1", "zb-h2"} <= {plan.name for plan in plans}
@@ -264,14 +274,16 @@ def test_every_order_of_a_placement_stands_once_under_its_name() -> None:
 )
 def test_what_cannot_be_planned_is_refused(work: Workload, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
-        best_plan(work)
+        find_best_plan(work)
 
 
 def test_memory_by_virtual_stage_and_device_binds() -> None:
     """The first device holds twice as much a microbatch, and has memory for two of them."""
-    work = replace(workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), kept=(2.0, 1.0, 1.0))
-    free = best_plan(work).best
-    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0))).best
+    work = replace(
+        workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), weight_activation=(2.0, 1.0, 1.0)
+    )
+    free = find_best_plan(work).best
+    bound = find_best_plan(replace(work, limit=(4.0, 4.0, 4.0))).best
 
     assert bound.peak_memory[0] <= 4.0
     assert free.makespan_ns < bound.makespan_ns
@@ -283,18 +295,20 @@ def test_memory_by_virtual_stage_and_device_binds() -> None:
 def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
     activation: tuple[float, ...], limit: tuple[float, ...] | None, *, split: bool
 ) -> None:
-    work = replace(workload((0, 1), 5), activation=activation, kept=activation, split=split)
+    work = replace(
+        workload((0, 1), 5), activation=activation, weight_activation=activation, split=split
+    )
     work = replace(work, limit=limit)
     if limit is not None and any(a > b for a, b in zip(activation, limit, strict=True)):
         with pytest.raises(UsageError, match="holds no microbatch"):
-            best_plan(work)
+            find_best_plan(work)
         return
 
-    best = best_plan(work)
+    best = find_best_plan(work)
 
     checked(best.best.plan, work)
     assert best.best.allowed
-    free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)))
+    free = find_best_plan(replace(work, activation=(0.0, 0.0), weight_activation=(0.0, 0.0)))
     assert best.best.makespan_ns >= free.best.makespan_ns
 
 
@@ -313,7 +327,7 @@ def workload_of(row: Row) -> Workload:
     p, m, v, tf, tb, tw, tcomm = numbers(
         row, "p", "m", "chunks", "tf_us", "tb_us", "tw_us", "tcomm_us"
     )
-    placement = v_placement(p) if PLACED[row["schedule"]] else looped_placement(p, v)
+    placement = make_v_placement(p) if PLACED[row["schedule"]] else make_looped_placement(p, v)
     return workload(placement, m, (tf, tb, tw), tcomm * v, float(row["peak_act_until_W"]))
 
 
@@ -322,7 +336,7 @@ def test_no_published_order_is_shorter(
     monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     """A few of each, in a fraction of the time that a user's plan takes."""
-    monkeypatch.setattr("bubbleviz.schedules.planning._MOST_TIMED", 10_000_000)
+    monkeypatch.setattr("bubbleviz.schedules.planning._MAX_TIMED", 10_000_000)
     for name in PLACED:
         with subtests.test(name=name):
             rows = [row for row in reference("schedules.csv") if row["schedule"] == name]
@@ -330,7 +344,7 @@ def test_no_published_order_is_shorter(
 
             assert rows
             for row in rows[:: max(1, len(rows) // 2)]:
-                best = best_plan(workload_of(row), split=True)
+                best = find_best_plan(workload_of(row), split=True)
                 length_us = best.best.makespan_ns / float(row["chunks"])
                 assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
-                assert best.bound_ns / float(row["chunks"]) <= length_us + 0.01
+                assert best.lower_bound_ns / float(row["chunks"]) <= length_us + 0.01

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.known import SCHEDULES, schedule_named
+from bubbleviz.schedules.known import SCHEDULES, find_schedule
 from bubbleviz.schedules.plan import Plan
 from tests.planting import orders
 from tests.support.needs import reference_file
@@ -27,7 +27,7 @@ def cells_of(plan: Plan | orders.Plan) -> list[list[tuple[int, str, int]]]:
 def test_all_schedules_with_one_order_can_be_planted() -> None:
     assert sorted(orders.SCHEDULES) == NAMES
     assert {name: rule.chunks for name, rule in orders.SCHEDULES.items()} == {
-        name: schedule_named(name).chunks for name in NAMES
+        name: find_schedule(name).chunks for name in NAMES
     }
 
 
@@ -41,7 +41,7 @@ def test_all_schedules_with_one_order_can_be_planted() -> None:
 def test_both_write_the_same_orders(name: str, p: int, groups: int, v: int) -> None:
     chunks = v if name.startswith(("interleaved", "combined", "looped")) else 0
     planted = orders.make_plan(name, p, p * groups, chunks)
-    rule = schedule_named(name)
+    rule = find_schedule(name)
     known = rule.plan(p, p * groups, chunks or rule.chunks)
 
     assert cells_of(planted) == cells_of(known)
@@ -58,7 +58,7 @@ def test_both_write_the_same_orders(name: str, p: int, groups: int, v: int) -> N
     m=st.integers(1, 9),
 )
 def test_both_write_the_same_orders_of_few_microbatches(name: str, p: int, m: int) -> None:
-    rule = schedule_named(name)
+    rule = find_schedule(name)
 
     assert cells_of(orders.make_plan(name, p, m)) == cells_of(rule.plan(p, m, rule.chunks))
 
@@ -99,7 +99,7 @@ def test_planted_orders_are_those_of_pytorch(file: str, name: str) -> None:
 
 
 def test_an_order_can_come_from_a_file() -> None:
-    known = schedule_named("v-half").plan(4, 8, 2)
+    known = find_schedule("v-half").plan(4, 8, 2)
     read = orders.plan_from_csv(torch_csv.write(known))
 
     assert cells_of(read) == cells_of(known)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.known import find_schedule, schedules
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.plan_memory import peak_memory
+from bubbleviz.schedules.plan_memory import compute_peak_memory
 from bubbleviz.schedules.simulation import Simulation, simulate
-from bubbleviz.schedules.workload import Workload, device_workload
+from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.planting import orders, programs
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 from tests.support.stage_times import stage_durations
@@ -28,7 +28,9 @@ def workload(plan: Plan, times: Sequence[int], transfer: int = 0) -> Workload:
     """Return F, B and W of virtual stages, all alike, and the latency between devices."""
     of_devices = [(time,) * plan.stages for time in times]
     microbatches, replicas = plan.microbatches, plan.replicas
-    return device_workload(plan.placement, microbatches, of_devices, transfer, replicas=replicas)
+    return build_device_workload(
+        plan.placement, microbatches, of_devices, transfer, replicas=replicas
+    )
 
 
 def simulated(row: Row, plan: Plan) -> Simulation:
@@ -57,7 +59,7 @@ def planted_plan(plan: Plan) -> orders.Plan:
 def peak_activations(plan: Plan, kept: float = 1.0) -> float:
     """Return the most microbatches of a whole stage that a device holds, to W (or B: kept 0)."""
     stages = plan.virtual_stages
-    return max(peak_memory(plan, (1.0,) * stages, (kept,) * stages)) / plan.chunks
+    return max(compute_peak_memory(plan, (1.0,) * stages, (kept,) * stages)) / plan.chunks
 
 
 def us(ticks: int) -> float:
@@ -100,7 +102,7 @@ def test_an_empty_plan_takes_no_time() -> None:
 )
 def test_sizes_that_a_schedule_does_not_allow(name: str, sizes: tuple[int, int, int]) -> None:
     with pytest.raises(UsageError, match=name):
-        schedule_named(name).plan(*sizes)
+        find_schedule(name).plan(*sizes)
 
 
 @pytest.mark.real_files
@@ -133,7 +135,7 @@ def test_our_orders_take_the_published_time() -> None:
         p, m, chunks = numbers(row, "p", "m", "chunks")
         if m < 2 * p and row["schedule"] in {"ZB-H1", "ZB-H2"}:
             continue  # not handcrafted there; see test_search.py, few microbatches
-        plan = schedule_named(OURS[row["schedule"]]).plan(p, m, chunks)
+        plan = find_schedule(OURS[row["schedule"]]).plan(p, m, chunks)
         simulation = simulated(row, plan)
         assert us(simulation.cost_ns) == pytest.approx(float(row["iteration_cost_us"]), abs=2e-3)
         assert us(simulation.makespan_ns) == pytest.approx(float(row["makespan_us"]), abs=2e-3)
@@ -177,7 +179,7 @@ def test_every_operation_runs_once(plan: Plan) -> None:
         assert [plan.chunk_of(v) for v in virtual_stages] == list(
             range(plan.chunks * plan.replicas)
         )
-    assert plan.replicas == schedule_named(plan.name).replicas
+    assert plan.replicas == find_schedule(plan.name).replicas
 
 
 @given(plans(), st.lists(st.integers(0, 50), min_size=80, max_size=80), st.integers(0, 20))

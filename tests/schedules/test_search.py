@@ -14,21 +14,21 @@ from bubbleviz.explain.recognition.recognition import recognise_schedule
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication.deadlocks import check_order
-from bubbleviz.schedules.ideal import GivenMemory, Ideal, ideal
+from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal
 from bubbleviz.schedules.known import (
-    known_plans,
-    placement_of,
-    schedule_named,
+    find_schedule,
+    get_searched_placement,
+    list_plans,
     schedules,
-    searched_plan,
+    search_plan,
 )
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
-from bubbleviz.schedules.plan_memory import peak_memory
+from bubbleviz.schedules.plan_memory import compute_peak_memory
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import Codes, codes_of, problem_of
-from bubbleviz.schedules.simulation import outcome_of
-from bubbleviz.schedules.workload import device_workload
+from bubbleviz.schedules.simulation import simulate_outcome
+from bubbleviz.schedules.workload import build_device_workload
 from tests.support.command_line import CommandLine
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference
@@ -62,14 +62,14 @@ def checked(plan: Plan, memory: Memory) -> None:
     check_order(plan)
     of_stages = ((each,) * plan.virtual_stages for each in (memory.backward, memory.weight))
     assert memory.limit is not None
-    assert max(peak_memory(plan, *of_stages)) / plan.chunks <= memory.limit * (1 + 1e-9)
+    assert max(compute_peak_memory(plan, *of_stages)) / plan.chunks <= memory.limit * (1 + 1e-9)
 
 
-def searched(row: Row, name: str, memory: GivenMemory, *, of_makespan: bool = False) -> Ideal:
+def searched(row: Row, name: str, memory: MemoryOptions, *, of_makespan: bool = False) -> Ideal:
     p, m, *us = numbers(row, "p", "m", "tf_us", "tb_us", "tw_us", "tcomm_us")
     tf, tb, tw, tcomm = (one / 1000 for one in us)
     times = StageTimes((tf,), (tb,), (tw,), tcomm)
-    return ideal(name, p, m, times, memory=memory, of_makespan=of_makespan)
+    return ideal(name, p, m, times, memory=memory, by_makespan=of_makespan)
 
 
 def of_model(hidden: int, heads: int) -> tuple[float, float]:
@@ -98,7 +98,7 @@ def published_orders() -> Iterator[tuple[str, Row, tuple[float, float]]]:
             yield "ZB-1p", row, (1.0, 1.0)
 
 
-def given_memory(limit: float, backward: float, weight: float) -> GivenMemory:
+def given_memory(limit: float, backward: float, weight: float) -> MemoryOptions:
     """Return the memory limit, M_B and M_W as sizes without a unit.
 
     Args:
@@ -171,14 +171,14 @@ def test_what_is_found_is_whole_and_keeps_within_memory(
     kept: float,
 ) -> None:
     memory = Memory(limit, 1.0, kept)
-    placement = placement_of(rule, stages, rule.chunks)
+    placement = get_searched_placement(rule, stages, rule.chunks)
     of_devices = [times[n : n + stages] for n in (0, 4, 8)]
-    work = device_workload(placement, microbatches, of_devices, transfer, memory)
-    plan = searched_plan(rule.name, work)
+    work = build_device_workload(placement, microbatches, of_devices, transfer, memory)
+    plan = search_plan(rule.name, work)
 
     assert plan.name == rule.name
     checked(plan, memory)
-    assert plan == searched_plan(rule.name, work)
+    assert plan == search_plan(rule.name, work)
 
 
 EACH = st.lists(st.integers(1, 9), min_size=5, max_size=5)
@@ -211,7 +211,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
     own = StageTimes(tf, tb, tw, transfer)
     memory, one = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
     result = ideal(
-        name, *sizes, own, memory=(memory, one, one), of_makespan=window == "makespan_ms"
+        name, *sizes, own, memory=(memory, one, one), by_makespan=window == "makespan_ms"
     )
     checked(result.plan, result.memory)
 
@@ -244,7 +244,7 @@ def test_zb_v_is_searched_only_within_a_limit() -> None:
     fixed = ideal("zb-v", 4, 8, times)
     result = ideal("zb-v", 4, 8, times, memory=(MemorySize(4.0, in_bytes=False), None, None))
 
-    assert fixed.plan == schedule_named("zb-v").plan(4, 8, 2)
+    assert fixed.plan == find_schedule("zb-v").plan(4, 8, 2)
     assert fixed.memory.limit is None
     assert fixed.peak_memory == fixed.peak_activations == result.peak_memory == (4.0,) * 4
     assert result.cost_ms < fixed.cost_ms
@@ -264,14 +264,16 @@ def test_v_half_has_half_a_microbatch_more_with_an_odd_number_of_stages(p: int) 
 
 
 def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, rule = Memory(3.0), schedule_named("v-half")
+    memory, rule = Memory(3.0), find_schedule("v-half")
 
     def bubble(microbatches: int) -> int:
         times = [(10,) * 4, (10,) * 4, (8,) * 4]
-        work = device_workload(placement_of(rule, 4, 2), microbatches, times, 1, memory)
-        plan = searched_plan("v-half", work)
+        work = build_device_workload(
+            get_searched_placement(rule, 4, 2), microbatches, times, 1, memory
+        )
+        plan = search_plan("v-half", work)
         checked(plan, memory)
-        return outcome_of(plan, work).simulation.cost_ns - microbatches * 56
+        return simulate_outcome(plan, work).simulation.cost_ns - microbatches * 56
 
     of_few = bubble(16)
     monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY", 0)
@@ -285,14 +287,14 @@ def test_few_trials_reach_what_many_reach() -> None:
     The times resemble the model of 6.2 billion parameters of Qi et al. (arXiv 2401.10241) on 16
     stages. Trials that may become longer first did not come back within that budget.
     """
-    rule = schedule_named("zb-v")
-    placement = placement_of(rule, 16, 2)
+    rule = find_schedule("zb-v")
+    placement = get_searched_placement(rule, 16, 2)
     times_us = ((7500,) * 16, (7400,) * 16, (5000,) * 16)
-    workload = device_workload(placement, 48, times_us, 550, Memory(16.0))
+    workload = build_device_workload(placement, 48, times_us, 550, Memory(16.0))
     problem = problem_of(workload, makespan=False)
 
     def known_codes(microbatches: int) -> Iterator[Codes]:
-        return map(codes_of, known_plans(placement, microbatches))
+        return map(codes_of, list_plans(placement, microbatches))
 
     n_timed = 16 * 4_000_000
     longest_search, _ = shortest_orders(problem, known_codes, most=n_timed)

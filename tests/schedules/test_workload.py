@@ -8,10 +8,10 @@ import pytest
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.measured_times import measured_workload
+from bubbleviz.schedules.known import find_schedule
+from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.plan import OperationTimes
-from bubbleviz.schedules.simulation import outcome_of
+from bubbleviz.schedules.simulation import simulate_outcome
 from bubbleviz.schedules.workload import Workload
 
 TWO = Workload(
@@ -24,7 +24,7 @@ TWO = Workload(
     down_ns=(100, 0),
     up_ns=(0, 1000),
     activation=(2.0, 3.0),
-    kept=(1.0, 3.0),
+    weight_activation=(1.0, 3.0),
 )
 
 
@@ -36,7 +36,7 @@ def kinds(*rows: tuple[int, int, str, float, int]) -> list[OperationTimes]:
 
 
 def test_a_plan_is_timed_by_virtual_stage_and_by_direction() -> None:
-    outcome = outcome_of(schedule_named("1f1b").plan(2, 2, 1), TWO)
+    outcome = simulate_outcome(find_schedule("1f1b").plan(2, 2, 1), TWO)
 
     # F0 F1 of stage 0 end at 10 and 20; stage 1 begins at 110: F B F B of 20 and 11 each.
     assert outcome.makespan_ns == 110 + 2 * 31 + 1000 + 8
@@ -46,21 +46,21 @@ def test_a_plan_is_timed_by_virtual_stage_and_by_direction() -> None:
 
 
 def test_a_split_backward_keeps_a_part_to_its_weight_gradients() -> None:
-    plan = schedule_named("zb-h1").plan(2, 2, 1)
+    plan = find_schedule("zb-h1").plan(2, 2, 1)
 
     assert [str(op) for op in plan.orders[1]] == ["1F0", "1B0", "1F1", "1B1", "1W0", "1W1"]
-    assert outcome_of(plan, TWO).peak_memory == (4.0, 6.0)
-    assert outcome_of(plan, replace(TWO, limit=(4.0, 6.0))).fits
-    assert not outcome_of(plan, replace(TWO, limit=(4.0, 5.9))).fits
+    assert simulate_outcome(plan, TWO).peak_memory == (4.0, 6.0)
+    assert simulate_outcome(plan, replace(TWO, limit=(4.0, 6.0))).fits
+    assert not simulate_outcome(plan, replace(TWO, limit=(4.0, 5.9))).fits
 
 
 def test_a_plan_of_another_placement_is_refused() -> None:
     with pytest.raises(UsageError, match="zb-v places 4 virtual stages on other devices"):
-        outcome_of(schedule_named("zb-v").plan(2, 2, 2), TWO)
+        simulate_outcome(find_schedule("zb-v").plan(2, 2, 2), TWO)
 
 
 def test_a_measured_workload_has_the_transfers_of_each_edge() -> None:
-    v = measured_workload(
+    v = build_workload(
         kinds(
             (0, 0, "F", 10.4, 0), (1, 0, "F", 11, 1), (1, 1, "F", 12, 2), (0, 1, "F", 13, 3),
             (0, 0, "BW", 21, 0), (1, 0, "BW", 22, 1), (1, 1, "B", 12, 2), (0, 1, "B", 13, 3),
@@ -82,7 +82,7 @@ def test_a_measured_workload_has_the_transfers_of_each_edge() -> None:
         down_ns=(100, 0, 300, 0),
         up_ns=(0, 200, 0, 300),
         activation=(0.5,) * 4,
-        kept=(0.5,) * 4,
+        weight_activation=(0.5,) * 4,
         split=True,
     )
 
@@ -101,4 +101,4 @@ def test_a_run_that_lacks_times_is_refused(
     rows: list[tuple[int, int, str, float, int]], message: str
 ) -> None:
     with pytest.raises(MismatchError, match=message):
-        measured_workload(kinds(*rows), None, 1)
+        build_workload(kinds(*rows), None, 1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.plan import Plan
 from tests.support.operation_tables import csv_of
 
@@ -88,7 +88,7 @@ class Job:
     def plan(self) -> Plan:
         """The order of operations of each replica."""
         chunks = 2 if self.schedule in {"interleaved-1f1b", "interleaved-zb", "zb-v"} else 1
-        return schedule_named(self.schedule).plan(self.stages, self.microbatches, chunks)
+        return find_schedule(self.schedule).plan(self.stages, self.microbatches, chunks)
 
     def drawn_lengths(self, draw: Callable[[float, float], float]) -> list[list[float]]:
         """Return the lengths of an iteration's microbatches, of each replica."""

@@ -26,9 +26,9 @@ from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.run_times import memory_of_run, workload_of_run
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
-from bubbleviz.schedules.measured_times import measured_workload
+from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.plan import MeasuredMemory
-from bubbleviz.schedules.workload import Workload, phase_times
+from bubbleviz.schedules.workload import Workload, get_phase_times
 
 _EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
 
@@ -120,7 +120,7 @@ def of_profiles(
     shown = typical(counts.iterations, counts.headline)
     microbatches = None if shown is None else shown.microbatches
     ratio = None if shown is None else shown.ratios.get("schedule")
-    workload = measured_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
+    workload = build_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
     names: tuple[LayerName, ...] = ()
     assumptions: tuple[str, ...] = (_EVEN,)
     if layers_per_stage:
@@ -161,7 +161,7 @@ def evenly_divided(workload: Workload, layers_per_stage: Sequence[int]) -> tuple
     check_enough(sum(counts), stages)
     bounds = np.concatenate(([0], np.cumsum(counts)))
     columns = []
-    for whole in phase_times(workload).values():
+    for whole in get_phase_times(workload).values():
         parts = []
         for ns, many in zip(whole, counts, strict=True):
             cuts = ns * np.arange(many + 1, dtype=np.int64) // many

@@ -39,7 +39,8 @@ def with_layer_memory(
             parts = layers.forward_ns[rows].astype(float)
             assumptions.add(_HELD)
         shares = parts / parts.sum() if parts.any() else np.full(len(rows), 1 / len(rows))
-        held[rows], kept[rows] = memory.held[number] * shares, memory.kept[number] * shares
+        held[rows] = memory.activation[number] * shares
+        kept[rows] = memory.weight_activation[number] * shares
     for device, taken in enumerate(memory.resident):
         of_device = [at for stage in own.of_device(device) for at in own.stages[stage]]
         resident[of_device] = taken / len(of_device)

@@ -1,8 +1,8 @@
-"""The order that is best with its sends and receives.
+"""Choosing the best order with its sends and receives.
 
-On GPUs, transfers between two ranks run one after the other on a stream, so one order may lose more
-time by them than another order does. Orders are searched without communication, and the best one is
-chosen with it.
+Orders are searched for without communication. On GPUs, the transfers between two ranks run one
+after the other on a stream, which delays some orders more than others. So the best order is chosen
+from the candidates by its makespan with communication.
 """
 
 from __future__ import annotations
@@ -15,42 +15,57 @@ from bubbleviz.schedules.communication.reordering import Communication, communic
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.simulation import Outcome
 
-#: Up to so many operations messages of each order are moved before orders are compared; else the
-#: best few are compared as PyTorch lowers them. Larger ones keep that, unless it deadlocks.
-_MOVED, _COMPARED, _LARGE = 800, 3, 5_000
-#: Longer than any order.
+#: Maximum number of operations of a plan for which the messages of all candidates are reordered.
+_MAX_REORDERED = 800
+#: Number of candidates of a larger plan that are compared as PyTorch lowers them.
+_N_COMPARED = 3
+#: Maximum number of operations of a plan whose messages are reordered after the comparison. Larger
+#: plans keep PyTorch's messages unless these deadlock.
+_MAX_OPTIMIZED = 5_000
+#: Makespan of an order that deadlocks, longer than any other.
 _DEADLOCKED = 1 << 62
 
 
-def carried(best: planning.BestPlan, *, queued: bool) -> tuple[Outcome, Communication]:
-    """Return the best allowed order, with its communication on streams.
+def choose_with_communication(
+    best: planning.BestPlan, *, queued: bool
+) -> tuple[Outcome, Communication]:
+    """Choose the allowed order with the shortest makespan including transfers on streams.
+
+    Small plans (``_MAX_REORDERED``) get their messages reordered for each candidate before the
+    comparison. Larger plans compare the ``_N_COMPARED`` best candidates as PyTorch lowers them.
 
     Args:
-        best: orders, compared without their communication.
-        queued: whether they are compared with it.
+        best: Candidate orders, sorted by their length without communication.
+        queued: Whether to compare orders with their communication. If not, or if orders are not
+            compared by makespan, ``best.best`` is kept.
+
+    Returns:
+        The chosen order and its communication.
     """
     workload = best.workload
-    operations = sum(map(len, best.best.plan.orders))
-    allowed = [each for each in best.candidates if each.allowed]
-    if not queued or not best.makespan or operations > _MOVED:
-        chosen = best.best
-        if queued and best.makespan:
-            chosen = min(allowed[:_COMPARED], key=lambda each: _usual_ns(best, each))
-        usual_ns = _usual_ns(best, chosen) if operations > _LARGE else _DEADLOCKED
-        if usual_ns < _DEADLOCKED:
-            lines = lowered(chosen.plan)
-            return chosen, (lines, usual_ns, usual_ns)
-        return chosen, communicated(chosen.plan, workload, STREAMS)
+    n_operations = sum(map(len, best.best.plan.orders))
+    allowed = [candidate for candidate in best.candidates if candidate.allowed]
+    if not queued or not best.by_makespan or n_operations > _MAX_REORDERED:
+        outcome = best.best
+        if queued and best.by_makespan:
+            outcome = min(
+                allowed[:_N_COMPARED], key=lambda candidate: _makespan_as_lowered(best, candidate)
+            )
+        if n_operations > _MAX_OPTIMIZED:
+            makespan_ns = _makespan_as_lowered(best, outcome)
+            if makespan_ns < _DEADLOCKED:
+                return outcome, (lowered(outcome.plan), makespan_ns, makespan_ns)
+        return outcome, communicated(outcome.plan, workload, STREAMS)
     rows: list[tuple[Outcome, Communication]] = []
-    for each in allowed:
-        # No communication makes an order shorter.
-        if all(each.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
-            rows.append((each, communicated(each.plan, workload, STREAMS)))
+    for candidate in allowed:
+        # Communication never makes an order shorter, so longer candidates need no lowering.
+        if all(candidate.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
+            rows.append((candidate, communicated(candidate.plan, workload, STREAMS)))
     return min(rows, key=lambda row: row[1][1])
 
 
-def _usual_ns(best: planning.BestPlan, candidate: Outcome) -> int:
-    """Return how long an order takes as PyTorch lowers it."""
+def _makespan_as_lowered(best: planning.BestPlan, candidate: Outcome) -> int:
+    """Return the makespan of an order as PyTorch lowers it, or ``_DEADLOCKED`` if it deadlocks."""
     try:
         return makespan_of(lowered(candidate.plan), best.workload, STREAMS)
     except MismatchError:

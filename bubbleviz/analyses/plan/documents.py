@@ -1,4 +1,4 @@
-"""Documents: a planned run as JSON, as files that PyTorch reads, and as a picture."""
+"""A planned run as JSON, as a file for PyTorch, and as pictures."""
 
 from __future__ import annotations
 
@@ -23,41 +23,43 @@ SCHEMA = "bubbleviz.plan/1"
 
 
 def as_json(planned: PlannedRun) -> str:
-    """Return a planned run as JSON; times in nanoseconds, null for what is unknown."""
+    """Return a planned run as JSON. Times are in nanoseconds; unknown values are null."""
     run, best = planned.run, planned.best
     _, carried_ns, own_ns = planned.communication
     return format_document(
         SCHEMA,
         {
             "restrictions": [restriction.entry for restriction in run.restrictions],
-            "workload": _workload(planned),
+            "workload": _workload_entry(planned),
             "run": {
                 "schedule": run.schedule,
-                "makespan_ns": run.ran_ns,
-                "simulated": None if planned.own is None else _outcome(planned.own),
+                "makespan_ns": run.makespan_ns,
+                "simulated": None if planned.executed is None else _outcome_entry(planned.executed),
             },
             "split": best.split,
             "best": {
-                **_candidate(best.best),
+                **_candidate_entry(best.best),
                 "expected_ns": planned.expected_ns,
                 "saving": planned.saving,
-                "orders": _orders(best.best),
+                "orders": _list_orders(best.best),
             },
             "communication": {
                 "transport": STREAMS.name,
                 "makespan_ns": carried_ns,
                 "own_makespan_ns": own_ns,
             },
-            "window": "schedule" if best.makespan else "stage",
-            "lower_bound_ns": best.bound_ns,
-            "proven": best.proven,
-            "with_split_backward": None if best.other is None else _candidate(best.other),
-            "candidates": [_candidate(each) for each in best.candidates],
+            "window": "schedule" if best.by_makespan else "stage",
+            "lower_bound_ns": best.lower_bound_ns,
+            "proven": best.is_proven,
+            "with_split_backward": (
+                None if best.best_split is None else _candidate_entry(best.best_split)
+            ),
+            "candidates": [_candidate_entry(candidate) for candidate in best.candidates],
         },
     )
 
 
-def _workload(planned: PlannedRun) -> dict[str, Any]:
+def _workload_entry(planned: PlannedRun) -> dict[str, Any]:
     work: Workload = planned.workload
     columns = {
         "device": work.placement,
@@ -68,7 +70,7 @@ def _workload(planned: PlannedRun) -> dict[str, Any]:
         "transfer_down_ns": work.down_ns,
         "transfer_up_ns": work.up_ns,
         "memory": work.activation,
-        "memory_weight": work.kept,
+        "memory_weight": work.weight_activation,
     }
     return {
         "stages": work.devices,
@@ -76,23 +78,23 @@ def _workload(planned: PlannedRun) -> dict[str, Any]:
         "split_measured": work.split,
         "memory_in_bytes": planned.in_bytes,
         "memory_limit": None if work.limit is None else list(work.limit),
-        "memory_limit_of_run": planned.of_run,
+        "memory_limit_of_run": planned.limit_is_from_run,
         "virtual_stages": [
             dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
         ],
     }
 
 
-def _candidate(candidate: Outcome) -> dict[str, Any]:
+def _candidate_entry(candidate: Outcome) -> dict[str, Any]:
     return {
         "schedule": candidate.plan.name,
         "split": candidate.plan.splits,
         "allowed": candidate.allowed,
-        **_outcome(candidate),
+        **_outcome_entry(candidate),
     }
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome_entry(outcome: Outcome) -> dict[str, Any]:
     return {
         "makespan_ns": outcome.makespan_ns,
         "cost_ns": outcome.simulation.cost_ns,
@@ -105,8 +107,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
-    """Return what each device runs, and when."""
+def _list_orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
+    """List the operations of each device with their times, in the order in which they run."""
     ran = outcome.simulation
     times = iter(zip(ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True))
     keys = "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"
@@ -120,16 +122,16 @@ def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
 
 
 def as_svg(planned: PlannedRun, view: View) -> str:
-    """Return the picture of the best order, in the style of a view."""
+    """Draw the best order as SVG, in the style of a view."""
     outcome = planned.best.best
     return picture(report_of_plan(outcome.plan, outcome.simulation), view)
 
 
-def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
-    """Return all orders by their bubble ratio and the memory of their fullest device.
+def build_memory_plot(planned: PlannedRun) -> MemoryPlot:
+    """Build a plot of the bubble ratio of each order against the memory of its fullest device.
 
-    What devices hold beside activations is part of it where it was measured: they may have
-    different amounts left, but all are of the same size.
+    Memory that devices hold besides activations is included if it was measured. Limits are then
+    compared on total memory, since all devices have the same size.
     """
     limit, resident = planned.workload.limit, planned.resident
     always = resident or (0.0,) * planned.workload.devices
@@ -153,10 +155,10 @@ def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
 
 
 def _as_memory_plot(planned: PlannedRun) -> str:
-    return draw_memory_plot(memory_plot_of(planned))
+    return draw_memory_plot(build_memory_plot(planned))
 
 
-#: The outputs of a planned run, by name.
+#: Functions that render a planned run, by the name of the output.
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: torch_csv.write(planned.best.best.plan),

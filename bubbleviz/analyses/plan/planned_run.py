@@ -1,14 +1,14 @@
-"""A planned run: what was measured of it, the memory it has, its best order, and what that wins."""
+"""Planning a measured run: its times and memory, the best order for them, and the time saved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bubbleviz.analyses.plan.carried_order import carried
+from bubbleviz.analyses.plan.carried_order import choose_with_communication
 from bubbleviz.errors import UsageError
 from bubbleviz.model import memory_sizes
 from bubbleviz.model.columns import Ints
@@ -23,9 +23,9 @@ from bubbleviz.report.summary import RunSummary
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules.communication.reordering import Communication
-from bubbleviz.schedules.plan import MeasuredMemory, Plan, PlannedOperation
-from bubbleviz.schedules.plan_memory import peak_memory, with_memory
-from bubbleviz.schedules.simulation import Outcome, outcome_of
+from bubbleviz.schedules.plan import MeasuredMemory, Order, Plan, PlannedOperation
+from bubbleviz.schedules.plan_memory import compute_peak_memory, set_memory
+from bubbleviz.schedules.simulation import Outcome, simulate_outcome
 from bubbleviz.schedules.workload import Workload
 
 if TYPE_CHECKING:
@@ -36,82 +36,95 @@ _COLUMNS = ("rank", "iteration", "phase", "microbatch", "virtual_stage", "start_
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What is planned for.
+    """A run as measured: the input of the planning.
 
     Attributes:
-        source: the report's file, or the profiles'.
-        workload: what virtual stages take.
-        schedule: name of the one that ran; None where it was not recognised.
-        ran: its order in the typical iteration: as recorded, or where a report lists no operations
-            that of its schedule; None where that is not known.
-        ran_ns: how long that took; None likewise.
-        restrictions: why times may not be those of a whole pipeline.
-        memory: of its virtual stages, in bytes; None where that was not measured.
-        on_gpus: whether kernels were recorded, so that transfers are NCCL's.
-        overlaps: whether its iterations overlap, so that one alone says little.
+        source: Path of the report, or of the profiles.
+        workload: Times and memory of the virtual stages.
+        schedule: Name of the run's schedule, or None if it was not recognized.
+        executed_plan: Order of the operations in the typical iteration. If the report lists no
+            operations, it is the order of the recognized schedule; None if that is unknown, too.
+        makespan_ns: Time from the first start to the last end of the typical iteration, or None if
+            unknown.
+        restrictions: Reasons why the times may not be the times of a complete pipeline.
+        memory: Memory of the virtual stages in bytes, or None if it was not measured.
+        on_gpus: Whether kernels were recorded; transfers then go through NCCL.
+        overlaps: Whether consecutive iterations overlap, so that the makespan of a single iteration
+            says little.
     """
 
     source: str
     workload: Workload
     schedule: str | None
-    ran: Plan | None
-    ran_ns: int | None
+    executed_plan: Plan | None
+    makespan_ns: int | None
     restrictions: tuple[Restriction, ...] = ()
     memory: MeasuredMemory | None = None
     on_gpus: bool = False
     overlaps: bool = False
 
 
-def of_saved(path: str) -> MeasuredRun:
-    """Return the run of a JSON report.
+def load_run(path: str) -> MeasuredRun:
+    """Load the run from a saved JSON report.
 
     Raises:
-        InputError: The file cannot be read, is no report, or is of no whole pipeline.
+        InputError: The file cannot be read, is not a report, or does not contain a complete
+            pipeline.
         MismatchError: The time of a virtual stage is unknown.
     """
     run = read_summary(path)
     operations = restored(path, run).tables["operations"]
-    return _measured(path, check_pipeline(path, run), operations)
+    return _make_run(path, check_pipeline(path, run), operations)
 
 
-def of_report(report: Report, source: str) -> MeasuredRun:
-    """Return the run of a report.
+def extract_run(report: Report, source: str) -> MeasuredRun:
+    """Extract the run from a report in memory.
+
+    Args:
+        report: The report.
+        source: Path to name in messages.
 
     Raises:
-        InputError: The report is of no whole pipeline.
+        InputError: The report does not contain a complete pipeline.
         MismatchError: The time of a virtual stage is unknown.
     """
     run = summary_of(report, by_rank=False, slowdown=False)
     operations = {name: getattr(report.operations, name) for name in _COLUMNS}
-    return _measured(source, check_pipeline("the run", run), operations)
+    return _make_run(source, check_pipeline("the run", run), operations)
 
 
-def _measured(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
-    """Return a run with the plan that its typical iteration followed.
+def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
+    """Collect what the summary of a run contains, and determine the order that it executed.
 
     Args:
         source: Path of the report, or of the profiles.
         run: Summary of the run.
-        operations: Columns of its operations, by name; empty columns if they were not saved.
+        operations: Columns of its operations by name; empty columns if they were not saved.
     """
     workload, name = workload_of_run(run), run.schedule_name
     plans: list[Plan] = []
     if planning.is_plannable(workload):
-        plans = known.known_plans(workload.placement, workload.microbatches)
-    ran = usual = next((plan for plan in plans if plan.name == name), None)
+        plans = known.list_plans(workload.placement, workload.microbatches)
+    schedule_plan = next((plan for plan in plans if plan.name == name), None)
+    executed_plan = schedule_plan
     typical = run.typical_iteration
     if len(operations["rank"]) and typical is not None:
-        ran = order_that_ran(operations, typical, workload.placement, name or "the order that ran")
-        if ran is not None and ran.microbatches != workload.microbatches:
-            ran = None
-        if ran is not None and usual is not None and ran.orders == usual.orders:
-            # Times alone do not show which operations wait for each other to pass on results.
-            ran = usual
+        plan_name = name or "the order that ran"
+        executed_plan = find_executed_plan(operations, typical, workload.placement, plan_name)
+    if executed_plan is not None and executed_plan.microbatches != workload.microbatches:
+        executed_plan = None
+    if (
+        executed_plan is not None
+        and schedule_plan is not None
+        and executed_plan.orders == schedule_plan.orders
+    ):
+        # Recorded times do not show which operations run together; the schedule's plan does.
+        executed_plan = schedule_plan
     return MeasuredRun(
         source,
         workload,
         name,
-        ran,
+        executed_plan,
         run.makespan_ns,
         read_restrictions(run.restrictions),
         memory_of_run(run),
@@ -120,194 +133,241 @@ def _measured(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
     )
 
 
-def order_that_ran(
+def find_executed_plan(
     columns: Mapping[str, Ints], iteration: int, placement: tuple[int, ...], name: str
 ) -> Plan | None:
-    """Return the plan that an iteration ran; None where it is no whole one.
+    """Read off the recorded operations of one iteration in which order each device ran them.
 
-    Of replicas, the first rank of each device is taken.
+    If several ranks run the stages of a device (data-parallel replicas), the rank with the lowest
+    number is used. Microbatches are renumbered from 0, and a B without a W becomes a BW.
 
     Args:
-        columns: of operations: rank, iteration, phase, microbatch, virtual_stage, start_ns.
-        iteration: its number.
-        placement: device of each virtual stage.
-        name: of the plan.
+        columns: Columns of all operations: ``rank``, ``iteration``, ``phase``, ``microbatch``,
+            ``virtual_stage`` and ``start_ns``.
+        iteration: Number of the iteration.
+        placement: Device of each virtual stage.
+        name: Name of the plan.
+
+    Returns:
+        The plan, or None if the iteration is incomplete: every virtual stage must run each
+        microbatch exactly once, forward and backward.
     """
-    worked = np.isin(columns["phase"], WORK) & (columns["iteration"] == iteration)
-    worked &= columns["virtual_stage"] >= 0
-    rows = np.flatnonzero(worked)
+    is_work = np.isin(columns["phase"], WORK) & (columns["iteration"] == iteration)
+    rows = np.flatnonzero(is_work & (columns["virtual_stage"] >= 0))
     rows = rows[np.lexsort((columns["start_ns"][rows], columns["rank"][rows]))]
-    rank, stage = columns["rank"][rows], columns["virtual_stage"][rows]
+    stage, phase = columns["virtual_stage"][rows], columns["phase"][rows]
     if not len(rows) or stage.max() >= len(placement):
         return None
-    device = np.array(placement)[stage]
-    phase, microbatch = columns["phase"][rows], columns["microbatch"][rows]
-    numbers = np.unique(microbatch)
+    numbers, microbatch = np.unique(columns["microbatch"][rows], return_inverse=True)
     if numbers[0] < 0 or not np.isin(phase, (Phase.F, Phase.B, Phase.W, Phase.BW)).all():
         return None
+
+    device, rank = np.array(placement)[stage], columns["rank"][rows]
     orders = []
-    for own in range(max(placement) + 1):
-        mine = np.flatnonzero(device == own)
-        if not len(mine):
+    for number in range(max(placement) + 1):
+        device_rows = np.flatnonzero(device == number)
+        if not len(device_rows):
             return None
-        mine = mine[rank[mine] == rank[mine[0]]]
-        cells = stage[mine], phase[mine], np.searchsorted(numbers, microbatch[mine])
-        rows_of = list(zip(*(column.tolist() for column in cells), strict=True))
-        apart = {(s, mb) for s, kind, mb in rows_of if kind == Phase.W}
-        orders.append(
-            tuple(
-                # A B without its W is the whole backward.
-                PlannedOperation(
-                    s, Phase.BW if kind == Phase.B and (s, mb) not in apart else Phase(kind), mb
-                )
-                for s, kind, mb in rows_of
-            )
+        device_rows = device_rows[rank[device_rows] == rank[device_rows[0]]]
+        orders.append(_make_order(stage[device_rows], phase[device_rows], microbatch[device_rows]))
+    chunks = len(placement) // len(orders)
+    plan = Plan(name, len(orders), len(numbers), chunks, placement, tuple(orders))
+    return plan if _is_complete(plan) else None
+
+
+def _make_order(stage: Ints, phase: Ints, microbatch: Ints) -> Order:
+    """Return the operations of a device as planned operations; a B without its W becomes a BW."""
+    operations = list(zip(stage.tolist(), phase.tolist(), microbatch.tolist(), strict=True))
+    split = {(s, mb) for s, kind, mb in operations if kind == Phase.W}
+    return tuple(
+        PlannedOperation(
+            s, Phase.BW if kind == Phase.B and (s, mb) not in split else Phase(kind), mb
         )
-    plan = Plan(
-        name, len(orders), len(numbers), len(placement) // len(orders), placement, tuple(orders)
+        for s, kind, mb in operations
     )
-    # Each virtual stage runs F and a backward of each microbatch, once.
+
+
+def _is_complete(plan: Plan) -> bool:
+    """Return whether each virtual stage runs F and one backward of each microbatch, in order."""
     phases: dict[tuple[int, int], list[Phase]] = {}
-    for op in (op for order in plan.orders for op in order):
-        phases.setdefault((op.virtual_stage, op.microbatch), []).append(op.phase)
-    whole = len(phases) == plan.virtual_stages * plan.microbatches
-    good = ([Phase.F, Phase.BW], [Phase.F, Phase.B, Phase.W])
-    return plan if whole and all(each in good for each in phases.values()) else None
+    for order in plan.orders:
+        for op in order:
+            phases.setdefault((op.virtual_stage, op.microbatch), []).append(op.phase)
+    allowed = ([Phase.F, Phase.BW], [Phase.F, Phase.B, Phase.W])
+    is_full = len(phases) == plan.virtual_stages * plan.microbatches
+    return is_full and all(sequence in allowed for sequence in phases.values())
 
 
-#: Value of ``--memory-limit`` that sets none.
+#: Value of ``--memory-limit`` for no limit.
 UNLIMITED = "none"
-#: A workload with activations and the limits of devices; whether these are bytes, else microbatches
-#: of a whole stage or a unit given; whether the limit is what the order that ran took at most; and
-#: what each device was measured to hold beside activations, in bytes, which limits leave out (empty
-#: where that is not known, or plays no part).
-LimitedWorkload = tuple[Workload, bool, bool, tuple[float, ...]]
 
 
-def limited_workload(
+class LimitedWorkload(NamedTuple):
+    """A workload with the memory of its activations and the memory limit of its devices.
+
+    Attributes:
+        workload: The workload.
+        in_bytes: Whether its memory is in bytes. If not, the unit is M_B, the activations of one
+            microbatch on a whole stage, or the user's own unit.
+        limit_is_from_run: Whether the limit is the peak memory of the order that ran.
+        resident: Memory of each device besides activations, in bytes, which the limits exclude.
+            Empty if it is unknown or does not matter.
+    """
+
+    workload: Workload
+    in_bytes: bool
+    limit_is_from_run: bool
+    resident: tuple[float, ...]
+
+
+def resolve_memory(
     run: MeasuredRun,
     limit: str | None = None,
     backward: str | None = None,
     weight: str | None = None,
 ) -> LimitedWorkload:
-    """Return the workload of a run with its memory.
+    """Determine the activation memory and the memory limit from a run and the user's options.
 
-    Without a limit, devices have what the one with most took in the order that ran, if that is
-    known: as much is there for sure.
+    Without an option, the limit of every device is the highest peak memory of any device in the
+    order that ran, if that order is known: devices certainly have that much.
 
     Args:
-        run: what was measured.
-        limit: of a device, or ``none``, as written; see :func:`.memory_sizes.parse_memory`.
-        backward: M_B, what one microbatch holds on a whole stage from F to B; None as measured.
-        weight: M_W, the part of it held until W; None for all of it.
+        run: The measured run.
+        limit: Memory of a device as the user wrote it, or ``none``; see
+            :func:`.memory_sizes.parse_memory`.
+        backward: M_B, the memory of one microbatch on a whole stage from F to the end of B, or None
+            to use the measured memory.
+        weight: M_W, the part of it that is kept until the end of W, or None for all of it.
 
     Raises:
-        UsageError: an option is no amount, they are of different units, or what was measured would
-            be mixed with what is given.
+        UsageError: An option is not an amount of memory, the units differ, or an option would be
+            mixed with measured memory.
     """
     measured = run.memory if backward is None else None
     if measured is None:
-        workload, in_bytes = _with_given_memory(run.workload, backward, weight)
+        workload, in_bytes = _set_activation_memory(run.workload, backward, weight)
     elif weight is not None:
         raise UsageError(
-            f"--memory-w {weight}: activations were measured; give --memory-b, too, or leave it out"
+            f"--memory-w {weight}: activations were measured; give --memory-b as well, or leave "
+            "it out"
         )
     else:
-        workload, in_bytes = with_memory(run.workload, measured, None), True
-    if limit is None and run.ran is not None:
-        most = max(peak_memory(run.ran, workload.activation, workload.kept))
-        workload = replace(workload, limit=(most,) * workload.devices)
-        return workload, in_bytes, True, ()
+        workload, in_bytes = set_memory(run.workload, measured, None), True
+    if limit is None and run.executed_plan is not None:
+        peaks = compute_peak_memory(
+            run.executed_plan, workload.activation, workload.weight_activation
+        )
+        workload = replace(workload, limit=(max(peaks),) * workload.devices)
+        return LimitedWorkload(workload, in_bytes, True, ())
     if limit not in {None, UNLIMITED}:
         size = memory_sizes.parse_memory(limit, "--memory-limit")
         if size.in_bytes != in_bytes:
-            unit = (
-                "units of M_B, as the report holds no bytes of them; give --memory-b in bytes, too"
-            )
-            if in_bytes:
-                unit = "bytes; give one such as 80GB"
-            elif backward is not None:
-                unit = f"the unit of --memory-b {backward}; give that in bytes, too"
-            raise UsageError(f"--memory-limit {limit}: activations are in {unit}")
+            raise UsageError(f"--memory-limit {limit}: {_explain_unit(in_bytes, backward)}")
         if measured is not None:
-            workload = with_memory(workload, measured, size.amount)
+            workload = set_memory(workload, measured, size.amount)
         else:
             workload = replace(workload, limit=(size.amount,) * workload.devices)
-    return workload, in_bytes, False, measured.resident if measured else ()
+    return LimitedWorkload(workload, in_bytes, False, measured.resident if measured else ())
 
 
-def _with_given_memory(
+def _explain_unit(in_bytes: bool, backward: str | None) -> str:
+    """Explain which unit a memory limit needs, given the unit of the activations."""
+    if in_bytes:
+        return "activations are in bytes; give a size such as 80GB"
+    if backward is not None:
+        return f"activations are in the unit of --memory-b {backward}; give that in bytes as well"
+    return (
+        "activations are in units of M_B, since the report contains no memory in bytes; give "
+        "--memory-b in bytes as well"
+    )
+
+
+def _set_activation_memory(
     workload: Workload, backward: str | None, weight: str | None
 ) -> tuple[Workload, bool]:
-    """Return the workload with the activations that are given, and whether they are bytes."""
+    """Set the activation memory of a workload from ``--memory-b`` and ``--memory-w``.
+
+    Returns:
+        workload: The workload, unchanged if neither option is given. Each chunk of a device gets
+            an equal part of the memory of the stage.
+        in_bytes: Whether its memory is in bytes.
+
+    Raises:
+        UsageError: An option is not an amount, the units differ, or M_W exceeds M_B.
+    """
     if backward is None and weight is None:
         return workload, False
-    whole = memory_sizes.MemorySize(1.0, in_bytes=False)
+    activation = memory_sizes.MemorySize(1.0, in_bytes=False)
     if backward is not None:
-        whole = memory_sizes.parse_memory(backward, "--memory-b")
-    rest = whole if weight is None else memory_sizes.parse_memory(weight, "--memory-w")
-    if rest.in_bytes != whole.in_bytes:
-        raise UsageError("--memory-b and --memory-w are of different units; give both in bytes")
-    if not 0 <= rest.amount <= whole.amount or not whole.amount:
+        activation = memory_sizes.parse_memory(backward, "--memory-b")
+    kept_until_w = activation
+    if weight is not None:
+        kept_until_w = memory_sizes.parse_memory(weight, "--memory-w")
+    if kept_until_w.in_bytes != activation.in_bytes:
+        raise UsageError("--memory-b and --memory-w are in different units; give both in bytes")
+    if not activation.amount:
+        raise UsageError("--memory-b: 0 is not an amount of memory; give more")
+    if not 0 <= kept_until_w.amount <= activation.amount:
         raise UsageError(
-            f"--memory-w: {rest.amount:g} is held on to W of the {whole.amount:g} held to B; give "
-            f"0 to {whole.amount:g}"
+            f"--memory-w: {kept_until_w.amount:g} is more than the {activation.amount:g} of which "
+            f"it is a part; give 0 to {activation.amount:g}"
         )
     chunks = [workload.placement.count(device) for device in workload.placement]
     return (
         replace(
             workload,
-            activation=tuple(whole.amount / each for each in chunks),
-            kept=tuple(rest.amount / each for each in chunks),
+            activation=tuple(activation.amount / n_chunks for n_chunks in chunks),
+            weight_activation=tuple(kept_until_w.amount / n_chunks for n_chunks in chunks),
         ),
-        whole.in_bytes,
+        activation.in_bytes,
     )
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A plan for a run.
+    """The result of planning a run.
 
     Attributes:
-        run: what was measured.
-        workload: what was planned, with its memory; the next three are of
-            :func:`limited_workload`, too.
-        in_bytes: whether its memory is in bytes.
-        of_run: whether its limit is of the order that ran.
-        resident: what devices hold beside activations.
-        best: the best order, and all that were considered.
-        own: the order that ran, simulated at the same times; None where it is not known, or has
-            another number of microbatches.
-        communication: of the best order, where transfers of two ranks run one after the other.
+        run: The measured run.
+        workload: The planned workload with its memory. See :class:`LimitedWorkload` for this and
+            the next three attributes.
+        in_bytes: Whether its memory is in bytes.
+        limit_is_from_run: Whether the memory limit is the peak memory of the order that ran.
+        resident: Memory of each device besides activations, in bytes.
+        best: The best order, with all orders that were considered.
+        executed: The order that ran, simulated at the same times, or None if it is unknown or has a
+            different number of microbatches.
+        communication: Communication of the best order if transfers between two ranks run one after
+            the other.
     """
 
     run: MeasuredRun
     workload: Workload
     in_bytes: bool
-    of_run: bool
+    limit_is_from_run: bool
     resident: tuple[float, ...]
     best: planning.BestPlan
-    own: Outcome | None
+    executed: Outcome | None
     communication: Communication
 
     @property
     def saving(self) -> float | None:
-        """The share of the simulated run that the best order saves."""
-        if self.own is None or not self.own.makespan_ns:
+        """Fraction of the simulated run that the best order saves, or None if unknown."""
+        if self.executed is None or not self.executed.makespan_ns:
             return None
-        return 1 - self.best.length_ns(self.best.best) / self.best.length_ns(self.own)
+        return 1 - self.best.length_ns(self.best.best) / self.best.length_ns(self.executed)
 
     @property
-    def off(self) -> float | None:
-        """How much longer the run was than its simulation, as a share of that."""
-        if self.own is None or not self.own.makespan_ns or self.run.ran_ns is None:
+    def simulation_error(self) -> float | None:
+        """Relative error of the simulation, (measured - simulated) / simulated, or None."""
+        if self.executed is None or not self.executed.makespan_ns or self.run.makespan_ns is None:
             return None
-        return self.run.ran_ns / self.own.makespan_ns - 1
+        return self.run.makespan_ns / self.executed.makespan_ns - 1
 
     @property
     def expected_ns(self) -> int:
-        """How long the best order takes if it is as far off its simulation as the run was."""
-        return round(self.best.length_ns(self.best.best) * (1 + (self.off or 0.0)))
+        """Expected time of the best order, assuming the simulation error of the run."""
+        return round(self.best.length_ns(self.best.best) * (1 + (self.simulation_error or 0.0)))
 
 
 def plan_run(
@@ -320,29 +380,33 @@ def plan_run(
     split: bool | None = None,
     watch: Watch = unwatched,
 ) -> PlannedRun:
-    """Return the best order for a run.
+    """Find the best order for a run.
 
     Args:
-        run: what was measured.
-        microbatches: of an iteration; None for as many as ran.
-        memory_limit: of a device, ``memory_b`` and ``memory_w`` of activations; see
-            :func:`limited_workload`.
-        memory_b: M_B.
-        memory_w: M_W.
-        split: whether orders may split the backward in its two halves; None for what the run does.
-        watch: called with the share of the search that is done.
+        run: The measured run.
+        microbatches: Number of microbatches per iteration, or None for the run's own.
+        memory_limit: Memory of a device; see :func:`resolve_memory` for this and the next two.
+        memory_b: M_B, the activations of a microbatch on a whole stage.
+        memory_w: M_W, the part of M_B that is kept until W.
+        split: Whether orders may split the backward into B and W, or None to do what the run does.
+        watch: Called with the completed fraction of the search.
 
     Raises:
-        UsageError: the memory holds no microbatch, or there are too many operations.
+        UsageError: The memory is too small for one microbatch, or there are too many operations.
     """
-    limited = limited_workload(run, memory_limit, memory_b, memory_w)
-    workload, in_bytes, of_run, resident = limited
+    workload, in_bytes, limit_is_from_run, resident = resolve_memory(
+        run, memory_limit, memory_b, memory_w
+    )
     workload = replace(workload, microbatches=microbatches or workload.microbatches)
-    own = None
-    if run.ran is not None and run.ran.microbatches == workload.microbatches:
-        own = outcome_of(run.ran, workload)
-    given = () if own is None else (own,)
-    best = planning.best_plan(workload, given, split=split, makespan=not run.overlaps, watch=watch)
-    chosen, communication = carried(best, queued=run.on_gpus)
-    best = replace(best, best=chosen)
-    return PlannedRun(run, workload, in_bytes, of_run, resident, best, own, communication)
+    executed = None
+    if run.executed_plan is not None and run.executed_plan.microbatches == workload.microbatches:
+        executed = simulate_outcome(run.executed_plan, workload)
+    initial_orders = () if executed is None else (executed,)
+    best = planning.find_best_plan(
+        workload, initial_orders, split=split, by_makespan=not run.overlaps, watch=watch
+    )
+    best_outcome, communication = choose_with_communication(best, queued=run.on_gpus)
+    best = replace(best, best=best_outcome)
+    return PlannedRun(
+        run, workload, in_bytes, limit_is_from_run, resident, best, executed, communication
+    )

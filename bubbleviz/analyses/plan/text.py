@@ -1,4 +1,4 @@
-"""Text on a planned run: what ``bubbleviz plan`` prints."""
+"""The text that ``bubbleviz plan`` prints."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.schedules.simulation import Outcome
 
-#: A saving that is smaller is none.
-_SAME = 5e-5
-#: Transfers that wait for each other are mentioned where they cost more than this share.
-_QUEUED = 2e-3
+#: Smallest saving that is reported, as a fraction.
+_MIN_SAVING = 5e-5
+#: Smallest relative cost of queued transfers that is mentioned.
+_MIN_QUEUEING_COST = 2e-3
 
 
 def sections(planned: PlannedRun) -> Iterator[Block]:
-    """Yield what to print."""
+    """Yield the blocks of the printed plan: the best order, a table of all orders, and notes."""
     work, best = planned.workload, planned.best.best
     length = milliseconds(planned.best.length_ns(best))
     saving = planned.saving
@@ -33,23 +33,27 @@ def sections(planned: PlannedRun) -> Iterator[Block]:
         reasons = "; ".join(to_one_line(each.text, 200) for each in planned.run.restrictions)
         yield Sentence(f"! measured times: {reasons}", style="bold")
     yield Table(
-        "Orders, simulated at the measured times", list(_order_rows(planned)), left=("order", "")
+        "Orders, simulated at the measured times",
+        list(_list_order_rows(planned)),
+        left=("order", ""),
     )
-    yield HangingLines([("  ", line) for line in _notes(planned)])
+    yield HangingLines([("  ", line) for line in _list_notes(planned)])
 
 
 def _compare_saving(saving: float) -> str:
-    if abs(saving) < _SAME:
+    if abs(saving) < _MIN_SAVING:
         return "as long as"
     return f"{format_percent(abs(saving))} {'shorter' if saving > 0 else 'longer'} than"
 
 
-def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
-    own, best = planned.own, planned.best
+def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
+    """Yield the table rows: the order that ran, then all candidates."""
+    executed, best = planned.executed, planned.best
+    executed_ns = 0 if executed is None else best.length_ns(executed)
 
     def row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
-        length_ns, own_ns = best.length_ns(outcome), 0 if own is None else best.length_ns(own)
-        saved = 1 - length_ns / own_ns if own_ns else None
+        length_ns = best.length_ns(outcome)
+        saved = 1 - length_ns / executed_ns if executed_ns else None
         peak = memory_sizes.format_memory(max(outcome.peak_memory), in_bytes=planned.in_bytes)
         return {
             "order": name,
@@ -60,13 +64,14 @@ def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
             "": note,
         }
 
-    if own is not None:
-        yield row(f"{planned.run.schedule or 'its order'} (ran)", own, "")
+    if executed is not None:
+        yield row(f"{planned.run.schedule or 'its order'} (ran)", executed, "")
     for candidate in planned.best.candidates:
-        yield row(candidate.plan.name, candidate, _why_not(planned, candidate))
+        yield row(candidate.plan.name, candidate, _describe_rejection(planned, candidate))
 
 
-def _why_not(planned: PlannedRun, candidate: Outcome) -> str:
+def _describe_rejection(planned: PlannedRun, candidate: Outcome) -> str:
+    """Return "best" for the best order, why a candidate is not allowed, or "" for others."""
     if candidate.allowed:
         return "best" if candidate.plan.name == planned.best.best.plan.name else ""
     reasons = [] if candidate.fits else ["more memory"]
@@ -75,74 +80,78 @@ def _why_not(planned: PlannedRun, candidate: Outcome) -> str:
     return ", ".join(reasons)
 
 
-def _notes(planned: PlannedRun) -> Iterator[str]:
+def _list_notes(planned: PlannedRun) -> Iterator[str]:
+    """Yield the notes below the table: optimality, memory, communication and accuracy."""
     best = planned.best
-    if best.proven:
-        yield "no order within the memory is shorter: proven"
+    if best.is_proven:
+        yield "proven optimal: no order within the memory is shorter"
     else:
         yield (
-            f"no order within the memory is shorter than {milliseconds(best.bound_ns)} ms: at most "
-            f"{format_percent(best.left)} is left"
+            f"lower bound at this memory: {milliseconds(best.lower_bound_ns)} ms (at most "
+            f"{format_percent(best.max_improvement)} to gain)"
         )
-    yield _memory_note(planned)
-    yield from _communication_note(planned)
+    yield _describe_memory(planned)
+    yield from _describe_communication(planned)
     if planned.run.overlaps:
         yield (
-            "iterations of the run overlap, so the longest window of a device is compared: no "
-            "period is shorter"
+            "iterations of the run overlap, so orders are compared by the longest window of a "
+            "device, which is a lower bound of the period"
         )
-    if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
+    makespan_ns, error = planned.run.makespan_ns, planned.simulation_error
+    if planned.executed is not None and makespan_ns is not None and error is not None:
+        simulated = milliseconds(planned.executed.makespan_ns)
+        subject = "the plan" if best.by_makespan else "the longest window of the plan"
         yield (
-            f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "
-            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}); with the same error "
-            f"{'the plan' if best.makespan else 'the longest window of the plan'} would take "
+            f"the run took {milliseconds(makespan_ns)} ms, the simulation of its order {simulated} "
+            f"ms ({error:+.1%}); with the same error, {subject} would take "
             f"{milliseconds(planned.expected_ns)} ms"
         )
-    if best.other is not None:
-        other_ns = best.length_ns(best.other)
-        saved = other_ns / best.length_ns(best.best)
+    if best.best_split is not None:
+        split_ns = best.length_ns(best.best_split)
+        change = split_ns / best.length_ns(best.best) - 1
         yield (
-            f"the run's backward is one operation; split in halves, {best.other.plan.name} would "
-            f"take {milliseconds(other_ns)} ms ({saved - 1:+.1%}), if both halves "
-            "are equally long: --backward split plans that"
+            "the run's backward is a single operation; split into two halves of equal length, "
+            f"{best.best_split.plan.name} would take {milliseconds(split_ns)} ms ({change:+.1%}): "
+            "plan that with --backward split"
         )
 
 
-def _communication_note(planned: PlannedRun) -> Iterator[str]:
-    """Yield what the order takes where transfers wait for each other, if that is more."""
-    free_ns = planned.best.best.makespan_ns
+def _describe_communication(planned: PlannedRun) -> Iterator[str]:
+    """Yield notes on the makespan with queued transfers, if it differs noticeably."""
+    makespan_ns = planned.best.best.makespan_ns
     shortest = planned.best.candidates[0]
-    if shortest.makespan_ns < free_ns:
+    if shortest.makespan_ns < makespan_ns:
         yield (
-            f"chosen with its transfers: without them, {shortest.plan.name} takes "
-            f"{milliseconds(shortest.makespan_ns)} ms"
+            f"ranked including transfers; without them, {shortest.plan.name} would be shorter "
+            f"({milliseconds(shortest.makespan_ns)} ms)"
         )
-    _, carried_ns, own_ns = planned.communication
-    if max(carried_ns, own_ns) <= free_ns * (1 + _QUEUED):
+    _, reordered_ns, pytorch_ns = planned.communication
+    if max(reordered_ns, pytorch_ns) <= makespan_ns * (1 + _MIN_QUEUEING_COST):
         return
-    own = ""
-    if carried_ns < own_ns:
-        own = f"; in PyTorch's own order of sends and receives, {milliseconds(own_ns)} ms"
+    pytorch = ""
+    if reordered_ns < pytorch_ns:
+        pytorch = f"; in PyTorch's own order of sends and receives, {milliseconds(pytorch_ns)} ms"
     yield (
-        "where transfers of two ranks run one after the other (NCCL): "
-        f"{milliseconds(carried_ns)} ms{own}"
+        "if transfers between two ranks run one after the other (NCCL): "
+        f"{milliseconds(reordered_ns)} ms{pytorch}"
     )
 
 
-def _memory_note(planned: PlannedRun) -> str:
+def _describe_memory(planned: PlannedRun) -> str:
+    """Describe the memory limit: its amount, and where it comes from."""
     limit = planned.workload.limit
     if limit is None:
-        return "memory: no limit; give --memory-limit"
-    least, most = (
-        memory_sizes.format_memory(each, in_bytes=planned.in_bytes)
-        for each in (min(limit), max(limit))
+        return "memory: no limit; set one with --memory-limit"
+    low, high = (
+        memory_sizes.format_memory(amount, in_bytes=planned.in_bytes)
+        for amount in (min(limit), max(limit))
     )
     unit = "" if planned.in_bytes else " M_B (a microbatch on a stage)"
-    amount = f"at most {most}{unit}" if least == most else f"{least} to {most}{unit}"
-    if planned.of_run:
+    amount = f"at most {high}{unit}" if low == high else f"{low} to {high}{unit}"
+    if planned.limit_is_from_run:
         return (
-            f"memory: {amount} of activations per device, as in the order that ran; "
-            "--memory-limit sets another"
+            f"memory: {amount} of activations per device, the peak of the order that ran; set "
+            "another limit with --memory-limit"
         )
-    rest = ", beside what it always holds" if any(planned.resident) else ""
-    return f"memory: {amount} of activations per device{rest}"
+    besides = ", besides its resident memory" if any(planned.resident) else ""
+    return f"memory: {amount} of activations per device{besides}"

@@ -43,15 +43,15 @@ def plan(
     outputs.check(run)
     check_choice(backward, BACKWARDS, "--backward")
     from bubbleviz.analyses.plan.documents import RENDERINGS
-    from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
+    from bubbleviz.analyses.plan.planned_run import extract_run, load_run, plan_run
     from bubbleviz.analyses.plan.text import sections
 
     if measurement.is_saved(run, "plan", "takes"):
-        measured = of_saved(run[0])
+        measured = load_run(run[0])
     else:
         report = measurement.measure(run, memory=True)
         outputs.names.note(report)
-        measured = of_report(report, run[0])
+        measured = extract_run(report, run[0])
     with search_bar() as watch:
         planned = plan_run(
             measured,

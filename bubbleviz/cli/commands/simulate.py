@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bubbleviz.report.summary import RunSummary
     from bubbleviz.schedules.choices import Choice
     from bubbleviz.schedules.communication.transports import Transport
-    from bubbleviz.schedules.ideal import Estimate, GivenMemory, Ideal
+    from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import StageTimes
 
     #: Predictions of several sizes, and why they may be wrong.
@@ -93,7 +93,7 @@ class ScheduleOptions:
         p, m, v = (numbers(text, name) if text else () for name, text in sizes.items())
         return names, p, m, v
 
-    def memory(self) -> GivenMemory:
+    def memory(self) -> MemoryOptions:
         """Return the memory that is given.
 
         Raises:
@@ -132,7 +132,7 @@ def simulate(
     outputs.check((plan, report))
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.communication.torch_csv import transport_named
-    from bubbleviz.schedules.ideal import theory
+    from bubbleviz.schedules.ideal import simulate_or_estimate
 
     carried = transport_named(transport)
     listed = sizes.listed()
@@ -161,7 +161,7 @@ def simulate(
             _compare(saved, given, known, stage_times, listed, outputs)
             return
         with search_bar() as watch:
-            result = theory(*known, stage_times, v, memory=memory, watch=watch)
+            result = simulate_or_estimate(*known, stage_times, v, memory=memory, watch=watch)
     if saved is not None:
         result = replace(result, restrictions=read_restrictions(saved.restrictions))
     outputs.names.note(saved)
@@ -222,14 +222,14 @@ def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Tran
         MismatchError: the order, or its communication, deadlocks.
     """
     from bubbleviz.schedules.communication.torch_csv import read_checked
-    from bubbleviz.schedules.ideal import carried_ideal, ideal_of
+    from bubbleviz.schedules.ideal import simulate_lowered_plan, simulate_plan
 
     if any(size is not None for size in astuple(sizes)):
         raise UsageError("--plan sets the order and its sizes; leave the other options out")
     found = read_checked(plan, carried)
     if found.communicates:
-        return carried_ideal(found, times, carried)
-    return ideal_of(found.plan, times)
+        return simulate_lowered_plan(found, times, carried)
+    return simulate_plan(found.plan, times)
 
 
 def _known(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:

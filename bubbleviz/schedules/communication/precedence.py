@@ -24,7 +24,7 @@ from bubbleviz.schedules.communication.lowered import (
 from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.plan import PlannedOperation
 from bubbleviz.schedules.timing import Edge, compute_ends, order_rows
-from bubbleviz.schedules.workload import Workload, phase_times
+from bubbleviz.schedules.workload import Workload, get_phase_times
 
 
 class Precedence:
@@ -107,7 +107,7 @@ class Precedence:
         self.edges[event].append((awaited, lag))
 
     def _add_events(self) -> None:
-        times = None if self._workload is None else phase_times(self._workload)
+        times = None if self._workload is None else get_phase_times(self._workload)
         for device, line in enumerate(self.lowered.lines):
             for step in line:
                 for operation in step.operations:

@@ -23,9 +23,9 @@ from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.plan_memory import fits
 from bubbleviz.schedules.workload import (
     Workload,
+    build_device_workload,
     check_total,
-    device_workload,
-    phase_times,
+    get_phase_times,
 )
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
@@ -147,7 +147,7 @@ def best_layouts(
     times_ns = (*layers.times, layers.down_ns, layers.up_ns)
     check_total((column.tolist() for column in times_ns), question.microbatches)
     named = names or ([FORWARD] if question.layers.forward_only else ())
-    rules = [known.schedule_named(name) for name in named] or [
+    rules = [known.find_schedule(name) for name in named] or [
         rule for rule in known.SCHEDULES if rule.has_one_order
     ]
     rows: list[ScheduleLayout] = []
@@ -177,12 +177,12 @@ def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -
     several = rule.chunks if chunks is None or rule.chunks == 1 else chunks
     if rule.has_one_order:
         return _of_plan(question, rule.plan(question.stages, question.microbatches, several))
-    placement = known.placement_of(rule, question.stages, several)
+    placement = known.get_searched_placement(rule, question.stages, several)
     (layout, *_), _ = _before(question, placement)
     rows: list[ScheduleLayout] = []
     for _ in range(_TURNS):
         workload = _device_workload(question, rule, layout)
-        plan = known.searched_plan(rule.name, workload, makespan=True)
+        plan = known.search_plan(rule.name, workload, makespan=True)
         row = _of_plan(question, plan, layout)
         first_ns = rows[0].before_ns if rows else row.before_ns
         row = replace(row, schedule=rule.name, exact=False, before_ns=first_ns)
@@ -204,12 +204,12 @@ def _device_workload(question: LayoutQuestion, rule: Schedule, layout: model.Lay
         for each in (work.forward_ns, work.backward_ns, work.weight_ns)
     ]
     limit = searched.limit(question.stages) if searched.limit else None
-    return device_workload(
+    return build_device_workload(
         layout.placement,
         question.microbatches,
         times,
         max((*work.down_ns, *work.up_ns)),
-        Memory(limit, 1.0, searched.kept),
+        Memory(limit, 1.0, searched.weight_memory),
     )
 
 
@@ -234,7 +234,7 @@ def _of_plan(
     best = best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):
         return replace(row, reason=best)
-    times = phase_times(question.workload(best.layout))
+    times = get_phase_times(question.workload(best.layout))
     operations = [op for order in plan.orders for op in order]
     work_ns = sum(times[op.phase][op.virtual_stage % recurrence.length] for op in operations)
     window_ns = best.makespan_ns * question.stages

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
-from bubbleviz.schedules.plan import looped_placement
+from bubbleviz.schedules.plan import make_looped_placement
 
 _LETTER = {
     LayerKind.EMBEDDING: "E",
@@ -31,7 +31,7 @@ def megatron_layout(layers: Layers, layout: Layout) -> str | None:
     """
     devices = max(layout.placement) + 1
     chunks = len(layout.placement) // devices
-    if layout.placement != looped_placement(devices, chunks):
+    if layout.placement != make_looped_placement(devices, chunks):
         return None
     stages = ["".join(_LETTER[layers.kinds[at]] for at in stage) for stage in layout.stages]
     ends = {"E": stages[1:], "L": stages[:-1]}

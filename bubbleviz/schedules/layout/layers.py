@@ -195,7 +195,7 @@ def layout_workload(
         down_ns=(*down, 0),
         up_ns=(0, *up),
         activation=held(layers.held),
-        kept=held(layers.kept),
+        weight_activation=held(layers.kept),
         limit=None
         if limit is None
         else tuple(

@@ -33,7 +33,7 @@ import numpy as np
 from bubbleviz.native import functions as native
 from bubbleviz.native.library import Argument
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.plan import v_placement
+from bubbleviz.schedules.plan import make_v_placement
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
 from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, blocks, policies
 
@@ -342,7 +342,7 @@ def _tried(problem: Problem, *, weights: bool) -> list[Codes]:
     sorts: list[list[Callable[[int], Trial]]] = [
         [partial(Greedy, problem, policy=policy) for policy in policies(problem)]
     ]
-    if weights and problem.placement == v_placement(problem.devices):
+    if weights and problem.placement == make_v_placement(problem.devices):
         fitting = blocks(problem.devices, min(problem.rooms))
         sorts.append(
             [

@@ -113,7 +113,7 @@ def problem_of(workload: Workload, *, fused: bool = False, makespan: bool = True
     weight = (0,) * len(stages) if fused else workload.weight_ns
     share = _WHOLE / (max(workload.activation) or 1.0)
     held = tuple(round(each * share) for each in workload.activation)
-    kept = tuple(0 if fused else round(each * share) for each in workload.kept)
+    kept = tuple(0 if fused else round(each * share) for each in workload.weight_activation)
     whole = [sum(held[s] for s in workload.stages_of(d)) for d in range(workload.devices)]
     limit = []
     for device, each in enumerate(whole):

@@ -21,10 +21,10 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.communication.lowering import lowered
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import find_schedule
 from tests.support.operation_tables import csv_of
 
-PLAN = schedule_named("interleaved-1f1b").plan(4, 8, 2)
+PLAN = find_schedule("interleaved-1f1b").plan(4, 8, 2)
 #: Phase, virtual stage and microbatch.
 Key = tuple[str, int, int]
 MOVES_NS = 200_000
