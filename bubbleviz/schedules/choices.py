@@ -147,7 +147,10 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
     stages, microbatches = measured.stages, measured.microbatches
     if 3 * chunks * stages * microbatches > _MAX_OPERATIONS:
-        raise UsageError(f"more than {_MAX_OPERATIONS:,} operations; see bubbleviz simulate")
+        raise UsageError(
+            f"more than {_MAX_OPERATIONS:,} operations, too many to compare here; use bubbleviz "
+            "simulate"
+        )
     return ideal(
         rule.name,
         stages,

@@ -367,17 +367,16 @@ def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memo
     in_bytes = memory_b is not None and memory_b.in_bytes
     if any(size is not None and size.amount and size.in_bytes != in_bytes for size in options):
         raise UsageError(
-            "--memory-limit, --memory-b and --memory-w are in different units; give all in bytes "
+            "--memory-limit, --memory-b and --memory-w have different units; give all in bytes "
             "(--memory-b 2GB), or all as multiples of one unit"
         )
     backward = 1.0 if memory_b is None else memory_b.amount
     weight_ratio = rule.searched.weight_memory if rule.searched else 1.0
     weight = weight_ratio * backward if memory_w is None else memory_w.amount
-    backward_text = format_memory(backward, in_bytes=in_bytes)
     if weight > backward:
         raise UsageError(
-            f"--memory-w: {format_memory(weight, in_bytes=in_bytes)} is more than the "
-            f"{backward_text} of which it is a part; give 0 to {backward_text}"
+            f"--memory-w: M_W ({format_memory(weight, in_bytes=in_bytes)}) cannot exceed M_B "
+            f"({format_memory(backward, in_bytes=in_bytes)})"
         )
     if limit is not None:
         _check_limit(rule, limit, backward, in_bytes=in_bytes)
@@ -397,12 +396,12 @@ def _check_limit(rule: Schedule, limit: MemorySize, backward: float, *, in_bytes
     if rule.searched is None:
         names = ", ".join(schedule.name for schedule in known.SCHEDULES if schedule.searched)
         raise UsageError(
-            f"{rule.name} has a fixed order that no --memory-limit changes; it applies to {names}"
+            f"{rule.name} has a fixed order, so --memory-limit does not apply; it is for {names}"
         )
     if not is_within(backward, limit.amount):
         raise UsageError(
-            f"--memory-limit {format_memory(limit.amount, in_bytes=in_bytes)}: holds no "
-            f"microbatch, which takes {format_memory(backward, in_bytes=in_bytes)}; give more"
+            f"--memory-limit {format_memory(limit.amount, in_bytes=in_bytes)}: too small for one "
+            f"microbatch, which needs {format_memory(backward, in_bytes=in_bytes)}"
         )
 
 

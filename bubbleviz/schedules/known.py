@@ -55,7 +55,9 @@ def find_schedule(name: str) -> Schedule:
 def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
     """Return the error for an unknown schedule name, which lists and suggests known names."""
     hint = suggest_word(name, names)
-    return UsageError(f"no schedule is called {name[:60]!r}; known are {', '.join(names)}{hint}")
+    return UsageError(
+        f"no schedule is called {name[:60]!r}; known schedules are {', '.join(names)}{hint}"
+    )
 
 
 def list_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
@@ -245,7 +247,7 @@ def _build_combined(stages: int, microbatches: int, chunks: int) -> Plan:
     All forwards after the first backward run together with the backward that follows them.
     """
     if chunks < 2:
-        raise UsageError("combined-1f1b has at least two chunks per device; see 1f1b")
+        raise UsageError("combined-1f1b needs at least two chunks per device; see 1f1b")
     plan = _build_interleaved("combined-1f1b", _BW, stages, microbatches, chunks)
     orders, together = [], set[PlannedOperation]()
     for order in plan.orders:

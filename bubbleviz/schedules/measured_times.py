@@ -87,8 +87,8 @@ def convert_to_ticks(
     longest = max(forward) + max(backward) + max(weight) + 2 * transfer
     if longest * stages * microbatches > MAX_TOTAL_NS:
         raise UsageError(
-            "the times of all operations add up to more than 64 bits of nanoseconds; times are "
-            "milliseconds, give shorter ones or fewer microbatches"
+            "the times of all operations exceed 64 bits of nanoseconds; times are in milliseconds, "
+            "so use shorter ones or fewer microbatches"
         )
     return forward, backward, weight, transfer
 
@@ -107,11 +107,11 @@ def _convert_option(name: str, values: Sequence[float], stages: int) -> tuple[in
     if len(values) not in {1, stages}:
         raise UsageError(
             f"{name}: {format_count(len(values), 'time')} for {format_count(stages, 'stage')}; "
-            "give one for all, or one each"
+            "give one time for all, or one per stage"
         )
     for ms in values:
         if not (math.isfinite(ms) and 0 <= ms <= _MAX_MS):
-            raise UsageError(f"{name}: {ms} is not a time in milliseconds; give one from 0 on")
+            raise UsageError(f"{name}: {ms} is not a time in milliseconds; give 0 or more")
         if 0 < ms < _MIN_MS:
             raise UsageError(
                 f"{name}: {ms} ms is less than a nanosecond; give 0, or {_MIN_MS:f} or more"

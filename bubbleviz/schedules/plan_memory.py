@@ -78,8 +78,8 @@ def set_memory(
         if min(limit) < 0:
             device = limit.index(min(limit))
             raise UsageError(
-                f"--memory-limit {format_memory(sizes[device])}: device {device} always holds "
-                f"{format_memory(memory.resident[device])}; give more"
+                f"--memory-limit {format_memory(sizes[device])}: device {device} needs "
+                f"{format_memory(memory.resident[device])} at all times; raise the limit"
             )
     return replace(
         workload,

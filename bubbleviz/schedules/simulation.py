@@ -142,8 +142,8 @@ def simulate_outcome(plan: Plan, workload: Workload) -> Outcome:
     """
     if plan.placement != workload.placement:
         raise UsageError(
-            f"{plan.name} places {plan.virtual_stages} virtual stages on other devices than the "
-            "run; give a plan with the same placement"
+            f"{plan.name} assigns virtual stages to different devices than the run; give a plan "
+            "with the same placement"
         )
     peaks = compute_peak_memory(plan, workload.activation, workload.weight_activation)
     return Outcome(plan, simulate(plan, workload), peaks, fits(peaks, workload.limit))

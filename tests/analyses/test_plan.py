@@ -73,7 +73,7 @@ def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
     given, *_ = resolve_memory(run, "8GB", "3GB", "1GB")
     assert given.limit == (8e9,) * 4
     assert given.activation == (3e9,) * 4
-    mixed = r"--memory-w 0\.5: .* measured.* --memory-b as well"
+    mixed = r"--memory-w 0\.5: .* measured.* --memory-b, or remove"
     for limit, backward, weight, complaint in (
         *((limit, None, "0.5", mixed) for limit in ("80GB", "none", None)),
         ("8", None, None, "--memory-limit 8: activations are in bytes; give a size"),

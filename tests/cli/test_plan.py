@@ -97,7 +97,7 @@ def test_a_limit_in_bytes_needs_bytes(reports: Path, cli: CommandLine) -> None:
         "plan", report, "--memory-b", "2GB", "--memory-limit", "8"
     )
     assert "different units" in cli.refused("plan", report, "--memory-b", "2GB", "--memory-w", "1")
-    assert "held on to W" in cli.refused("plan", report, "--memory-b", "2", "--memory-w", "3")
+    assert "cannot exceed M_B" in cli.refused("plan", report, "--memory-b", "2", "--memory-w", "3")
     assert "holds no microbatch on device 0" in cli.refused("plan", report, "--memory-limit", "0.5")
     words = ["--memory-b", "2GB", "--memory-w", "1GB", "--memory-limit", "6GB"]
     out = cli.printed("plan", report, *words)

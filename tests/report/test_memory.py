@@ -189,7 +189,7 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
         for taken, truth in zip(memory.resident, TRUTH, strict=True)
     )
     assert set_memory(workload, memory, None).limit is None
-    with pytest.raises(UsageError, match=r"device 1 always holds 902\.\d+ MB; give more"):
+    with pytest.raises(UsageError, match=r"device 1 needs 902\.\d+ MB at all times; raise"):
         set_memory(workload, memory, 500e6)
 
 

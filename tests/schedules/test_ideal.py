@@ -115,7 +115,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
     [
         (
             ("--schedule", "1f2b", *SIZES),
-            "no schedule is called '1f2b'; known are 1f1b, 1f1b-i, ch",
+            "no schedule is called '1f2b'; known schedules are 1f1b, 1f1b-i, ch",
         ),
         (("--schedule", "1f1b", *SIZES, "-p", "0"), "0 stages: give at least one"),
         (("--schedule", "1f1b", *SIZES, "-m", "0"), "0 microbatches: give at least one"),
@@ -142,17 +142,20 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "zb-v", *SIZES, "-m", "2000", "--tcomm", "1e10"), "add up to more than"),
         (("--schedule", "interleaved-zb", *SIZES, "-m", "6"), "a multiple of 4 microbatches"),
         (("--schedule", "1f1b", *SIZES, "--memory-limit", "4"), "1f1b has a fixed order"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"), "holds no microbatch"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"), "too small for one microbatch"),
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit nan: not an"),
         (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b inf: not an amount"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-w", "2"), "--memory-w: 2 is more than"),
+        (
+            ("--schedule", "zb-1p", *SIZES, "--memory-w", "2"),
+            "--memory-w: M_W (2) cannot exceed M_B (1)",
+        ),
         (
             ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-w", "20GB"),
-            "--memory-w: 20.00 GB is more than the 10.00 GB of which it is a part; give 0 to",
+            "--memory-w: M_W (20.00 GB) cannot exceed M_B (10.00 GB)",
         ),
         (
             ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-limit", "1GB"),
-            "--memory-limit 1.00 GB: holds no microbatch, which takes 10.00 GB; give more",
+            "--memory-limit 1.00 GB: too small for one microbatch, which needs 10.00 GB",
         ),
         (
             ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit=junk"),

@@ -248,8 +248,7 @@ def resolve_memory(
         workload, in_bytes = _set_activation_memory(run.workload, backward, weight)
     elif weight is not None:
         raise UsageError(
-            f"--memory-w {weight}: activations were measured; give --memory-b as well, or leave "
-            "it out"
+            f"--memory-w {weight}: activations were measured; add --memory-b, or remove --memory-w"
         )
     else:
         workload, in_bytes = set_memory(run.workload, measured, None), True
@@ -304,13 +303,12 @@ def _set_activation_memory(
     if weight is not None:
         kept_until_w = memory_sizes.parse_memory(weight, "--memory-w")
     if kept_until_w.in_bytes != activation.in_bytes:
-        raise UsageError("--memory-b and --memory-w are in different units; give both in bytes")
+        raise UsageError("--memory-b and --memory-w have different units; give both in bytes")
     if not activation.amount:
         raise UsageError("--memory-b: 0 is not an amount of memory; give more")
     if not 0 <= kept_until_w.amount <= activation.amount:
         raise UsageError(
-            f"--memory-w: {kept_until_w.amount:g} is more than the {activation.amount:g} of which "
-            f"it is a part; give 0 to {activation.amount:g}"
+            f"--memory-w: M_W ({kept_until_w.amount:g}) cannot exceed M_B ({activation.amount:g})"
         )
     chunks = [workload.placement.count(device) for device in workload.placement]
     return (
