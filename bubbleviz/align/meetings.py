@@ -1,12 +1,12 @@
-"""Meetings: which collectives of all ranks are one.
+"""Meetings: which collectives of different ranks are one collective operation.
 
-Members are those of one communicator or process group, one after the other in the order in which
-each rank launched them. Where nothing tells the group, candidates are ranks that can be one: all,
-a pipeline, the replicas of a stage, the first and the last stage. No member leaves before all have
-entered, and all leave together, so that the ends show whether they are one::
+Members of a recorded communicator or process group meet in the order in which each rank launched
+its collectives. If no group is recorded, the candidates are sets of ranks that could be a group:
+all ranks, a pipeline, the replicas of a stage, or the first and the last stage. No member leaves a
+collective before all have entered, and all leave it together, so equal end times show a meeting::
 
     rank 0   ├───────────────────┤        ├──┤
-    rank 1        ├──────────────┤  ├──┤             the first meet, the second do not
+    rank 1        ├──────────────┤  ├──┤             the first two meet, the others do not
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
 
-#: Ranks leave a collective within ``LEAVE_NS`` of each other, or within one in so many parts of
-#: the time that data moved, that of the member that entered last:
-#: in jobs that ByteDance published it is one of 1,000 in the median, and one of 100 at most.
-_LEAVE_PARTS = 50
-#: Pieces of one collective follow each other within so long.
-_PIECES_NS = 5_000
+#: Ranks leave a collective within ``LEAVE_NS`` of each other, or within the time that data moved
+#: (the duration on the rank that entered last) divided by this number. In jobs that ByteDance
+#: published they leave within 1/1,000 of that time in the median, and 1/100 at most.
+_LEAVE_DIVISOR = 50
+#: Maximum time between two pieces of one collective.
+_MAX_PIECE_GAP_NS = 5_000
 
 
-def met(joined: JoinedRecordings, time: Timebase, parallel: Parallel | None) -> CollectiveIntervals:
-    """Return the collectives of all ranks, with iterations over all of them and their meetings.
+def match_collectives(
+    joined: JoinedRecordings, time: Timebase, parallel: Parallel | None
+) -> CollectiveIntervals:
+    """Return the collectives of all ranks, with common iterations and meetings.
 
     Args:
         joined: The recordings on the report's clock, with stages, pipelines and iterations.
@@ -54,19 +56,46 @@ def met(joined: JoinedRecordings, time: Timebase, parallel: Parallel | None) -> 
         iteration=joined.common_iterations_of(table.rank, table.iteration)
     )
     if (table.meeting != NONE).any():
-        # A table of operations tells them.
+        # A table of operations states the meetings.
         return table
-    places, ordered = (joined.stage_of_rank, joined.pipeline, joined.reducing), True
-    own = table
+    compared = table
     if not joined.paired:
-        # Then only numbers in groups, and common ends, show what is one.
-        own, ordered = table.replace_columns(iteration=np.zeros(len(table), np.int64)), False
-    sizes_known = ordered and parallel is not None
-    meeting = meetings_of(own, *places, time, sizes_known=sizes_known, ordered=ordered)
+        # Only sequence numbers within groups, and equal ends, show what meets.
+        compared = table.replace_columns(iteration=np.zeros(len(table), np.int64))
+    meeting = find_meetings(
+        compared,
+        joined.stage_of_rank,
+        joined.pipeline,
+        joined.reducing,
+        time,
+        sizes_known=joined.paired and parallel is not None,
+        ordered=joined.paired,
+    )
     return table.replace_columns(meeting=meeting)
 
 
-def meetings_of(
+class _Meetings:
+    """Meetings that were found so far.
+
+    Attributes:
+        number: Meeting of each collective, or -1 if unknown.
+    """
+
+    def __init__(self, n_collectives: int) -> None:
+        self.number = np.full(n_collectives, NONE, np.int64)
+
+    def add(self, found: Ints) -> None:
+        """Add further meetings, for the collectives without one.
+
+        Args:
+            found: Meeting of each collective, or -1 if unknown.
+        """
+        is_new = (found >= 0) & (self.number == NONE)
+        next_number = int(self.number.max(initial=NONE)) + 1
+        self.number[is_new] = found[is_new] + next_number
+
+
+def find_meetings(
     collectives: CollectiveIntervals,
     stage: Ints,
     pipeline: Ints,
@@ -76,209 +105,299 @@ def meetings_of(
     sizes_known: bool = False,
     ordered: bool = True,
 ) -> Ints:
-    """Return for each collective a number that those of all ranks share which are one; -1 unknown.
+    """Find the meeting of each collective.
+
+    Methods are tried in order of reliability: recorded groups, equal ends within candidate groups
+    (largest groups first), and the order of launches among ranks that reduce together.
 
     Args:
-        collectives: of all ranks on the report's clock, ``iteration`` counted over all of them.
-        stage: of each rank; -1 unknown.
-        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
-        reducing: a number for the ranks that reduce gradients together; -1 none.
-        time: how far the clocks of ranks can be off.
-        sizes_known: whether the user gave the sizes of the run.
-        ordered: whether iterations of different ranks are known to be the same.
+        collectives: Collectives of all ranks on the report's clock, with common iterations.
+        stage: Stage of each rank, or -1 if unknown.
+        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
+        reducing: Group of the ranks that reduce gradients together, or -1 if there is none.
+        time: Uncertainty of the clocks of ranks.
+        sizes_known: Whether the user gave the sizes of the run.
+        ordered: Whether iterations of different ranks are known to be the same.
+
+    Returns:
+        Meeting of each collective, or -1 if unknown. Collectives that meet have equal numbers.
     """
-    meeting = np.full(len(collectives), NONE, np.int64)
+    meetings = _Meetings(len(collectives))
     if len(collectives) == 0:
-        return meeting
-
-    def add(found: Ints) -> None:
-        new = (found >= 0) & (meeting == NONE)
-        meeting[new] = found[new] + int(meeting.max(initial=NONE)) + 1
-
-    for own in _by_record(collectives, time, ordered=ordered):
-        add(own)
-    open_rows = (collectives.group == NONE) & (collectives.iteration >= 0)
-    open_rows &= np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
-    without_group = open_rows.copy()
-    # A number for each rank that those share whose times can be compared.
-    known = time.comparable & (time.uncertainty_ns >= 0)
-    common = np.where(known[time.machine], NONE, time.machine)
-    for partition in _partitions(stage, pipeline, reducing):
-        rows = np.flatnonzero(open_rows & (meeting == NONE))
-        if len(rows) == 0:
-            break
-        # Cells are divided by clocks; whole are those of ranks whose cell is not.
-        divided = group_rows(partition, common)
-        parts = np.bincount(group_rows(partition[divided.first]).of_row)
-        inside = partition >= 0
-        whole = (parts == 1)[group_rows(partition).of_row] | ~inside
-        cell = np.where(inside, divided.of_row, NONE)
-        members = np.stack((cell, np.arange(len(cell))))[:, inside]
-        found = by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
-        found = _usual(collectives, found)
-        add(np.where(whole[collectives.rank], found, NONE))
-        # Those whose clocks cannot be compared may be members as well: no smaller group is certain.
-        alone = np.bincount(members[0], minlength=1)[cell] == 1
-        open_rows &= whole[collectives.rank] | ((found == NONE) & ~alone[collectives.rank])
+        return meetings.number
+    for found in _match_recorded_groups(collectives, time, ordered=ordered):
+        meetings.add(found)
+    has_name = np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
+    is_groupless = (collectives.group == NONE) & (collectives.iteration >= 0) & has_name
+    _match_in_partitions(
+        meetings, collectives, is_groupless, _list_partitions(stage, pipeline, reducing), time
+    )
     if sizes_known:
-        rows = np.flatnonzero(without_group & (meeting == NONE))
-        add(_in_order(collectives, rows, reducing[collectives.rank]))
-    return meeting
+        rows = np.flatnonzero(is_groupless & (meetings.number == NONE))
+        meetings.add(_match_by_order(collectives, rows, reducing[collectives.rank]))
+    return meetings.number
 
 
-def _by_record(
+def _match_in_partitions(
+    meetings: _Meetings,
+    collectives: CollectiveIntervals,
+    is_open: Bools,
+    partitions: Iterator[Ints],
+    time: Timebase,
+) -> None:
+    """Add the meetings of collectives that end together in groups of each partition of the ranks.
+
+    A group is divided if its ranks have clocks that cannot be compared. The parts are matched, but
+    their ranks may meet with each other as well, so no meeting of a divided group is certain.
+
+    Args:
+        meetings: Meetings so far; updated.
+        collectives: Collectives of all ranks.
+        is_open: Mask of the collectives without a recorded group.
+        partitions: Group of each rank, or -1 if it is in none, for each partition.
+        time: Uncertainty of the clocks of ranks.
+    """
+    is_open = is_open.copy()
+    is_comparable = time.comparable & (time.uncertainty_ns >= 0)
+    comparable_clock = np.where(is_comparable[time.machine], NONE, time.machine)
+    for partition in partitions:
+        rows = np.flatnonzero(is_open & (meetings.number == NONE))
+        if len(rows) == 0:
+            return
+        cells = group_rows(partition, comparable_clock)
+        n_cells_of_group = np.bincount(group_rows(partition[cells.first]).of_row)
+        has_group = partition >= 0
+        is_undivided = (n_cells_of_group == 1)[group_rows(partition).of_row] | ~has_group
+        cell = np.where(has_group, cells.of_row, NONE)
+        members = np.stack((cell, np.arange(len(cell))))[:, has_group]
+        found = match_by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
+        found = _keep_frequent(collectives, found)
+        meetings.add(np.where(is_undivided[collectives.rank], found, NONE))
+        # Ranks whose clocks cannot be compared may be members, so no smaller group is certain.
+        is_only_member = np.bincount(members[0], minlength=1)[cell] == 1
+        may_meet = (found == NONE) & ~is_only_member[collectives.rank]
+        is_open &= is_undivided[collectives.rank] | may_meet
+
+
+def _match_recorded_groups(
     collectives: CollectiveIntervals, time: Timebase, *, ordered: bool
 ) -> Iterator[Ints]:
-    """Yield the meetings of recorded groups: by numbers, by order, by ends."""
+    """Yield the meetings of recorded groups: by sequence numbers, by order, and by equal ends.
+
+    Args:
+        collectives: Collectives of all ranks.
+        time: Uncertainty of the clocks of ranks.
+        ordered: Whether iterations of different ranks are known to be the same.
+
+    Yields:
+        Meeting of each collective, or -1 if unknown.
+    """
     group, groups = collectives.group, collectives.groups
     if not (group >= 0).any():
         return
     members = find_distinct_rows(group, collectives.rank)
     members = members[:, members[0] >= 0]
-    present = np.bincount(members[0], minlength=len(groups)).tolist()
-    # Whether those of a group are its members, and no others' of the same name.
-    certain = [
-        own.has_unique_name or bool(own.ranks) or own.size == count
-        for own, count in zip(groups, present, strict=True)
+    n_present = np.bincount(members[0], minlength=len(groups)).tolist()
+    # Several groups may share a name. The members are certain only if that is excluded.
+    is_certain = [
+        communicator.has_unique_name or bool(communicator.ranks) or communicator.size == count
+        for communicator, count in zip(groups, n_present, strict=True)
     ]
-    known = np.array([*certain, False], bool)[group]
-    numbered = np.ones(len(groups) + 1, bool)
-    numbered[group[collectives.sequence < 0]] = False
-    rows = np.flatnonzero(known & numbered[group])
-    place = group_rows(group[rows], collectives.sequence[rows]).of_row
-    found = scatter(len(collectives), rows, place)
-    yield _of_several(collectives, found)
-    rows = np.flatnonzero(known & ~numbered[group] & (collectives.iteration >= 0))
-    in_order = _in_order(collectives, rows if ordered else rows[:0], group)
-    yield in_order
-    # Where ranks ran one in more pieces than others, or groups share a name, the ends show it.
-    rest = (group >= 0) & (found == NONE) & (in_order == NONE)
-    rows = np.flatnonzero(rest & (collectives.iteration >= 0))
-    most = np.array([own.size or len(collectives) for own in groups], np.int64)
-    yield by_ends(collectives, rows, group[rows], members, time, most)
+    has_certain_group = np.array([*is_certain, False], bool)[group]
+    is_numbered = np.ones(len(groups) + 1, bool)
+    is_numbered[group[collectives.sequence < 0]] = False
+
+    rows = np.flatnonzero(has_certain_group & is_numbered[group])
+    number = group_rows(group[rows], collectives.sequence[rows]).of_row
+    by_number = scatter(len(collectives), rows, number)
+    yield _require_two_ranks(collectives, by_number)
+    has_iteration = collectives.iteration >= 0
+    rows = np.flatnonzero(has_certain_group & ~is_numbered[group] & has_iteration)
+    by_order = _match_by_order(collectives, rows if ordered else rows[:0], group)
+    yield by_order
+    # Equal ends remain if ranks ran one in different numbers of pieces, or groups share a name.
+    is_unmatched = (group >= 0) & (by_number == NONE) & (by_order == NONE)
+    rows = np.flatnonzero(is_unmatched & has_iteration)
+    max_size = [communicator.size or len(collectives) for communicator in groups]
+    yield match_by_ends(collectives, rows, group[rows], members, time, np.array(max_size, np.int64))
 
 
-def _of_several(collectives: CollectiveIntervals, number: Ints) -> Ints:
-    """Return numbers, -1 for those that a single rank has."""
-    is_numbered = number >= 0
-    rank = collectives.rank[is_numbered]
-    count = int(number.max(initial=NONE)) + 1
-    low, high = group_extents(number[is_numbered], count, rank, rank)
-    return np.where(np.append(high > low, False)[number], number, NONE)
+def _require_two_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
+    """Return the meetings with -1 in place of a meeting that has a single rank."""
+    has_meeting = meeting >= 0
+    rank = collectives.rank[has_meeting]
+    n_meetings = int(meeting.max(initial=NONE)) + 1
+    low, high = group_extents(meeting[has_meeting], n_meetings, rank, rank)
+    return np.where(np.append(high > low, False)[meeting], meeting, NONE)
 
 
-def _in_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
-    """Return the meetings of some rows by their place in the order of their rank.
+def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
+    """Match the n-th collective of a kind on each rank of a cell, within an iteration.
 
-    That is unknown where ranks of a cell have not as many of a kind in an iteration.
+    Args:
+        collectives: Collectives of all ranks.
+        rows: Rows to match.
+        cell: Cell of each collective, or -1 if it is in none.
+
+    Returns:
+        Meeting of each collective. It is -1 if the ranks of its cell run different numbers of
+        collectives of its kind in the iteration.
     """
-    found = np.full(len(collectives), NONE, np.int64)
+    meeting = np.full(len(collectives), NONE, np.int64)
     rows = rows[cell[rows] >= 0]
     key = group_rows(cell[rows], collectives.iteration[rows], collectives.kind[rows]).of_row
-    ranks = group_rows(key, collectives.rank[rows])
-    count = np.bincount(ranks.of_row, minlength=1)
-    least, most = group_extents(key[ranks.first], int(key.max(initial=NONE)) + 1, count, count)
-    rows, key = rows[(least == most)[key]], key[(least == most)[key]]
-    found[rows] = group_rows(key, collectives.order[rows]).of_row
-    return _of_several(collectives, found)
+    key_ranks = group_rows(key, collectives.rank[rows])
+    count = np.bincount(key_ranks.of_row, minlength=1)
+    n_keys = int(key.max(initial=NONE)) + 1
+    min_count, max_count = group_extents(key[key_ranks.first], n_keys, count, count)
+    is_equal = (min_count == max_count)[key]
+    rows, key = rows[is_equal], key[is_equal]
+    meeting[rows] = group_rows(key, collectives.order[rows]).of_row
+    return _require_two_ranks(collectives, meeting)
 
 
-def _partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
-    """Yield a number for each rank that those share which can be one group, largest groups first.
+def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
+    """Yield the group of each rank for each way to divide the ranks into groups, largest first.
 
-    It is -1 for ranks that are in none.
+    The divisions are: all ranks, pipelines, stages, ranks that reduce together, first and last
+    stage of each pipeline, and replicas of a stage that reduce with different ranks (tensor
+    parallelism). A rank in no group has -1. Equal divisions are left out.
+
+    Args:
+        stage: Stage of each rank, or -1 if unknown.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+        reducing: Group of the ranks that reduce gradients together, or -1 if there is none.
     """
-    working = stage >= 0
-    everyone = np.where(working, 0, NONE) if working.any() else np.zeros(len(stage), np.int64)
-    line = np.where(working, pipeline, NONE)
-    edge = working & ((stage == 0) | (stage == stage.max(initial=NONE)))
-    # Replicas of a stage that reduce with different ones are tensor-parallel.
-    rows = np.flatnonzero(working & (reducing >= 0))
-    place = group_rows(stage[rows], number_occurrences((reducing[rows],))).of_row
-    beside = scatter(len(stage), rows, place)
-    seen: set[bytes] = set()
-    by_stage = np.where(working, stage, NONE)
-    for partition in (everyone, line, by_stage, reducing, np.where(edge, line, NONE), beside):
+    is_working = stage >= 0
+    all_ranks = np.zeros(len(stage), np.int64)
+    all_working = np.where(is_working, 0, NONE) if is_working.any() else all_ranks
+    by_pipeline = np.where(is_working, pipeline, NONE)
+    by_stage = np.where(is_working, stage, NONE)
+    is_first_or_last = is_working & ((stage == 0) | (stage == stage.max(initial=NONE)))
+    by_ends = np.where(is_first_or_last, by_pipeline, NONE)
+    rows = np.flatnonzero(is_working & (reducing >= 0))
+    tensor_group = group_rows(stage[rows], number_occurrences((reducing[rows],))).of_row
+    by_tensor = scatter(len(stage), rows, tensor_group)
+    yielded: set[bytes] = set()
+    for partition in (all_working, by_pipeline, by_stage, reducing, by_ends, by_tensor):
         number = group_rows(partition).of_row
         key = np.where(partition < 0, NONE, number).tobytes()
-        if key not in seen:
-            seen.add(key)
+        if key not in yielded:
+            yielded.add(key)
             yield partition
 
 
-def _usual(collectives: CollectiveIntervals, found: Ints) -> Ints:
-    """Return the meetings of those that meet in at least half of the iterations.
+def _keep_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
+    """Return the meetings of collectives that meet in at least half of the iterations.
 
-    What ends together in few of them does so by chance.
+    Ends that agree in only a few iterations agree by chance. A meeting is dropped if any member of
+    it is infrequent. Collectives of different iterations are compared by rank, kind and order.
     """
-    of_class = group_rows(collectives.rank, collectives.kind, collectives.order).of_row
-    meets = np.bincount(of_class, found >= 0)
-    usual = 2 * meets >= np.bincount(of_class)
-    number = int(found.max(initial=NONE)) + 1
-    all_usual = np.ones(number, bool)
-    all_usual[found[(found >= 0) & ~usual[of_class]]] = False
-    return np.where(np.append(all_usual, False)[found], found, NONE)
+    series = group_rows(collectives.rank, collectives.kind, collectives.order).of_row
+    n_met = np.bincount(series, meeting >= 0)
+    is_frequent = 2 * n_met >= np.bincount(series)
+    n_meetings = int(meeting.max(initial=NONE)) + 1
+    is_kept = np.ones(n_meetings, bool)
+    is_kept[meeting[(meeting >= 0) & ~is_frequent[series]]] = False
+    return np.where(np.append(is_kept, False)[meeting], meeting, NONE)
 
 
-def by_ends(
+def match_by_ends(
     collectives: CollectiveIntervals,
     rows: Ints,
     cell: Ints,
     members: Ints,
     time: Timebase,
-    most: Ints | None = None,
+    max_size: Ints | None = None,
 ) -> Ints:
-    """Return the meetings of some rows: of those of all ranks of a cell that end together.
+    """Match collectives of one kind and iteration that end together on all ranks of a cell.
 
     Args:
-        collectives: of all ranks.
-        rows: to look at.
-        cell: a number of each of these that those share which can be one; -1 none.
-        members: cells and their ranks, shape (2, members).
-        time: how far the clocks of ranks can be off.
-        most: how many of the ranks of each cell can be one; None for all of them.
+        collectives: Collectives of all ranks.
+        rows: Rows to match.
+        cell: Cell of each of these rows, or -1 if it is in none.
+        members: Cells and their ranks, shape (2, members).
+        time: Uncertainty of the clocks of ranks.
+        max_size: Maximum number of ranks of each cell that meet. By default all ranks of the cell
+            must meet.
+
+    Returns:
+        Meeting of each collective, or -1 if it ends with too few others. A meeting can contain
+        several rows of a rank, which are pieces of one collective.
     """
-    found = np.full(len(collectives), NONE, np.int64)
-    size = np.bincount(members[0], minlength=int(cell.max(initial=NONE)) + 2)
-    if most is not None:
-        size[: len(most)] = np.minimum(size[: len(most)], most[: len(size)])
-    tolerances_ns = np.full(len(size), NONE, np.int64)
-    for place in np.flatnonzero(size > 1).tolist():
-        tolerances_ns[place] = _tolerance_ns(time, members[1][members[0] == place])
-    usable = (cell >= 0) & (tolerances_ns[cell] >= 0)
-    rows, cell = rows[usable], cell[usable]
+    meeting = np.full(len(collectives), NONE, np.int64)
+    n_cells = int(cell.max(initial=NONE)) + 2
+    size = np.bincount(members[0], minlength=n_cells)
+    if max_size is not None:
+        size[: len(max_size)] = np.minimum(size[: len(max_size)], max_size[: len(size)])
+    tolerance_of_cell = np.full(len(size), NONE, np.int64)
+    for number in np.flatnonzero(size > 1).tolist():
+        tolerance_of_cell[number] = _get_tolerance_ns(time, members[1][members[0] == number])
+    is_usable = (cell >= 0) & (tolerance_of_cell[cell] >= 0)
+    rows, cell = rows[is_usable], cell[is_usable]
+    rows, cell, cluster = _cluster_ends(collectives, rows, cell, tolerance_of_cell)
+
+    # If a rank has several pieces, its last end counts.
+    end_ns = collectives.end_ns[rows]
+    length_ns = end_ns - collectives.start_ns[rows]
+    last = find_first_rows(group_rows(cluster, collectives.rank[rows]).of_row, -end_ns)
+    cluster_of_last, n_clusters = cluster[last], int(cluster.max(initial=NONE)) + 1
+    first_end_ns, last_end_ns = group_extents(
+        cluster_of_last, n_clusters, end_ns[last], end_ns[last]
+    )
+    shortest_ns, _ = group_extents(cluster_of_last, n_clusters, length_ns[last], length_ns[last])
+    n_ranks = np.bincount(cluster_of_last, minlength=len(first_end_ns))
+    is_complete = n_ranks[cluster] == size[cell]
+    tolerance_ns = tolerance_of_cell[cell] + _get_slack_ns(shortest_ns)[cluster]
+    is_together = is_complete & ((last_end_ns - first_end_ns)[cluster] <= tolerance_ns)
+    index = np.flatnonzero(is_together)
+    is_steady = _is_steady(
+        collectives.take(rows[index]),
+        cell[index],
+        first_end_ns[cluster[index]],
+        tolerance_of_cell[cell[index]] > LEAVE_NS,
+    )
+    index = index[is_steady]
+    if len(index) == 0:
+        return meeting
+    meeting[rows[index]] = cluster[index]
+    return _add_pieces(collectives, meeting)
+
+
+def _cluster_ends(
+    collectives: CollectiveIntervals, rows: Ints, cell: Ints, tolerance_of_cell: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Divide the collectives of a cell, iteration and kind at gaps between their end times.
+
+    Args:
+        collectives: Collectives of all ranks.
+        rows: Rows to divide.
+        cell: Cell of each of these rows.
+        tolerance_of_cell: Maximum difference between the ends of one collective, for each cell.
+
+    Returns:
+        rows: The rows, sorted by (cell, iteration, kind) and end time.
+        cell: Cell of each row.
+        cluster: Cluster of each row.
+    """
     key = group_rows(cell, collectives.iteration[rows], collectives.kind[rows]).of_row
     order = sort_rows(key, collectives.end_ns[rows])
     rows, cell, key = rows[order], cell[order], key[order]
-    rank, end_ns = collectives.rank[rows], collectives.end_ns[rows]
-    length_ns, tolerance_ns = end_ns - collectives.start_ns[rows], tolerances_ns[cell]
+    end_ns = collectives.end_ns[rows]
+    length_ns = end_ns - collectives.start_ns[rows]
     shorter_ns = np.minimum(length_ns[1:], length_ns[:-1])
-    apart = end_ns[1:] - end_ns[:-1] > tolerance_ns[1:] + _slack_ns(shorter_ns)
-    apart |= key[1:] != key[:-1]
-    number = _divided(np.cumsum(np.append(False, apart))[: len(rows)], rank, end_ns)
-    # Of a rank's pieces the last end counts.
-    last = find_first_rows(group_rows(number, rank).of_row, -end_ns)
-    count = int(number.max(initial=NONE)) + 1
-    low, high = group_extents(number[last], count, end_ns[last], end_ns[last])
-    shortest_ns = group_extents(number[last], count, length_ns[last], length_ns[last])[0]
-    whole = np.bincount(number[last], minlength=len(low))[number] == size[cell]
-    tolerance_ns = tolerance_ns + _slack_ns(shortest_ns)[number]
-    together = np.flatnonzero(whole & ((high - low)[number] <= tolerance_ns))
-    steady = _steady(
-        collectives.take(rows[together]),
-        cell[together],
-        low[number[together]],
-        tolerances_ns[cell[together]] > LEAVE_NS,
-    )
-    together = together[steady]
-    if len(together) == 0:
-        return found
-    found[rows[together]] = number[together]
-    return _with_pieces(collectives, found)
+    max_gap_ns = tolerance_of_cell[cell][1:] + _get_slack_ns(shorter_ns)
+    is_new = (end_ns[1:] - end_ns[:-1] > max_gap_ns) | (key[1:] != key[:-1])
+    cluster = np.cumsum(np.append(False, is_new))[: len(rows)]
+    return rows, cell, _split_clusters(cluster, collectives.rank[rows], end_ns)
 
 
-def _tolerance_ns(time: Timebase, ranks: Ints) -> int:
-    """Return how far the ends of one collective of some ranks may be apart; -1 any."""
+def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
+    """Return the maximum difference between the ends of one collective on the given ranks.
+
+    It is -1 if the clocks of the ranks cannot be compared. On several clocks, it includes the two
+    largest uncertainties.
+    """
     machines = find_distinct(time.machine[ranks])
     if len(machines) == 1:
         return LEAVE_NS
@@ -288,131 +407,159 @@ def _tolerance_ns(time: Timebase, ranks: Ints) -> int:
     return LEAVE_NS + int(np.sort(uncertainty_ns)[-2:].sum())
 
 
-def _slack_ns(length_ns: Ints) -> Ints:
-    """Return how much farther apart the ends of long collectives may be than those of short ones.
+def _get_slack_ns(length_ns: Ints) -> Ints:
+    """Return the additional tolerance for the ends of long collectives.
 
     Args:
-        length_ns: of the shortest of each.
+        length_ns: Duration of each collective on the rank where it is shortest.
     """
-    return np.maximum(length_ns // _LEAVE_PARTS - LEAVE_NS, 0)
+    return np.maximum(length_ns // _LEAVE_DIVISOR - LEAVE_NS, 0)
 
 
-def _divided(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
-    """Return numbers of clusters, divided where each rank has as many rows of one.
+def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
+    """Split each cluster in which all ranks have equally many rows into one cluster per row.
 
-    Several collectives right after each other end within the tolerance; in order they are one each.
+    Several collectives in quick succession end within the tolerance. The n-th rows of all ranks
+    then belong together.
+
+    Args:
+        cluster: Cluster of each row.
+        rank: Rank of each row.
+        end_ns: End of each row.
     """
-    ranks = group_rows(cluster, rank)
-    order = sort_rows(ranks.of_row, end_ns)
+    cluster_ranks = group_rows(cluster, rank)
+    order = sort_rows(cluster_ranks.of_row, end_ns)
     nth = np.empty(len(order), np.int64)
-    nth[order] = number_occurrences((ranks.of_row[order],))
-    count = np.bincount(ranks.of_row)
-    of_cluster = cluster[ranks.first]
-    least, most = group_extents(of_cluster, int(cluster.max(initial=NONE)) + 1, count, count)
-    return group_rows(cluster, np.where((least == most)[cluster], nth, 0)).of_row
+    nth[order] = number_occurrences((cluster_ranks.of_row[order],))
+    count = np.bincount(cluster_ranks.of_row)
+    cluster_of_pair = cluster[cluster_ranks.first]
+    n_clusters = int(cluster.max(initial=NONE)) + 1
+    min_count, max_count = group_extents(cluster_of_pair, n_clusters, count, count)
+    is_equal = (min_count == max_count)[cluster]
+    return group_rows(cluster, np.where(is_equal, nth, 0)).of_row
 
 
-def _steady(own: CollectiveIntervals, cell: Ints, first_ns: Ints, doubtful: Bools) -> Bools:
-    """Return which rows end as long after the first of their members each time, but for drift.
+def _is_steady(
+    collectives: CollectiveIntervals, cell: Ints, first_end_ns: Ints, is_doubtful: Bools
+) -> Bools:
+    """Return a mask of the collectives that always end equally long after the first member.
 
-    Where clocks are not well known, much ends together within what they may be apart.
+    If clocks are not known well, much ends together by chance. Real members keep their distance
+    from iteration to iteration, except for drift. One unsteady rank makes all collectives of its
+    cell and kind unsteady.
 
     Args:
-        own: rows that end together.
-        cell: of each.
-        first_ns: the first end of their members.
-        doubtful: whether clocks are not well known.
+        collectives: Collectives that end together.
+        cell: Cell of each collective.
+        first_end_ns: First end among the members of its meeting.
+        is_doubtful: Mask of the collectives on clocks that are not known well.
     """
-    pair, cells = group_rows(cell, own.kind, own.rank), group_rows(cell, own.kind)
-    moves = is_unsteady(pair, own.end_ns - first_ns, own.end_ns) & doubtful
-    steady = np.ones(len(cells), bool)
-    steady[cells.of_row[moves]] = False
-    return np.asarray(steady[cells.of_row], bool)
+    pairs = group_rows(cell, collectives.kind, collectives.rank)
+    cells = group_rows(cell, collectives.kind)
+    distance_ns = collectives.end_ns - first_end_ns
+    varies = is_unsteady(pairs, distance_ns, collectives.end_ns) & is_doubtful
+    is_steady = np.ones(len(cells), bool)
+    is_steady[cells.of_row[varies]] = False
+    return np.asarray(is_steady[cells.of_row], bool)
 
 
-def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
-    """Return meetings with the rows that are pieces of them: right before, where others have none.
+def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
+    """Add rows that end right before a member of a meeting, and are pieces of the same collective.
 
-    ::
+    A row is a piece if its rank runs more collectives of the kind in the iteration than the member
+    with the fewest::
 
         rank 0   ├────────────────┤
         rank 1     ├─────┤├───────┤
-    """
-    rank, kind, iteration = collectives.rank, collectives.kind, collectives.iteration
-    key = group_rows(rank, kind, iteration, collectives.group).of_row
-    order = sort_rows(key, collectives.start_ns)
-    now, following = order[:-1], order[1:]
-    gap_ns = collectives.start_ns[following] - collectives.end_ns[now]
-    follows = (key[now] == key[following]) & (gap_ns <= _PIECES_NS)
-    # The meeting that each row, or what follows it right away, is in.
-    place = np.arange(len(order))
-    ends = np.append(~follows, True) | (found[order] >= 0)
-    last = np.minimum.accumulate(np.where(ends, place, len(order))[::-1])[::-1]
-    joined = scatter(len(order), order, found[order[last]])
-    # Other members of the meeting have fewer of the kind in the iteration.
-    count = np.bincount(key)
-    met = np.flatnonzero(found >= 0)
-    n_pieces = count[key[met]]
-    n_meetings = int(found.max(initial=NONE)) + 1
-    fewest, _ = group_extents(found[met], n_meetings, n_pieces, n_pieces)
-    new = np.flatnonzero((found == NONE) & (joined >= 0))
-    new = new[count[key[new]] > fewest[joined[new]]]
-    result = found.copy()
-    result[new] = joined[new]
-    return result
-
-
-def without_members(
-    collectives: CollectiveIntervals, exposed: RankIntervals
-) -> Iterator[Limitation]:
-    """Yield limitations for collectives with unknown members, or not recorded.
 
     Args:
-        collectives: of all ranks.
-        exposed: when only collectives ran on ranks.
+        collectives: Collectives of all ranks.
+        meeting: Meeting of each collective, or -1 if it has none.
+
+    Returns:
+        Meeting of each collective, including the pieces.
+    """
+    key = group_rows(
+        collectives.rank, collectives.kind, collectives.iteration, collectives.group
+    ).of_row
+    order = sort_rows(key, collectives.start_ns)
+    row, next_row = order[:-1], order[1:]
+    gap_ns = collectives.start_ns[next_row] - collectives.end_ns[row]
+    is_continued = (key[row] == key[next_row]) & (gap_ns <= _MAX_PIECE_GAP_NS)
+    # Find the next row in each chain of pieces that has a meeting, or that ends the chain.
+    position = np.arange(len(order))
+    is_last = np.append(~is_continued, True) | (meeting[order] >= 0)
+    next_last = np.where(is_last, position, len(order))
+    last = np.minimum.accumulate(next_last[::-1])[::-1]
+    meeting_of_chain = scatter(len(order), order, meeting[order[last]])
+
+    n_pieces = np.bincount(key)[key]
+    met = np.flatnonzero(meeting >= 0)
+    n_meetings = int(meeting.max(initial=NONE)) + 1
+    fewest, _ = group_extents(meeting[met], n_meetings, n_pieces[met], n_pieces[met])
+    candidates = np.flatnonzero((meeting == NONE) & (meeting_of_chain >= 0))
+    pieces = candidates[n_pieces[candidates] > fewest[meeting_of_chain[candidates]]]
+    extended = meeting.copy()
+    extended[pieces] = meeting_of_chain[pieces]
+    return extended
+
+
+def find_incomplete_collectives(
+    collectives: CollectiveIntervals, exposed: RankIntervals
+) -> Iterator[Limitation]:
+    """Yield limitations for collectives whose members are unknown, or were not all recorded.
+
+    Args:
+        collectives: Collectives of all ranks, with their meetings.
+        exposed: Time of each rank in which nothing but collectives ran.
     """
     groups, group, meeting = collectives.groups, collectives.group, collectives.meeting
-    alone = np.array([*(own.size == 1 for own in groups), False], bool)[group]
-    unmet = (meeting == NONE) & ~alone
-    # Where members of a group are certain, those that meet none lack them.
-    certain = np.array([*(own.has_unique_name or bool(own.ranks) for own in groups), False], bool)[
+    is_single = np.array([*(c.size == 1 for c in groups), False], bool)[group]
+    is_unmet = (meeting == NONE) & ~is_single
+    # If the members of a group are certain, those of an unmatched collective were not recorded.
+    is_certain = np.array([*(c.has_unique_name or bool(c.ranks) for c in groups), False], bool)[
         group
     ]
-    size = np.array([*(own.size for own in groups), 0], np.int64)[group]
-    known = meeting >= 0
-    members = find_distinct_rows(meeting[known], collectives.rank[known])[0]
-    present = np.bincount(members, minlength=int(meeting.max(initial=NONE)) + 1)
-    few = known & (size > np.append(present, 0)[meeting])
-    for which, what, reason in (
-        (
-            unmet & ~certain,
+    size = np.array([*(c.size for c in groups), 0], np.int64)[group]
+    is_met = meeting >= 0
+    members, _ = find_distinct_rows(meeting[is_met], collectives.rank[is_met])
+    n_present = np.bincount(members, minlength=int(meeting.max(initial=NONE)) + 1)
+    lacks_members = is_met & (size > np.append(n_present, 0)[meeting])
+    if count := _count_exposed(collectives, exposed, is_unmet & ~is_certain):
+        yield Limitation(
             "collectives with unknown members",
             "no communicator or process group is recorded, and no kernels end together, so waiting "
             "counts as collective",
-        ),
-        (
-            (unmet & certain) | few,
+            count,
+        )
+    if count := _count_exposed(collectives, exposed, (is_unmet & is_certain) | lacks_members):
+        yield Limitation(
             "collectives with members that were not recorded",
             "some of their ranks have no profile, so waiting for these counts as collective",
-        ),
-    ):
-        if count := _count(collectives, exposed, which):
-            yield Limitation(what, reason, count)
+            count,
+        )
 
 
-def _count(collectives: CollectiveIntervals, exposed: RankIntervals, which: Bools) -> int:
-    """Return how many of some collectives ran while nothing else did."""
-    if not which.any():
+def _count_exposed(
+    collectives: CollectiveIntervals, exposed: RankIntervals, is_counted: Bools
+) -> int:
+    """Count the collectives of a mask that ran, at least in part, while nothing else did.
+
+    Args:
+        collectives: Collectives of all ranks.
+        exposed: Time of each rank in which nothing but collectives ran.
+        is_counted: Mask of the collectives to count.
+    """
+    if not is_counted.any():
         return 0
-    own = collectives.take(which)
-    ranks = int(max(exposed.rank.max(initial=NONE), own.rank.max())) + 1
-    rank = np.concatenate((exposed.rank, own.rank))
-    start_ns = np.concatenate((exposed.start_ns, own.start_ns))
-    end_ns = np.concatenate((exposed.end_ns, own.end_ns))
-    extents = group_extents(rank, ranks, start_ns, end_ns)
-    packing = Packing.of(*extents)
-    alone, times = (
-        [packing.place(table.rank, time_ns) for time_ns in (table.start_ns, table.end_ns)]
-        for table in (exposed, own)
-    )
-    return int((measure_within((alone[0], alone[1]), times[0], times[1]) > 0).sum())
+    counted = collectives.take(is_counted)
+    n_ranks = int(max(exposed.rank.max(initial=NONE), counted.rank.max())) + 1
+    rank = np.concatenate((exposed.rank, counted.rank))
+    start_ns = np.concatenate((exposed.start_ns, counted.start_ns))
+    end_ns = np.concatenate((exposed.end_ns, counted.end_ns))
+    packing = Packing.of(*group_extents(rank, n_ranks, start_ns, end_ns))
+    exposed_start = packing.place(exposed.rank, exposed.start_ns)
+    exposed_end = packing.place(exposed.rank, exposed.end_ns)
+    start = packing.place(counted.rank, counted.start_ns)
+    end = packing.place(counted.rank, counted.end_ns)
+    return int((measure_within((exposed_start, exposed_end), start, end) > 0).sum())

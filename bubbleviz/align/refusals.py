@@ -12,7 +12,7 @@ import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import as_much_as_most, refuse_unrelated, session_clocks
-from bubbleviz.align.waits import forward_and_backward
+from bubbleviz.align.waits import get_pass_keys
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.model.columns import Bools, Ints, make_mask
@@ -174,7 +174,7 @@ def _whole_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
             first & mask_phases(operations.phase, (Phase.B, Phase.BW, Phase.FB))
         )
         both = np.concatenate((forward, backward))
-        microbatch, chunk = forward_and_backward(operations, forward, backward)
+        microbatch, chunk = get_pass_keys(operations, forward, backward)
         passes = group_rows(cell[both], microbatch, chunk, operations.sequence[both])
         ran = np.zeros((2, len(passes)), bool)
         ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True

@@ -26,7 +26,7 @@ from bubbleviz.align.clocks.shared_names import (
 )
 from bubbleviz.align.clocks.timebase import Timebase, rank_precedences, timebase, within_machines
 from bubbleviz.align.join import JoinedRecordings, as_stream, correct_clocks, join
-from bubbleviz.align.meetings import met, without_members
+from bubbleviz.align.meetings import find_incomplete_collectives, match_collectives
 from bubbleviz.align.profile_clocks import (
     ProfileClock,
     machines_of,
@@ -166,12 +166,12 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     corrections = subtract_sessions(time.clocks, alignment.sessions)
     joined = correct_clocks(alignment.joined, corrections)
     ranks = ranks_of(joined, place)
-    collectives = met(joined, time, hints.parallel)
+    collectives = match_collectives(joined, time, hints.parallel)
     limitations = (
         *alignment.limitations,
         *find_excluded_ranks(joined),
         *_find_waiting_kernels(parts, alignment, hints),
-        *without_members(collectives, joined.exposed),
+        *find_incomplete_collectives(collectives, joined.exposed),
     )
     renumbered = replace(
         joined.operations,

@@ -1,4 +1,24 @@
-"""Waits: the time that every microbatch is away from a stage, on the clock of its rank."""
+"""Waits: how long each microbatch is away from a stage, measured with the clock of its rank.
+
+A microbatch leaves a stage when its F ends, passes all later stages, and is back when its gradient
+arrives, which is the input of its B. Waits of consecutive stages therefore nest::
+
+    stage 0   F├────────────── wait ──────────────┤B
+    stage 1        F├───────── wait ─────────┤B
+    stage 2             F├──── wait ────┤B
+
+A wait is the difference of two times on one rank, so the clocks of ranks need not agree.
+
+1. Collect the forwards and the backwards, one row per direction of an operation
+   (``get_pass_keys``).
+2. Match each forward with the backward of the same rank, chunk, microbatch, sequence split and
+   iteration (``_match_first_rows``). Passes without a counterpart are left out.
+3. The wait lasts from the end of the forward to the arrival of the gradient, or to the start of
+   the backward if the arrival is unknown (``measure_waits``).
+4. The median over the iterations is the typical wait (``measure_median_waits``).
+5. Waits of the same microbatch on consecutive virtual stages are paired
+   (``pair_consecutive_stages``).
+"""
 
 from __future__ import annotations
 
@@ -16,18 +36,21 @@ from bubbleviz.model.phases import Phase
 _BACKWARD = (Phase.B, Phase.BW)
 
 
-def forward_and_backward(
-    operations: Operations, forward: Ints, backward: Ints
-) -> tuple[Ints, Ints]:
-    """Return (microbatch, chunk) that the rows run forward, then those that they run backward.
+def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tuple[Ints, Ints]:
+    """Return the microbatch and the chunk of each pass: first the forwards, then the backwards.
 
-    An FB is the forward of its first microbatch and the backward of its second.
+    An FB is the forward of its first microbatch and the backward of its second one.
+
+    Args:
+        operations: Operations of all ranks.
+        forward: Rows that run a forward.
+        backward: Rows that run a backward.
     """
     microbatch, chunk = operations.microbatch[backward], operations.chunk[backward]
-    both = np.flatnonzero(operations.phase[backward] == Phase.FB)
-    if len(both):
-        microbatch[both] = operations.second_microbatch[backward[both]]
-        chunk[both] = operations.second_chunk[backward[both]]
+    fused = np.flatnonzero(operations.phase[backward] == Phase.FB)
+    if len(fused):
+        microbatch[fused] = operations.second_microbatch[backward[fused]]
+        chunk[fused] = operations.second_chunk[backward[fused]]
     return (
         np.concatenate((operations.microbatch[forward], microbatch)),
         np.concatenate((operations.chunk[forward], chunk)),
@@ -36,18 +59,19 @@ def forward_and_backward(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """How long a microbatch is away from a (rank, chunk).
+    """Times that microbatches are away from a (rank, chunk), one row per F and B.
 
     Attributes:
-        rank: the rank.
-        chunk: model chunk, as named.
-        microbatch: the microbatch.
-        sequence: sequence split; -1 none.
-        iteration: the rank's own iteration; -1 where it is a median over these (and splits).
-        left_ns: end of its F; -1 for a median.
-        waited_ns: from then until its gradient is there, else to the start of its B.
-        forward_ns: how long its F keeps the rank busy; -1 for a median.
-        worked_ns: how long its F and B do.
+        rank: Rank.
+        chunk: Model chunk, as named.
+        microbatch: Microbatch.
+        sequence: Sequence split, or -1 if there is none.
+        iteration: Iteration, or -1 if the row is a median over iterations and sequence splits.
+        left_ns: End of the F, or -1 for a median.
+        waited_ns: Time from the end of the F until the gradient arrives, or until the B starts if
+            the arrival is unknown.
+        forward_ns: Time that the F keeps the rank busy, or -1 for a median.
+        worked_ns: Time that the F and the B keep the rank busy.
     """
 
     rank: Ints
@@ -61,32 +85,42 @@ class Waits(Table):
     worked_ns: Ints
 
 
-def waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Return the waits of all first occurrences with a device span.
+def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
+    """Measure the wait of each microbatch that has both an F and a B.
+
+    Only the first occurrence of an operation counts, and only operations with a device span.
 
     Args:
-        operations: of all ranks.
-        inputs: when their inputs were there; else that is taken for the start of a span.
+        operations: Operations of all ranks.
+        inputs: Times at which their inputs arrived. A span with an unknown arrival counts from its
+            start.
+
+    Returns:
+        Waits, sorted by rank, chunk, microbatch, sequence and iteration.
     """
-    usable = (operations.has_span == 1) & (operations.occurrence == 0)
-    forward = np.flatnonzero(usable & mask_phases(operations.phase, (Phase.F, Phase.FB)))
-    backward = np.flatnonzero(usable & mask_phases(operations.phase, (*_BACKWARD, Phase.FB)))
-    both = np.concatenate((forward, backward))
-    microbatch, chunk = forward_and_backward(operations, forward, backward)
+    is_usable = (operations.has_span == 1) & (operations.occurrence == 0)
+    is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
+    is_backward = mask_phases(operations.phase, (*_BACKWARD, Phase.FB))
+    forward, backward = (
+        np.flatnonzero(is_usable & is_forward),
+        np.flatnonzero(is_usable & is_backward),
+    )
+    rows = np.concatenate((forward, backward))
+    microbatch, chunk = get_pass_keys(operations, forward, backward)
     key = (
-        operations.rank[both],
+        operations.rank[rows],
         chunk,
         microbatch,
-        operations.sequence[both],
-        operations.iteration[both],
+        operations.sequence[rows],
+        operations.iteration[rows],
     )
-    at_forward, at_backward = _first_pairs(group_rows(*key).of_row, len(forward))
-    forward, backward = forward[at_forward], backward[at_backward]
-    # Kernels of a span before its input arrives are neither waiting nor work on it.
+    forward_index, backward_index = _match_first_rows(group_rows(*key).of_row, len(forward))
+    forward, backward = forward[forward_index], backward[backward_index]
+    # Kernels of a span that run before its input arrives are neither waiting nor work on it.
     ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
-    forward_ns, _ = _worked(operations, ready_ns, forward)
-    backward_ns, returned_ns = _worked(operations, ready_ns, backward)
-    rank, chunk, microbatch, sequence, iteration = (column[at_forward] for column in key)
+    forward_ns = _measure_work(operations, ready_ns, forward)
+    backward_ns = _measure_work(operations, ready_ns, backward)
+    rank, chunk, microbatch, sequence, iteration = (column[forward_index] for column in key)
     return Waits(
         rank=rank,
         chunk=chunk,
@@ -94,90 +128,110 @@ def waits(operations: Operations, inputs: Arrivals) -> Waits:
         sequence=sequence,
         iteration=iteration,
         left_ns=operations.end_ns[forward],
-        waited_ns=returned_ns - operations.end_ns[forward],
+        waited_ns=ready_ns[backward] - operations.end_ns[forward],
         forward_ns=forward_ns,
         worked_ns=forward_ns + backward_ns,
     )
 
 
-def _worked(operations: Operations, ready_ns: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return how long operations keep their rank busy once their input is there, and when it is.
+def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:
+    """Return how long operations keep their rank busy after their input has arrived.
 
-    Of an operation that overlaps a forward and a backward, half is one of them.
+    Half of an operation that overlaps a forward and a backward belongs to each of them.
+
+    Args:
+        operations: Operations of all ranks.
+        ready_ns: Time at which the input of each operation arrived.
+        rows: Rows of the operations to measure.
     """
-    ready_ns = ready_ns[rows]
-    busy_ns = np.clip(operations.end_ns[rows] - ready_ns, 0, operations.busy_ns[rows])
+    available_ns = operations.end_ns[rows] - ready_ns[rows]
+    busy_ns: Ints = np.clip(available_ns, 0, operations.busy_ns[rows])
     busy_ns[operations.phase[rows] == Phase.FB] //= 2
-    return busy_ns, ready_ns
+    return busy_ns
 
 
-def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the first row of each number among the first rows, and among the others.
-
-    Args:
-        number: of each row.
-        count: of the first rows.
-    """
-    numbers = int(number.max(initial=NONE)) + 1
-    firsts = []
-    for rows in (number[:count], number[count:]):
-        # Of rows with one number the last that is written stays: the first.
-        firsts.append(scatter(numbers, rows[::-1], np.arange(len(rows))[::-1]))
-    common = (firsts[0] >= 0) & (firsts[1] >= 0)
-    return firsts[0][common], firsts[1][common]
-
-
-def usual_waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Return the median wait of every microbatch of each (rank, chunk).
+def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
+    """Match the keys of two lists, which are concatenated.
 
     Args:
-        operations: of all ranks, in order of these.
-        inputs: when their inputs were there.
+        key: Keys (0 or larger) of the first list, then of the second list.
+        n_first: Length of the first list.
+
+    Returns:
+        For each key in both lists, in ascending order, the index of its first occurrence in the
+        first list, and in the second list.
     """
-    return join_tables(
-        [
-            _medians(waits(operations.take(rows), inputs.take(rows)))
-            for rows in split_by_owner(operations.rank)
-        ]
+    n_keys = int(key.max(initial=NONE)) + 1
+    # Writing the rows in reverse order leaves the first row of each key.
+    first, second = (
+        scatter(n_keys, keys[::-1], np.arange(len(keys))[::-1])
+        for keys in (key[:n_first], key[n_first:])
     )
+    is_common = (first >= 0) & (second >= 0)
+    return first[is_common], second[is_common]
 
 
-def _medians(every: Waits) -> Waits:
-    """Return the medians of waits, which are in order of rank, chunk and microbatch."""
-    first = find_run_starts(every.rank, every.chunk, every.microbatch)
-    counts = np.diff(first, append=len(every))
-    alike = len(first) > 0 and (counts == counts[0]).all()
+def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
+    """Measure the median wait of each microbatch of each (rank, chunk), over all iterations.
 
-    def medians(values: Ints) -> Ints:
-        """Return the lower median of each group's values."""
-        if alike:
+    Args:
+        operations: Operations of all ranks, sorted by rank.
+        inputs: Times at which their inputs arrived.
+    """
+    parts = [
+        _reduce_to_medians(measure_waits(operations.take(rows), inputs.take(rows)))
+        for rows in split_by_owner(operations.rank)
+    ]
+    return join_tables(parts)
+
+
+def _reduce_to_medians(waits: Waits) -> Waits:
+    """Return the lower median of the waits of each (rank, chunk, microbatch).
+
+    Args:
+        waits: Waits, sorted by rank, chunk and microbatch.
+    """
+    first = find_run_starts(waits.rank, waits.chunk, waits.microbatch)
+    counts = np.diff(first, append=len(waits))
+    has_equal_counts = len(first) > 0 and (counts == counts[0]).all()
+
+    def compute_medians(values: Ints) -> Ints:
+        """Return the lower median of each group of rows."""
+        if has_equal_counts:
             by_group = np.sort(values.reshape(len(first), -1), axis=1)
             return by_group[:, (counts[0] - 1) // 2]
         order = sort_rows(np.repeat(first, counts), values)
         return np.asarray(values[order[first + (counts - 1) // 2]], np.int64)
 
-    none = make_constant(NONE, len(first))
+    unset = make_constant(NONE, len(first))
     return Waits(
-        rank=every.rank[first],
-        chunk=every.chunk[first],
-        microbatch=every.microbatch[first],
-        sequence=none,
-        iteration=none,
-        left_ns=none,
-        waited_ns=medians(every.waited_ns),
-        forward_ns=none,
-        worked_ns=medians(every.worked_ns),
+        rank=waits.rank[first],
+        chunk=waits.chunk[first],
+        microbatch=waits.microbatch[first],
+        sequence=unset,
+        iteration=unset,
+        left_ns=unset,
+        waited_ns=compute_medians(waits.waited_ns),
+        forward_ns=unset,
+        worked_ns=compute_medians(waits.worked_ns),
     )
 
 
-def held_waits(every: Waits) -> tuple[Ints, Ints]:
-    """Return rows of waits, and those that they hold: of the same microbatch one stage on.
+def pair_consecutive_stages(waits: Waits) -> tuple[Ints, Ints]:
+    """Pair the waits of each microbatch on a virtual stage and on the next one.
 
-    That is, of the same sequence split and iteration, too; ``chunk`` is the virtual stage.
+    Args:
+        waits: Waits with virtual stages as their chunks. Microbatch, iteration and sequence split
+            must be equal in a pair. If several ranks have the same wait, the first one counts.
+
+    Returns:
+        Row of the wait on the earlier stage, and row of the wait on the next stage, which lies
+        within it.
     """
-    names = every.iteration, every.microbatch, every.sequence
-    twice = [np.concatenate((column, column)) for column in names]
-    number = group_rows(np.concatenate((every.chunk + 1, every.chunk)), *twice).of_row
-    upper, lower = _first_pairs(number, len(every))
-    known = every.chunk[upper] >= 0
-    return upper[known], lower[known]
+    columns = waits.iteration, waits.microbatch, waits.sequence
+    doubled = [np.concatenate((column, column)) for column in columns]
+    # Row i of the first half asks for stage chunk + 1; row j of the second half offers its chunk.
+    stage = np.concatenate((waits.chunk + 1, waits.chunk))
+    upper, lower = _match_first_rows(group_rows(stage, *doubled).of_row, len(waits))
+    is_staged = waits.chunk[upper] >= 0
+    return upper[is_staged], lower[is_staged]

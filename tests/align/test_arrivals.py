@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.align.arrivals import NEVER, arrivals
-from bubbleviz.align.waits import usual_waits
+from bubbleviz.align.waits import measure_median_waits
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
@@ -120,6 +120,6 @@ def test_of_two_iterations_the_shorter_wait_is_usual(others: int, tmp_path: Path
         ("B0.0.0", (140, 150)),
     ]
     operations = recorded(rows, tmp_path)
-    waits = usual_waits(operations, arrivals(operations))
+    waits = measure_median_waits(operations, arrivals(operations))
 
     assert waits.waited_ns.tolist() == [30, 20][: 1 + others]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from bubbleviz.align.clocks.timebase import Timebase
-from bubbleviz.align.meetings import meetings_of
+from bubbleviz.align.meetings import find_meetings
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 
 US = 1_000
@@ -67,7 +67,7 @@ def met(
     own: CollectiveIntervals, where: Places, clock: Timebase | None = None, **options: bool
 ) -> list[tuple[int, ...]]:
     clock = clock or timebase([0] * len(where[0]), 0)
-    meeting = meetings_of(own, where[0], where[1], where[2], clock, **options).tolist()
+    meeting = find_meetings(own, where[0], where[1], where[2], clock, **options).tolist()
     return sorted(
         tuple(row for row, number in enumerate(meeting) if number == which)
         for which in set(meeting) - {-1}

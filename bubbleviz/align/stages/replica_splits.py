@@ -24,7 +24,7 @@ from bubbleviz.align.stages.replicas import MOST_REPLICAS, select_usable
 from bubbleviz.align.stages.stage_order import transfers_or_orders_differ
 from bubbleviz.align.stages.timetables import Timetable, follows, neighbours, timetable
 from bubbleviz.align.stages.virtual_stages import VirtualStages
-from bubbleviz.align.waits import waits
+from bubbleviz.align.waits import measure_waits
 from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.grouping import (
     find_distinct,
@@ -64,7 +64,7 @@ def split(
         return None
     kinds = _kinds(operations, orders, len(machine))
     needed = find_distinct_rows(operations.rank[work], operations.chunk[work])
-    every = select_usable(waits(operations, inputs))
+    every = select_usable(measure_waits(operations, inputs))
     held = find_distinct_rows(every.rank, every.chunk)
     if not np.array_equal(needed, held) or not needed.shape[1]:
         return None

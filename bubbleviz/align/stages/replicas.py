@@ -21,7 +21,7 @@ from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.stages.chains import pipelines_of
 from bubbleviz.align.stages.stage_order import lack_many
 from bubbleviz.align.stages.timetables import neighbours, timetable
-from bubbleviz.align.waits import Waits, waits
+from bubbleviz.align.waits import Waits, measure_waits
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.operations import Operations
@@ -49,7 +49,7 @@ def matched(
     unknown = np.full(len(stage), NONE, np.int64)
     by_number = np.argsort(number)
     stages = [by_number[stage[by_number] == s] for s in find_distinct(stage[stage >= 0]).tolist()]
-    every = select_usable(waits(operations, inputs))
+    every = select_usable(measure_waits(operations, inputs))
     most = max(map(len, stages), default=0)
     if most > MOST_REPLICAS or len(every) == 0 or lack_many([len(own) for own in stages]):
         return unknown

@@ -33,7 +33,12 @@ import numpy as np
 from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import GRAIN_NS
-from bubbleviz.align.waits import Waits, held_waits, usual_waits, waits
+from bubbleviz.align.waits import (
+    Waits,
+    measure_median_waits,
+    measure_waits,
+    pair_consecutive_stages,
+)
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
@@ -84,10 +89,10 @@ def find_stages_before_gaps(
     staged = operations.replace_columns(chunk=operations.virtual_stage)
     is_sent = _is_sent(staged, inputs)
     sending = grouping.find_distinct(operations.virtual_stage[is_sent])
-    usual = usual_waits(staged, inputs)
+    usual = measure_median_waits(staged, inputs)
     until_sent = _extend_until_sent(staged, inputs, is_sent)
-    sent = usual_waits(until_sent, inputs)
-    upper, lower = held_waits(usual)
+    sent = measure_median_waits(until_sent, inputs)
+    upper, lower = pair_consecutive_stages(usual)
     slack_ns = sent.waited_ns[upper] - sent.waited_ns[lower] - sent.worked_ns[lower]
     worked_ns = np.minimum(usual.worked_ns[upper], usual.worked_ns[lower])
     gaps = []
@@ -129,8 +134,8 @@ def _are_both_ways_long(
     """
     rows = np.flatnonzero(np.isin(operations.chunk, (stage, stage + 1)))
     rows = rows[operations.iteration[rows] >= 0]
-    of_stages = waits(operations.take(rows), inputs.take(rows))
-    upper, lower = held_waits(of_stages)
+    of_stages = measure_waits(operations.take(rows), inputs.take(rows))
+    upper, lower = pair_consecutive_stages(of_stages)
     is_replicated = len(grouping.find_distinct_rows(of_stages.chunk, of_stages.rank).T) > 2
     if is_replicated or not len(upper):
         return True
@@ -315,7 +320,7 @@ def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
     ranks = grouping.find_distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
     rows = np.flatnonzero(np.isin(operations.rank, ranks))
     staged = operations.replace_columns(chunk=operations.virtual_stage)
-    return waits(staged.take(rows), inputs.take(rows))
+    return measure_waits(staged.take(rows), inputs.take(rows))
 
 
 def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) -> bool:
@@ -401,7 +406,7 @@ def waits_like_earlier_stage(joined: JoinedRecordings) -> bool:
     if last < 1 or inputs.receives.any():
         return False
     rows = np.flatnonzero(operations.virtual_stage == last)
-    usual = usual_waits(operations.take(rows), inputs.take(rows))
+    usual = measure_median_waits(operations.take(rows), inputs.take(rows))
     if not len(usual) or usual.waited_ns.min() < _AWAY * usual.worked_ns.min():
         return False
     if runs_ahead_of_backward(operations, inputs, last):

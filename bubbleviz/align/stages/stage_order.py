@@ -22,7 +22,7 @@ from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.align.stages.rank_orders import Orders, usual_orders
 from bubbleviz.align.stages.virtual_stages import VirtualStages
-from bubbleviz.align.waits import held_waits, usual_waits, waits
+from bubbleviz.align.waits import measure_median_waits, measure_waits, pair_consecutive_stages
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.intervals import group_sum
@@ -50,7 +50,7 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
         operations: of all ranks.
         inputs: when their inputs were there.
     """
-    usual = usual_waits(operations, inputs)
+    usual = measure_median_waits(operations, inputs)
     groups = grouping.group_rows(usual.rank, usual.chunk)
     pair = groups.of_row
     rank, chunk = usual.rank[groups.first], usual.chunk[groups.first]
@@ -171,8 +171,8 @@ def nests(operations: Operations, inputs: Arrivals) -> bool:
             numbered per rank.
         inputs: Times at which the inputs of operations were available.
     """
-    every = waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)
-    upper, lower = held_waits(every)
+    every = measure_waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)
+    upper, lower = pair_consecutive_stages(every)
     worked_ns = every.worked_ns[lower]
     slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - worked_ns
     grain_ns = GRAIN_NS + DRIFT * every.waited_ns[upper] + _GIVE * worked_ns

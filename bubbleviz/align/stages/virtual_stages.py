@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import look_up_told
-from bubbleviz.align.waits import usual_waits
+from bubbleviz.align.waits import measure_median_waits
 from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, Table
@@ -58,7 +58,7 @@ def stages_in_order(joined: JoinedRecordings, stage_of_rank: Ints, n_stages: int
     """
     keys = joined.operations.rank, joined.operations.chunk
     pairs = grouping.find_distinct_rows(*keys, mask=joined.works)
-    waits = usual_waits(joined.operations, joined.arrivals)
+    waits = measure_median_waits(joined.operations, joined.arrivals)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(grouping.find_distinct(pairs[1]).tolist()):
         rows = pairs[1] == name
