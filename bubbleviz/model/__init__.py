@@ -1,5 +1,5 @@
-"""Model: the tables and small values that the stages hand on, and the algebra of their columns.
+"""The data model: tables and small values that the stages exchange, and operations on columns.
 
-It hands on types only, whose bulk data is read-only columns of integer nanoseconds. It may import
-the modules at the root of the package that everything stands on, and nothing else.
+Bulk data is stored in read-only columns, with times in integer nanoseconds. This package may import
+only the modules at the root of bubbleviz that every package may import.
 """

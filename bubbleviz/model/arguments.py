@@ -1,4 +1,4 @@
-"""Arguments: whether what the public functions are given is of the types that they name."""
+"""Check the types of arguments of public functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import name_python_arguments
 
-#: What stands for a type: numpy's numbers are none of Python's.
+#: Types to accept for an annotation, because numpy's numbers are not subclasses of Python's.
 _ACCEPTED_TYPES: Mapping[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
 _SIZES = re.compile(r"[a-z]+=\d{1,6}(?:,[a-z]+=\d{1,6}){0,4}")
 _P = ParamSpec("_P")
@@ -24,10 +24,12 @@ _T = TypeVar("_T")
 
 
 def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a function that refuses arguments of other types, and tells of arguments by name.
+    """Decorate a function to check the types of its arguments.
+
+    The messages of its usage errors name Python arguments instead of command-line options.
 
     Raises:
-        UsageError: an argument is of another type, or the function raises it.
+        UsageError: An argument has the wrong type, or the function raised the error.
     """
 
     @wraps(function)
@@ -40,10 +42,16 @@ def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
-    """Refuse arguments of other types than a function, or a class, names.
+    """Check the types of arguments of a function or class.
+
+    ``**kwargs`` are not checked.
+
+    Args:
+        function: Function or class with annotations.
+        arguments: Arguments by name.
 
     Raises:
-        UsageError: there is one.
+        UsageError: An argument has the wrong type.
     """
     hints, parameters = get_type_hints(function), signature(function).parameters
     for name, value in arguments.items():
@@ -52,7 +60,7 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
         if kind is parameters[name].VAR_KEYWORD or all(_has_type(v, hints[name]) for v in values):
             continue
         hint = f"see help(bubbleviz.{function.__name__})"
-        # What the command line takes as a text is a value of a class here.
+        # Suggest the class if the value has the form of the command-line option.
         type_arguments = get_args(hints[name])
         classes: list[Any] = [c for c in type_arguments if isinstance(c, type) and is_dataclass(c)]
         if isinstance(value, str) and len(classes) == 1:
@@ -61,17 +69,21 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
             if _SIZES.fullmatch(value) and sizes <= signature(classes[0]).parameters.keys():
                 hint = f"give bubbleviz.{classes[0].__name__}({value.replace(',', ', ')})"
         raise UsageError(
-            f"{name}={value!r:.60}: not of the type {parameters[name].annotation}; {hint}"
+            f"{name}={value!r:.60}: is not of type {parameters[name].annotation}; {hint}"
         )
 
 
 def _has_type(value: object, hint: Any) -> bool:
-    """Tell whether a value is of a type; items of iterators pass but once, so they are not seen."""
+    """Return whether a value has the type of an annotation.
+
+    Items of sequences are checked, but not the items of iterators, which can be read only once.
+    Protocols and other annotations that are not classes accept any value.
+    """
     origin, type_arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
         return any(_has_type(value, each) for each in type_arguments)
     if origin is Sequence or (origin is tuple and type_arguments[1:] == (...,)):
-        # An array of no dimension is none of values.
+        # An array without dimensions is a single value.
         is_scalar = isinstance(value, str) or getattr(value, "ndim", 1) == 0
         if is_scalar or not isinstance(value, Iterable):
             return False
@@ -79,10 +91,10 @@ def _has_type(value: object, hint: Any) -> bool:
             _has_type(each, type_arguments[0]) for each in value
         )
     kind = origin or hint
-    # A protocol is known by its methods.
+    # Protocols are not checked.
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
-    # 0 and 1 are truths.
+    # 0 and 1 are accepted for bool.
     return isinstance(value, _ACCEPTED_TYPES.get(kind, kind)) or (
         kind is bool and isinstance(value, Integral) and value in (0, 1)
     )

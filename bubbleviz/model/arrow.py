@@ -1,8 +1,9 @@
-"""Arrow: tables that other libraries read as they are, through the Arrow PyCapsule interface.
+"""Tables that other libraries can read through the Arrow PyCapsule interface.
 
-``pyarrow.table(report.operations)`` and ``polars.DataFrame(report.operations)`` need none of these
-libraries here: they ask a table for ``__arrow_c_stream__``. Whole numbers without nulls are handed
-on where they lie, and -1 for "none" becomes null. ``pandas.DataFrame`` asks for rows instead.
+``pyarrow.table(report.operations)`` and ``polars.DataFrame(report.operations)`` call
+``__arrow_c_stream__`` of the table, so bubbleviz does not depend on either library. Integer columns
+without nulls are passed on without a copy, and -1 (none) becomes null. ``pandas.DataFrame`` reads
+the rows instead.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ from arro3.core import Array, ChunkedArray, DataType, Table
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.numbering import CodedTexts
-from bubbleviz.model.texts import list_first
+from bubbleviz.model.texts import list_first, replace_surrogates
 
-if TYPE_CHECKING:  # the analysis of most runs shows no table this way
+if TYPE_CHECKING:  # most analyses do not export Arrow tables
     from arro3.core import Array, Table
 
 Column: TypeAlias = "Array"
-#: Columns by name, as a table of its own.
+#: Columns by name, as an Arrow table.
 Columns: TypeAlias = "Table"
-#: Types of columns of a few values.
+#: Types of the columns of small tables.
 Kind = Literal["int64", "float64", "bool", "string"]
 
 
 class ArrowTable(ABC):
-    """What Arrow's libraries take for a table.
+    """Base of objects that Arrow libraries accept as a table.
 
-    It must be neither a tuple nor a ``Sequence``: both pyarrow and polars would take its items for
-    columns, and never ask.
+    A subclass must be neither a tuple nor a ``Sequence``, because pyarrow and polars would then use
+    its items as columns instead of calling ``__arrow_c_stream__``.
     """
 
     @abstractmethod
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns by name, in the order in which people want to see them."""
+        """Return the columns by name, in display order."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the table as the capsule of an Arrow C stream; see Arrow's PyCapsule interface.
 
         Args:
-            requested_schema: capsule of the schema that is wished for; a wish that cannot be
-                fulfilled is passed over.
+            requested_schema: Capsule of the requested schema, which is ignored if it cannot be
+                provided.
         """
         return build_table(self.arrow_columns()).__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the rows as named tuples, which pandas makes a frame of; None for what is null."""
+        """Yield the rows as named tuples, with None for nulls, as pandas reads them."""
         columns = self.arrow_columns()
         row = make_row_type("Row", (*columns,))
         yield from map(row._make, zip(*(c.to_pylist() for c in columns.values()), strict=True))
@@ -59,9 +60,9 @@ class ArrowTable(ABC):
 
 @cache
 def make_row_type(name: str, columns: tuple[str, ...]) -> Any:
-    """Return the type of named tuples with these columns, which can be pickled."""
-    row = namedtuple(name, columns)  # type: ignore[misc]  # its names are those of the table
-    members = {"__reduce__": lambda own: (_make_row, (name, columns, tuple(own)))}
+    """Return a picklable named tuple type with the given columns as fields."""
+    row = namedtuple(name, columns)  # type: ignore[misc]  # the field names are not literals
+    members = {"__reduce__": lambda self: (_make_row, (name, columns, tuple(self)))}
     return type(name, (row,), {"__slots__": (), **members})
 
 
@@ -73,11 +74,11 @@ ValueT = TypeVar("ValueT")
 
 
 class Records(ArrowTable, Generic[ValueT]):
-    """Frozen values in order, like a tuple of them, and as a table with a row each.
+    """An immutable sequence of objects that is also an Arrow table with one row per object.
 
     Args:
-        values: of one kind.
-        columns: returns the columns of such values by name.
+        values: Objects of the same type.
+        columns: Function that returns the columns of such objects, keyed by name.
     """
 
     def __init__(
@@ -119,82 +120,86 @@ class Records(ArrowTable, Generic[ValueT]):
 
 
 def make_records(values: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
-    """Return values as a table whose columns are attributes of them.
+    """Return objects as a table whose columns are attributes of the objects.
 
     Args:
-        values: the values.
-        kinds: names of the attributes in the order of the columns, with their types.
+        values: Objects of the same type.
+        kinds: Type of each attribute, keyed by its name, in the order of the columns.
     """
     return Records(values, partial(collect_attributes, kinds))
 
 
 def collect_attributes(kinds: Mapping[str, Kind], objects: Sequence[object]) -> dict[str, Column]:
-    """Return attributes of values as columns by name; see ``make_records``."""
+    """Return attributes of objects as columns, keyed by name.
+
+    Args:
+        kinds: Type of each attribute, keyed by its name, in the order of the columns.
+        objects: Objects with these attributes.
+    """
     return {
         n: make_column([getattr(each, n) for each in objects], kind) for n, kind in kinds.items()
     }
 
 
 def build_table(columns: Mapping[str, Column]) -> Columns:
-    """Return columns as a table that Arrow's libraries take."""
+    """Return columns as an Arrow table."""
     return Table.from_pydict(dict(columns))
 
 
-#: Columns of instants, which can be -1 as any other number; what is none among these.
+#: Columns of points in time. -1 is a valid time, so missing values are ``NO_INSTANT`` instead.
 _INSTANTS = frozenset(("start_ns", "end_ns", "host_start_ns", "host_end_ns"))
 NO_INSTANT = -(1 << 63)
 
 
 def mask_known(name: str, column: Ints) -> Bools:
-    """Tell which numbers of a column are known: in most columns those that are not -1."""
+    """Return a mask of the known values of a column.
+
+    Unknown values are -1, or ``NO_INSTANT`` if ``name`` is a column of points in time.
+    """
     return np.asarray(column != (NO_INSTANT if name in _INSTANTS else NONE))
 
 
 def convert_column(name: str, column: Ints | CodedTexts) -> Column:
-    """Return a column of whole numbers (see :func:`mask_known`) or of texts for Arrow.
+    """Convert a column of integers or texts to Arrow.
 
-    Numbers are not copied where all are known.
+    Unknown integers (see :func:`mask_known`) become null. The integers are not copied if all are
+    known.
     """
     if isinstance(column, CodedTexts):
         return encode_dictionary(column.code, column.texts)
     array, is_known = Array.from_numpy(np.ascontiguousarray(column)), mask_known(name, column)
     if is_known.all():
         return array
-    # A null behind the last row is what all rows that are not known take.
+    # A null is appended, and all unknown rows take it.
     with_null = ChunkedArray([array, Array([None], DataType.int64())]).combine_chunks()
     return with_null.take(Array.from_numpy(np.where(is_known, np.arange(len(column)), len(column))))
 
 
 def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
-    """Return the texts that codes stand for as a dictionary-encoded column, -1 as null.
+    """Return a dictionary-encoded column of texts, with code -1 as null.
 
-    The dictionary holds the texts that occur, in the order of their codes.
+    The dictionary contains only texts that occur, in the order of their codes.
 
     Args:
-        codes: places in ``labels``.
-        labels: any texts, however long: each is held once.
+        codes: Index into ``labels`` for each row, or -1.
+        labels: Texts of any length.
     """
     n_uses = np.bincount(codes[codes != NONE])
     used_codes = np.flatnonzero(n_uses)
     dictionary_index = np.full(len(n_uses) + 1, len(used_codes), np.int64)
     dictionary_index[used_codes] = np.arange(len(used_codes))
-    texts = [*(_valid(labels[code]) for code in used_codes.tolist()), None]
+    texts = [*(replace_surrogates(labels[code]) for code in used_codes.tolist()), None]
     kind = DataType.dictionary(DataType.int32(), DataType.string())
     dictionary = Array(texts, DataType.string()).cast(kind)
     return dictionary.take(Array.from_numpy(dictionary_index[codes]))
 
 
 def make_column(cells: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
-    """Return a few values as an Arrow column, None as null."""
+    """Convert values to an Arrow column, with None as null."""
     types = {
         "int64": DataType.int64,
         "float64": DataType.float64,
         "bool": DataType.bool,
         "string": DataType.string,
     }
-    return Array([_valid(v) if isinstance(v, str) else v for v in cells], types[kind]())
-
-
-def _valid(text: str) -> str:
-    """Return a text that has a form in UTF-8: half characters have none."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return Array([replace_surrogates(v) if isinstance(v, str) else v for v in cells], types[kind]())

@@ -1,4 +1,4 @@
-"""The capture: the time that a profile covers, and events that are too far outside it."""
+"""The capture, which is the time that a profile covers, and the events far outside it."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
 
-#: The first and the last such part of all events does not bound a capture.
+#: Events between the quantiles 1/20 and 19/20 are the middle of the capture.
 _EDGE = 20
-#: Events may lie so far outside a capture that calls bound, or as far as it is long; ns.
+#: Margin around a capture with known calls: the maximum of a time in ns and a multiple of the
+#: length of the capture.
 _BOUNDED_NS, _BOUNDED_LENGTHS = 100_000_000, 1
-#: The same where only events bound it.
+#: The same for a capture without known calls.
 _UNBOUNDED_NS, _UNBOUNDED_LENGTHS = 1_000_000_000, 10
-#: So many events are enough to find the middle.
+#: Number of events from which the middle of the capture is estimated.
 _SAMPLE = 1 << 16
 
 
 def mask_outside_capture(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> Bools | None:
-    """Return which events lie far outside the capture; None for none.
+    """Return a mask of the events far outside the capture, or None if there are none.
 
     ::
 
         calls     ├──────── capture ────────┤
-        room   ├──┼─────────────────────────┼──┤
-        sound     │  ████                   │██       launched in the capture, ended after it
+        margin ├──┼─────────────────────────┼──┤
+        inside    │  ████                   │██       launched in the capture, ended after it
         outside   │                         │         ████
 
-    A capture may lack calls at its edges, so that it lasts as long as most events, too.
+    Calls may be missing at the edges of a capture, so it is extended to the middle 90 % of the
+    events.
 
     Args:
-        start_ns: of events.
-        end_ns: of events.
-        capture_ns: start of the first call and end of the last; None unknown.
+        start_ns: Start of each event.
+        end_ns: End of each event.
+        capture_ns: Start of the first and end of the last call, or None if unknown.
     """
     bounds_ns = find_capture_bounds(start_ns, end_ns, capture_ns)
     return None if bounds_ns is None else mask_outside(start_ns, end_ns, bounds_ns)
@@ -42,9 +44,15 @@ def mask_outside_capture(
 def find_capture_bounds(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
-    """Return between which times events belong to a capture; None where all of these do.
+    """Return the earliest start and latest end of events that belong to the capture.
 
-    Args: as of :func:`mask_outside_capture`.
+    Args:
+        start_ns: Start of each event.
+        end_ns: End of each event.
+        capture_ns: Start of the first and end of the last call, or None if unknown.
+
+    Returns:
+        The bounds, margin included, or None if all events are inside.
     """
     count = len(start_ns)
     if count == 0:
@@ -54,7 +62,7 @@ def find_capture_bounds(
     min_room_ns, n_lengths = unbounded if capture_ns is None else (_BOUNDED_NS, _BOUNDED_LENGTHS)
 
     def beyond_extent(capture_ns: tuple[int, int]) -> tuple[int, int] | None:
-        """Return the bounds of a capture with room around; None where they hold the extent."""
+        """Return the capture with its margin, or None if that contains all events."""
         room_ns = max(min_room_ns, n_lengths * (capture_ns[1] - capture_ns[0]))
         low_ns, high_ns = capture_ns[0] - room_ns, capture_ns[1] + room_ns
         return None if low_ns <= extent_ns[0] and extent_ns[1] <= high_ns else (low_ns, high_ns)
@@ -71,12 +79,15 @@ def find_capture_bounds(
 
 
 def mask_outside(start_ns: Ints, end_ns: Ints, bounds_ns: tuple[int, int]) -> Bools:
-    """Tell which events start before the first of two times or end after the last."""
+    """Return a mask of the events that start before the first bound or end after the second."""
     return np.asarray((start_ns < bounds_ns[0]) | (end_ns > bounds_ns[1]), bool)
 
 
 def _find_middle(start_ns: Ints, end_ns: Ints) -> tuple[int, int] | None:
-    """Return when most events begin and end; None of too few to tell."""
+    """Return the time between the quantiles 1/20 of the starts and 19/20 of the ends.
+
+    None if there are too few events.
+    """
     sample = slice(None, None, max(len(start_ns) // _SAMPLE, 1))
     start_ns, end_ns = np.sort(start_ns[sample]), np.sort(end_ns[sample])
     edge = len(start_ns) // _EDGE + 1

@@ -1,4 +1,4 @@
-"""Choices: the words that options take."""
+"""Allowed values of command-line options."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.paper_lengths import parse_millimetres
 from bubbleviz.model.texts import suggest_word
 
-#: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.
+#: Methods to align the clocks of hosts: by data dependencies, by UTC, or not at all.
 ALIGNMENTS = ("causal", "utc", "none")
-#: What transfers between ranks wait for: `bubbleviz.schedules.communication.transports`.
+#: Transports of transfers between ranks; see `bubbleviz.schedules.communication.transports`.
 CARRIERS = ("buffered", "rendezvous", "streams", "blocking")
-#: What a row of a picture or a table is.
+#: Meaning of a row in pictures and tables.
 ROWS = ("rank", "stage", "spread")
-#: How a picture is set, and what may be set otherwise behind that, with examples.
+#: Styles of pictures, and settings that may follow the style, with an example of each.
 STYLES = ("screen", "paper")
 STYLE_KEYS = {
     "row": "row=30",
@@ -21,18 +21,24 @@ STYLE_KEYS = {
     "legend": "legend=no",
     "labels": "labels=yes",
 }
-#: How a plan runs the backward: in its two halves, or as one operation.
+#: Whether a plan runs the backward as two operations (B and W) or as one.
 BACKWARDS = ("split", "fused")
-#: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and
-#: H100); no gap so short is the host's.
+#: Default minimum length of an idle gap, in us. A device with a full queue takes 0.6 to 2.6 us from
+#: one kernel to the next (measured on A100 and H100), so shorter gaps are not caused by the host.
 SHORTEST_US = 3.0
 
 
 def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
-    """Return the style that ``paper,font=Times,legend=no`` names, and what is set otherwise.
+    """Parse a style with settings, such as ``paper,font=Times,legend=no``.
+
+    Args:
+        text: Text that the user wrote, or None for the default style.
+
+    Returns:
+        Name of the style, and its settings.
 
     Raises:
-        UsageError: a style, key or value is unknown.
+        UsageError: A style, setting or value is unknown, or two styles are given.
     """
     words = (text or "").split(",")
     settings = dict(word.split("=", 1) for word in words if "=" in word)
@@ -43,24 +49,24 @@ def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
         if key in {"legend", "labels"}:
             check_choice(value, ("yes", "no"), f"--style {key}=")
         elif not value or (key == "row" and not (value.isdecimal() and 2 <= int(value) <= 500)):
-            raise UsageError(f"--style {key}={value[:60]}: not of the form {STYLE_KEYS[key]}")
+            raise UsageError(f"--style {key}={value[:60]}: must have the form {STYLE_KEYS[key]}")
     if "height" in settings:
         parse_millimetres(settings["height"], "--style height", 1.0)
         if "row" in settings:
             raise UsageError("--style: row and height both set how high rows are; give one")
     if more:
-        raise UsageError(f"--style {text[:60] if text else ''}: two styles; give one")
+        raise UsageError(f"--style {text[:60] if text else ''}: two styles were given; give one")
     return name, settings
 
 
 def check_choice(value: str | None, choices: tuple[str, ...], option: str) -> None:
-    """Check the value of an option; None is none given.
+    """Check that the value of an option, if given, is one of its choices.
 
     Raises:
-        UsageError: it is none of the choices.
+        UsageError: It is not.
     """
     if value is not None and value not in choices:
         raise UsageError(
-            f"{option} {value[:60]!r}: not one of {', '.join(choices)}"
+            f"{option} {value[:60]!r}: must be one of {', '.join(choices)}"
             f"{suggest_word(value, choices)}"
         )

@@ -1,7 +1,7 @@
-"""Collectives: when each rank was in which, and which rows of all ranks are one.
+"""Collectives: the times that each rank spent in them, and which rows of all ranks belong together.
 
-No member of a collective has its result before all have entered, so a kernel waits first and moves
-data then::
+No member of a collective gets its result before all members have entered, so its kernel first waits
+and then moves data::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1        ├─ waiting ─┼─ moving ─┤
@@ -16,20 +16,19 @@ from itertools import groupby
 
 from bubbleviz.model.columns import Ints, Table
 
-# Process groups of PyTorch, and the collectives that its profiler records.
-
 
 @dataclass(frozen=True)
 class Group:
     """A process group (``torch.distributed.new_group``): a communicator of its ranks.
 
     Attributes:
-        name: of the group; "" unknown. Groups of other ranks may have the same one.
-        ranks_text: its ranks as they are written where not all are known; "" else.
-        ranks: the members' numbers in the run, in order; empty where not all are known.
-        size: how many there are; 0 unknown.
-        description: of the group, as ``default_pg``; "" unknown.
-        has_unique_name: whether no group of other ranks has its name.
+        name: Name of the group, or "" if unknown. Groups with other members may share it.
+        ranks_text: Text with the ranks as the profile contains it if not all ranks are known,
+            otherwise "".
+        ranks: Global ranks of the members, in order; empty if not all are known.
+        size: Number of members, or 0 if unknown.
+        description: Description of the group, such as ``default_pg``, or "" if unknown.
+        has_unique_name: Whether no group with other members has the same name.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The group for people: name, description and ranks."""
+        """Display name of the group: its name, description and ranks."""
         step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
         ranks = f"[{format_number_ranges(self.ranks)}]" if self.ranks else self.ranks_text
         if step > 1 and self.ranks == tuple(range(self.ranks[0], self.ranks[-1] + 1, step)):
@@ -50,7 +49,7 @@ class Group:
 
 
 def format_number_ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as ``0-3,5``, in their order."""
+    """Format numbers as ``0-3,5``, keeping their order; runs of consecutive numbers are joined."""
     texts = []
     for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in pairs]
@@ -60,23 +59,23 @@ def format_number_ranges(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collectives(Table):
-    """Collectives that kernels carry out: a row for each kernel of each; -1 is none.
+    """Collectives of PyTorch's profiler, one row per kernel. Unknown values are -1.
 
     Attributes:
-        kernel: row of the activities.
-        operation: number that the kernels of one operation share.
-        name: row of ``names``.
-        group: row of ``groups``.
-        elements_in: that the rank hands in.
-        elements_out: that it takes.
-        datatype: row of ``names``.
-        is_uneven: 1 where the ranks' parts differ in size; else 0.
-        rank: own, in the group.
-        peer: rank in the group that it goes to or comes from.
-        root: rank in the group that it starts from or ends at.
-        sequence: number among the group's operations.
-        names: of operations and datatypes, as PyTorch has them.
-        groups: the groups.
+        kernel: Row of the kernel in the activities.
+        operation: Number that the kernels of one operation share.
+        name: Index into ``names`` of the operation's name.
+        group: Index into ``groups``.
+        elements_in: Number of elements that the rank contributes.
+        elements_out: Number of elements that it receives.
+        datatype: Index into ``names`` of the data type.
+        is_uneven: 1 if the parts of the ranks differ in size, else 0.
+        rank: Index of the calling rank in the group.
+        peer: Index in the group of the rank that it sends to or receives from.
+        root: Index in the group of the root.
+        sequence: Number of the operation within the group.
+        names: PyTorch's names of operations and data types.
+        groups: Process groups.
     """
 
     kernel: Ints
@@ -97,31 +96,36 @@ class Collectives(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectiveIntervals(Table):
-    """When ranks were in collectives, in order of (rank, start); -1 is "none" or "unknown".
+    """Times of ranks in collectives, sorted by (rank, start). Unknown values are -1.
 
-    A row is one kernel, or several that a profile records as one operation. Kept are the kernels
-    that no forward or backward owns (what synchronises replicas, norms, parameters), and of those
-    that one owns what ran while the rank was idle, and kinds of a group of which a rank ran at most
-    64 an iteration (buckets of gradients). What tensor parallelism runs inside operations would be
-    as many rows as kernels, and explains no idle time.
+    A row is a kernel, or several kernels that a profile records as one operation. The table
+    contains
+
+    - kernels that no forward or backward owns, such as the synchronization of replicas;
+    - kernels that ran while the rank was idle;
+    - kernels of a kind and group that a rank ran at most 64 times per iteration, such as buckets of
+      gradients.
+
+    All others are left out, mainly the collectives of tensor parallelism inside operations: they
+    would need as many rows as there are kernels, and they explain no idle time.
 
     Attributes:
-        rank: the rank.
-        iteration: its iteration.
-        kind: row of ``kinds``: what it does.
-        group: row of ``groups``: among whom.
-        order: its place among the rank's collectives of this kind, group and iteration, from 0, in
-            the order in which the host launched them; rows that are not kept count.
-        sequence: its number among those of its group, as recorded.
-        start_ns: when the rank entered.
-        end_ns: when it left.
-        late_ns: how long the rank ran nothing before, since the host had not launched it; 0 where
-            it ran something, or that is unknown.
-        operation: row of the operations that owns it.
-        meeting: a number that the rows of all ranks share that are one collective. A rank has
-            several rows of one where it ran in pieces.
-        kinds: NCCL's names of operations (``AllReduce``); "" for what has none.
-        groups: communicators and process groups; equal ones have the same members.
+        rank: Index of the rank.
+        iteration: Iteration of the rank.
+        kind: Index into ``kinds``.
+        group: Index into ``groups``.
+        order: Position among the rank's collectives of this kind, group and iteration, from 0, in
+            launch order. Kernels that are left out count.
+        sequence: Recorded number of the collective within its group.
+        start_ns: Time when the rank entered.
+        end_ns: Time when the rank left.
+        late_ns: Time for which the rank was idle before because the host had not launched the
+            kernel, or 0 if it was busy or the launch time is unknown.
+        operation: Row of the operation that owns it, or -1.
+        meeting: Number that the rows of all ranks in one collective share. A rank has several rows
+            of the same collective if it ran in pieces.
+        kinds: NCCL's names of operations (``AllReduce``), or "" for an unnamed kind.
+        groups: Communicators and process groups. Equal groups have the same members.
     """
 
     rank: Ints

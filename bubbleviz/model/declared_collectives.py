@@ -15,23 +15,26 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DeclaredCollectives(Table):
-    """Collectives of a table's rows; -1 is "none" or "unknown".
+    """Collectives of a table of operations. Unknown values are -1.
+
+    ``order``, ``sequence`` and ``meeting`` are those of
+    :class:`~bubbleviz.model.collectives.CollectiveIntervals`.
 
     Attributes:
-        row: of the table.
-        iteration: row of ``iterations``.
-        kind: row of ``kinds``.
-        group: row of ``groups``.
-        size: members of the group; 0 unknown.
-        order: see :class:`~bubbleviz.model.collectives.CollectiveIntervals`, as all that follow.
-        sequence: likewise.
-        meeting: likewise.
-        is_owned: 1 where the operation of the row owns it, else 0.
-        start_ns: start.
-        end_ns: end.
-        iterations: their names.
+        row: Row of the table.
+        iteration: Index into ``iterations``.
+        kind: Index into ``kinds``.
+        group: Index into ``groups``.
+        size: Number of members of the group, or 0 if unknown.
+        order: Position among the rank's collectives of this kind, group and iteration.
+        sequence: Recorded number of the collective within its group.
+        meeting: Number that the rows of all ranks in one collective share.
+        is_owned: 1 if the operation in the row owns the collective, else 0.
+        start_ns: Start.
+        end_ns: End.
+        iterations: Names of iterations.
         kinds: NCCL's names of operations.
-        groups: names that only one group has each.
+        groups: Unique names of groups.
     """
 
     row: Ints

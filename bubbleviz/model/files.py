@@ -1,7 +1,6 @@
-"""Small files that users name: conventions, plans, costs and saved reports, within a size.
+"""Read small files that the user names: conventions, plans, costs and saved reports.
 
-What never ends (a device, a pipe without a writer, a kernel log) is refused instead of waited
-for.
+Sizes are limited, and endless inputs (devices, pipes without a writer, kernel logs) are rejected.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import stat
 from bubbleviz.errors import InputError
 from bubbleviz.model.pointers import describe_pointer
 
-#: Seconds that a named pipe has until something is written into it.
+#: Maximum time in seconds to wait for data from a named pipe.
 _PATIENCE_S = 10
 _BLOCK = 1 << 20
 
@@ -22,15 +21,15 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
     """Read a whole file.
 
     Args:
-        path: of the file.
-        max_bytes: no file of this kind is larger.
-        kind: what it should be, with its article, for the message.
-        hint: what to do where it cannot be read.
-        pipes: whether it may be a pipe, as of ``<(zcat report.json.gz)``.
+        path: Path of the file.
+        max_bytes: Maximum size of the file.
+        kind: Kind of file with its article, for messages.
+        hint: What to do if the file cannot be read, for messages.
+        pipes: Whether a pipe is allowed, such as ``<(zcat report.json.gz)``.
 
     Raises:
-        InputError: it cannot be read, is larger, or is neither a regular file nor an allowed pipe;
-            or it is a pointer of Git LFS or git-annex.
+        InputError: The file cannot be read, is too large, is a pointer of Git LFS or git-annex, or
+            is neither a regular file nor an allowed pipe.
     """
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer, who may never come.
@@ -46,7 +45,7 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
         ) from error
     if len(content) > max_bytes:
         size = f"{max_bytes >> 20} MiB" if max_bytes >> 20 else f"{max_bytes >> 10} KiB"
-        raise InputError(f"{path}: larger than {size}, so it is not {kind}; {hint}")
+        raise InputError(f"{path}: is larger than {size}, so it is not {kind}; {hint}")
     description = describe_pointer(content)
     if description is not None:
         raise InputError(f"{path}: {description}")
@@ -54,7 +53,11 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
 
 
 def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
-    """Raise ValueError unless the file ends some time, as far as one can know."""
+    """Check that a file can be read to its end: a regular file, or a pipe that receives data.
+
+    Raises:
+        ValueError: It is a directory, another kind of file, or a named pipe without data.
+    """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise ValueError("a directory")
@@ -66,12 +69,12 @@ def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
         if not waiting.poll(_PATIENCE_S * 1000):
-            raise ValueError(f"a pipe into which nothing was written for {_PATIENCE_S} s")
+            raise ValueError(f"a pipe that received no data for {_PATIENCE_S} s")
     os.set_blocking(descriptor, True)
 
 
 def _read(descriptor: int, max_bytes: int) -> bytes:
-    """Read up to one byte more than allowed."""
+    """Read a file up to one byte beyond ``max_bytes``, so that the caller sees if it is larger."""
     blocks: list[bytes] = []
     n_left = max_bytes + 1
     while n_left and (block := os.read(descriptor, min(n_left, _BLOCK))):

@@ -1,4 +1,4 @@
-"""Sorting rows by several columns, and grouping rows that agree in all of them."""
+"""Sort rows by several columns, and group rows with equal values in all of them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from bubbleviz.native import functions as native
 #: A column that rows are sorted by.
 Key = npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | npt.NDArray[np.floating[Any]]
 Words = npt.NDArray[np.uint64]
-#: Fewer rows are sorted before the compiled part would have been called.
+#: Minimum number of rows for which calling the compiled library is faster than numpy.
 _MIN_NATIVE_ROWS = 512
-#: Maximum size in bytes of the values that numpy's stable sort counts instead of comparing.
+#: Maximum size in bytes of integers for which numpy's stable sort is a counting (radix) sort.
 _MAX_COUNTING_SORT_BYTES = 2
-#: Words lie below this, and integers at most here.
+#: Number of values of an unsigned 64-bit word, and the largest int64.
 _WORD_SIZE, _MAX_INT = 1 << 64, (1 << 63) - 1
 
 
 def sort_rows(*keys: Key) -> Ints:
-    """Return the rows in the order of some columns, the first one first; the others break ties.
+    """Return the row indices sorted by the first column, with ties broken by the others.
 
-    Rows that agree in all of them keep their order, and what is no number comes last. Columns are
-    packed into one word, digit by digit, which the compiled part sorts several times as fast as
-    numpy sorts columns; where they do not fit, into several, from the last to the first. numpy
-    sorts a single column of at most 16 bits faster, by counting its values.
+    The sort is stable, and NaNs come last. It is ``np.lexsort(keys[::-1])``, but faster: the
+    columns are packed into as few 64-bit words as possible, as digits of a mixed-radix number, and
+    the words are radix-sorted by the compiled library, from the least significant one. A single
+    column of at most 16 bits is left to numpy, which sorts it by counting.
 
     Args:
-        keys: columns, equally long, at least one.
+        keys: One or more columns of equal length, the most significant first.
     """
     if len(keys) == 1 and keys[0].itemsize <= _MAX_COUNTING_SORT_BYTES:
         return np.argsort(keys[0], kind="stable")
@@ -57,10 +57,11 @@ def sort_rows(*keys: Key) -> Ints:
 
 
 def _to_sortable_ints(key: Key) -> Ints:
-    """Return integers in the order of a column, of floats their bits."""
+    """Return int64 values that sort like the column; floats are mapped to their bit patterns."""
     if not np.issubdtype(key.dtype, np.floating):
         return key.astype(np.int64, copy=False)
-    # Zeros are equal, whatever their sign, and the bits of negative numbers ascend as they sink.
+    # Adding 0.0 turns -0.0 into 0.0. The bit patterns of negative floats sort in reverse order, so
+    # all bits except the sign are flipped.
     bits = (key.astype(np.float64) + 0.0).view(np.int64)
     bits = np.where(bits < 0, bits ^ _MAX_INT, bits)
     bits[np.isnan(key)] = _MAX_INT
@@ -68,14 +69,17 @@ def _to_sortable_ints(key: Key) -> Ints:
 
 
 def _pack_words(columns: Sequence[Ints]) -> Iterator[Words]:
-    """Yield the columns as words of digits, the last word first."""
+    """Pack columns into mixed-radix words, and yield the words from the least significant.
+
+    Each column is a digit whose radix is the range of its values. Constant columns are left out.
+    """
     word, base = np.zeros(len(columns[0]), np.uint64), 1
     for column in reversed(columns):
         minimum, maximum = int(column.min()), int(column.max())
         if minimum == maximum:
             continue
         size = maximum - minimum + 1
-        # The difference of any two fits a word without a sign.
+        # The difference of two int64 values fits in an unsigned word.
         digit = column.view(np.uint64) - np.uint64(minimum % (1 << 64))
         if base == 1:
             word, base = digit, size
@@ -92,11 +96,11 @@ def _pack_words(columns: Sequence[Ints]) -> Iterator[Words]:
 def sort_columns_by_group(
     group: Codes, columns: Sequence[npt.NDArray[Any]]
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield each column, sorted by group. Rows of the same group keep their order.
+    """Yield each column with its rows sorted by group. Rows of a group keep their order.
 
     Args:
         group: Group of each row, from 0.
-        columns: The columns, equally long.
+        columns: Columns of equal length.
     """
     order: Ints | None = None
     next_position = np.full(int(group.max(initial=NONE)) + 1, NONE, np.int64)
@@ -111,21 +115,24 @@ def sort_columns_by_group(
 Number = TypeVar("Number", bound=np.integer[Any])
 
 _MAX_CODES = 1 << 62
-#: Values are listed where there are so many times as many as rows, and some more.
+#: A lookup table by value is used instead of sorting if it has at most ``_MAX_TABLE_RATIO`` entries
+#: per row, plus ``_MIN_TABLE_SIZE``.
 _MAX_TABLE_RATIO, _MIN_TABLE_SIZE = 4, 1024
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The distinct rows of some columns, in lexicographic order (first column first).
+    """Groups of rows with equal values in all columns, in lexicographic order of the values.
+
+    ::
 
         columns      (1, 5) (0, 7) (1, 5) (1, 2)
-        of_row          2      0      2      1      number of each row
-        first           1      3      0             the first row of each number
+        of_row          2      0      2      1      group of each row
+        first           1      3      0             first row of each group
 
     Attributes:
-        of_row: int64[rows], the number of each row's group.
-        first: int64[groups], the first row of each group.
+        of_row: Group of each row, shape (rows,).
+        first: First row of each group, shape (groups,).
     """
 
     of_row: Ints
@@ -135,23 +142,33 @@ class Groups:
         return len(self.first)
 
     def order_by_appearance(self) -> Groups:
-        """Return the same groups, numbered in the order of their first rows."""
+        """Return the same groups, renumbered in the order of their first rows."""
         order = np.argsort(self.first)
         return Groups(invert_permutation(order)[self.of_row], self.first[order])
 
 
 def group_rows(*columns: Ints) -> Groups:
-    """Number the distinct rows of ``columns`` (int64, equally long).
+    """Group rows that have equal values in all columns.
 
-    The columns are packed into one integer, digit by digit, so that one sort of plain integers
-    does it; where the digits would not fit, those so far are first numbered themselves.
-    With fewer than 2**31 rows both factors then lie below 2**31.
+    The columns are packed into one integer per row, as digits of a mixed-radix number, so one sort
+    of integers is enough.
+
+    Args:
+        columns: int64 columns of equal length.
     """
     return _group_codes(*_pack_columns(columns))
 
 
 def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
-    """Return a number for each row, in the order of rows, and what all of them lie below."""
+    """Pack columns into one code per row that sorts like the rows.
+
+    If the product of the radices would exceed 62 bits, the codes so far are replaced by group
+    numbers. With fewer than 2**31 rows, both factors are then below 2**31.
+
+    Returns:
+        code: Code of each row.
+        base: Exclusive upper bound of the codes.
+    """
     compiled = native.pack(columns) if len(columns[0]) > _MIN_NATIVE_ROWS else None
     if compiled is not None:
         return compiled
@@ -172,17 +189,16 @@ def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
 
 
 def _group_codes(code: Ints, base: int) -> Groups:
-    """Number the distinct values of a column, each from 0 to below ``base``.
+    """Group rows by a column of codes in ``[0, base)``.
 
-    Where these are not many more than there are rows, a table of all values takes the place of
-    sorting.
+    If ``base`` is not much larger than the number of rows, a lookup table replaces the sort.
     """
     if base > _MAX_TABLE_RATIO * len(code) + _MIN_TABLE_SIZE:
         return _group_by_sorting(code)
     compiled = native.number_codes(code, base) if len(code) > _MIN_NATIVE_ROWS else None
     if compiled is not None:
         return Groups(*compiled)
-    # Of rows with one value the last that is written stays: the first.
+    # Written in reverse order, so the first row of each code is written last and stays.
     first = scatter(base, code[::-1], np.arange(len(code))[::-1])
     present = first != NONE
     return Groups((np.cumsum(present) - 1)[code], first[present])
@@ -197,7 +213,10 @@ def _group_by_sorting(column: Ints) -> Groups:
 
 
 def mask_run_starts(*columns: npt.NDArray[Any]) -> Bools:
-    """Tell which rows are not as the one before."""
+    """Return a mask of the rows that differ from the previous row in any column.
+
+    The first row is always True.
+    """
     is_new = np.ones(len(columns[0]), bool)
     np.not_equal(columns[0][1:], columns[0][:-1], out=is_new[1:])
     for column in columns[1:]:
@@ -206,14 +225,15 @@ def mask_run_starts(*columns: npt.NDArray[Any]) -> Bools:
 
 
 def find_run_starts(*columns: npt.NDArray[Any]) -> Ints:
-    """Return the rows that are not as the one before: few where equal ones follow each other."""
+    """Return the first row of each run of consecutive equal rows, ascending."""
     return np.flatnonzero(mask_run_starts(*columns))
 
 
 def find_distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Return the distinct values of one or several columns, ascending.
+    """Return the distinct values of one or more columns, ascending.
 
-    ``np.unique`` would ask ``numpy.ma`` whether they are masked, whose import takes some 10 ms.
+    This is ``np.unique`` of the concatenated columns. ``np.unique`` itself imports ``numpy.ma``,
+    which takes about 10 ms.
     """
     values = columns[0] if len(columns) == 1 else np.concatenate(columns)
     if len(values) > _MIN_TABLE_SIZE:
@@ -231,7 +251,7 @@ def find_distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
 def subtract_values(
     values: npt.NDArray[Number], removed: npt.NDArray[Number]
 ) -> npt.NDArray[Number]:
-    """Return the distinct values that are not among some others, ascending."""
+    """Return the distinct ``values`` that do not occur in ``removed``, ascending."""
     values = find_distinct(values)
     return find_distinct(values[find_positions(find_distinct(removed), values) == NONE])
 
@@ -240,10 +260,10 @@ def find_distinct_rows(*columns: Ints, mask: Bools | None = None) -> Ints:
     """Return the distinct rows in lexicographic order, shape (columns, groups).
 
     Args:
-        columns: equally long.
-        mask: which rows count; None for all.
+        columns: Columns of equal length.
+        mask: Mask of the rows to use, or None for all.
     """
-    # A row that is as the one before, chosen or not, is none more.
+    # Repetitions of the previous row are dropped first, which leaves few rows to sort.
     rows = (
         find_run_starts(*columns)
         if mask is None
@@ -256,15 +276,17 @@ def find_distinct_rows(*columns: Ints, mask: Bools | None = None) -> Ints:
 
 
 def lookup_values(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -> Ints:
-    """Return the value of each wanted row of key columns; -1 for those not among the keys.
+    """Return the value of each query row, or -1 if the row is not among the keys.
+
+    This is a left join of ``queries`` with a table of keys and values.
 
     Args:
-        keys: columns; where rows agree, so do their values, or the last one counts.
-        values: of each of these rows.
-        queries: as many columns.
+        keys: Key columns of equal length. If a key occurs several times, its last value wins.
+        values: Value of each key row.
+        queries: Columns of the rows to look up, as many as there are key columns.
     """
     pairs = list(zip(keys, queries, strict=True))
-    # A column of one value, wanted and there, tells no rows apart.
+    # A column with the same single value in keys and queries does not affect the result.
     distinguishing = [(k, w) for k, w in pairs if not (is_constant(w) and (k == w[0]).all())]
     keys, queries = ([pair[side] for pair in distinguishing or pairs[:1]] for side in (0, 1))
     if len(keys) == 1 and len(values):
@@ -283,23 +305,33 @@ def lookup_values(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -
 
 
 def expand_ranges(low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """Return (row, number) for each number from ``low`` to below ``high`` of each row."""
+    """Expand half-open ranges of integers.
+
+    Args:
+        low: Start of each range.
+        high: End of each range, exclusive, not below its start.
+
+    Returns:
+        row: Index of the range of each integer.
+        number: The integers, ascending within each range.
+    """
     count = high - low
     row = np.repeat(np.arange(len(low)), count)
     return row, np.arange(len(row)) + (low - np.cumsum(count) + count)[row]
 
 
-#: About so many rows are looked at together, where nobody needs more.
+#: Approximate maximum number of rows of a slice.
 _MAX_ROWS = 150_000
 
 
 def split_by_owner(owner: Ints) -> Iterator[slice]:
-    """Yield stretches of rows, at least one, each with all rows of its owners.
+    """Split rows into slices of limited size, so that temporary arrays stay small.
 
-    What is worked out stretch by stretch takes little memory beside the rows.
+    No owner is split between two slices. At least one slice is returned, which is empty if there
+    are no rows.
 
     Args:
-        owner: of each row, ascending.
+        owner: Owner of each row, ascending.
     """
     number = max(1, len(owner) // _MAX_ROWS)
     middle = owner[np.arange(1, number) * len(owner) // number]
@@ -311,20 +343,24 @@ def split_by_owner(owner: Ints) -> Iterator[slice]:
 
 
 def find_first_rows(group: Ints, *by: Key) -> Ints:
-    """Return the row of each group, in their order, that comes first by some columns.
+    """Return the first row of each group when sorted by columns, in ascending order of groups.
 
-    Of rows that are equal in all of these it is the first.
+    Args:
+        group: Group of each row.
+        by: Columns to sort by, the most significant first. At equal values, the smaller row index
+            comes first.
     """
     order = sort_rows(group, *by)
     return order[mask_run_starts(group[order])]
 
 
 def number_within_groups(group: Ints, *by: Ints) -> Ints:
-    """Return the place of each row in its group, from 0: by some columns, then as they stand.
+    """Number the rows of each group from 0, like ``cumcount`` of a sorted pandas group.
 
     Args:
-        group: of each row.
-        by: columns to order by, the first counting most.
+        group: Group of each row.
+        by: Columns to sort by within a group, the most significant first. At equal values, the
+            smaller row index comes first.
     """
     order = sort_rows(group, *by)
     first = find_run_starts(group[order])
@@ -334,7 +370,7 @@ def number_within_groups(group: Ints, *by: Ints) -> Ints:
 
 
 def list_rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
-    """Return (value, rows) for each distinct value, values and rows ascending."""
+    """Return each distinct value with its rows. Both the values and the rows are ascending."""
     if len(column) == 0:
         return []
     if column.min() == column.max():
@@ -347,7 +383,12 @@ def list_rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
 def find_positions(
     ascending: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.integer[Any]]
 ) -> Ints:
-    """Return the place of each value among ascending ones; -1 for those that are not there."""
+    """Return the position of each value in a sorted array, or -1 if it does not occur.
+
+    Args:
+        ascending: Values in ascending order. Of equal values, the first position is returned.
+        values: Values to look up.
+    """
     if len(ascending) == 0:
         return np.full(len(values), NONE, np.int64)
     has_many_values = (
@@ -356,7 +397,7 @@ def find_positions(
     is_gapless = has_many_values and int(ascending[-1]) - int(ascending[0]) == len(ascending) - 1
     if is_gapless and (ascending[1:] > ascending[:-1]).all():
         position: Ints = values - ascending[0]
-        # Below 0 is above all that can be without a sign.
+        # Viewed as unsigned integers, negative positions are too large as well.
         position[position.view(np.uint64) >= len(ascending)] = NONE
         return position
     position = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -364,14 +405,20 @@ def find_positions(
 
 
 def invert_permutation(order: Ints) -> Ints:
-    """Return the place of each number in an order of them all."""
+    """Return the inverse of a permutation: the position of each number in ``order``."""
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return position
 
 
 def _to_digits(column: Ints) -> tuple[Ints, int]:
-    """Return the column as numbers from 0, in the same order, and how many numbers that spans."""
+    """Map a column to numbers from 0 that sort in the same order.
+
+    Returns:
+        digit: Number of each row: its difference from the minimum, or the number of its group if
+            the values span more than 31 bits.
+        radix: Exclusive upper bound of the numbers.
+    """
     if len(column) == 0:
         return column.astype(np.int64), 1
     low, high = int(column.min()), int(column.max())

@@ -12,50 +12,51 @@ if TYPE_CHECKING:  # limitations are made before numpy is loaded
 
 
 class LimitationKind(Enum):
-    """Kind of a limitation, by which later stages treat it. Its text is only for people."""
+    """Kind of a limitation, which determines how later stages treat it.
+
+    Kinds marked "affects costs" are also treated like ``COSTS``.
+    """
 
     OTHER = auto()
     COSTS = auto()  # kernels, calls or instructions are missing: costs may be off
     WRONG_COSTS = auto()  # costs of instructions are wrong
-    KERNELS_LEFT_OUT = auto()  # for their times; likewise a limit of costs
-    KERNELS_IMPOSSIBLE = auto()  # left out because their times are impossible; likewise
+    KERNELS_LEFT_OUT = auto()  # kernels without timestamps are left out; affects costs
+    KERNELS_IMPOSSIBLE = auto()  # kernels with impossible times are left out; affects costs
     PROFILE_UNREADABLE = auto()  # a file of a directory is left out
     FILE_DAMAGED = auto()  # cut short or damaged, so any event may be missing
     RECORDING_DAMAGED = auto()  # iterations of ranks are left out
     RECORDING_NAMES_LOST = auto()  # operations of averaged iterations may be left out
     KERNELS_OVERRUN = auto()  # ends that contradict the next kernel on a stream were corrected
-    KERNELS_LOST = auto()  # so many that ratios are off; likewise a limit of costs
+    KERNELS_LOST = auto()  # enough kernels are missing to change ratios; affects costs
     GRAPHS_LOST = auto()  # graph launches without recorded kernels
-    WORK_BEFORE_CAPTURE = auto()  # kept a device busy and was not recorded
-    RECORDINGS_AWAITED = auto()  # no iteration began after all ranks were recorded
-    WAITS_UNCLEAR = auto()  # communication may only have waited for a recording to begin
-    RANGE_NAMES_LOST = auto()  # likewise a limit of costs
-    WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device
+    WORK_BEFORE_CAPTURE = auto()  # unrecorded work kept a device busy when the capture began
+    RECORDINGS_AWAITED = auto()  # all iterations began before every rank was being recorded
+    WAITS_UNCLEAR = auto()  # communication may have waited only for recordings to begin
+    RANGE_NAMES_LOST = auto()  # names of ranges are missing; affects costs
+    WITHOUT_DEVICE = auto()  # instructions on the host represent the work of devices
     MICROBATCHES_INFERRED = auto()
-    ITERATIONS_UNDIVIDED = auto()  # one may be several steps
-    ITERATIONS_UNMARKED = auto()  # one may be a part of a step, or an operation several
-    ITERATIONS_MOSTLY_CUT = auto()  # few are averaged, or ranks' are paired wrongly
-    OPERATIONS_LACKING = auto()  # their kernels may count as bubble
-    OPERATIONS_WITHOUT_WORK = auto()  # likewise
-    RANKS_WITHOUT_OPERATIONS = auto()  # though they computed as long as others
-    ITERATIONS_UNPAIRED = auto()  # of ranks: numbers are each rank's own
-    STAGES_UNKNOWN = auto()  # though ranks work: nothing shows which they hold
-    STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
-    EARLIER_STAGES_UNKNOWN = auto()  # earlier ones have no profile, and nothing tells how many
-    INNER_STAGES_UNKNOWN = auto()  # stages between them have no profile, of unknown number
-    COMMUNICATION_COUNTED = (
-        auto()
-    )  # kernels that look like it count as compute, so bubbles are larger
+    ITERATIONS_UNDIVIDED = auto()  # an iteration may be several training steps
+    ITERATIONS_UNMARKED = auto()  # an iteration may be part of a step, an operation several
+    ITERATIONS_MOSTLY_CUT = auto()  # few are averaged, or they are paired wrongly across ranks
+    OPERATIONS_LACKING = auto()  # kernels of missing operations may count as bubble
+    OPERATIONS_WITHOUT_WORK = auto()  # kernels of operations are missing: they may be bubble
+    RANKS_WITHOUT_OPERATIONS = auto()  # ranks without operations computed as long as others
+    ITERATIONS_UNPAIRED = auto()  # iterations are numbered per rank, not across ranks
+    STAGES_UNKNOWN = auto()  # nothing shows which stages the ranks have
+    STAGES_MAY_BE_MISSING = auto()  # dropped if a complete schedule is recognised
+    EARLIER_STAGES_UNKNOWN = auto()  # an unknown number of earlier stages has no profile
+    INNER_STAGES_UNKNOWN = auto()  # an unknown number of stages in between has no profile
+    COMMUNICATION_COUNTED = auto()  # kernels that look like communication count as compute
     WAITING_COUNTED = auto()  # kernels that wait for other ranks count as compute
-    STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
-    LIMIT_UNUSED = auto()  # nothing is known to hold against a limit that was given
+    STAGES_WITHOUT_GPU_WORK = auto()  # stages have ranges but no GPU work
+    LIMIT_UNUSED = auto()  # a limit was given for a quantity that is unknown
     HOST_NAME_SHARED = auto()  # profiles of several machines have one hostname
     RANKS_CONTRADICTED = auto()  # clocks of profiles with one hostname contradict each other
-    UTC_CONTRADICTED = auto()  # clocks that dependencies align may be right
-    STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
+    UTC_CONTRADICTED = auto()  # UTC contradicts data dependencies; --align causal may be right
+    STAGES_CONTRADICTED = auto()  # the given order of stages contradicts data dependencies
 
 
-#: Share of a file's events that cannot be read from which the file counts as damaged.
+#: Minimum share of unreadable events at which a file counts as damaged.
 DAMAGED_SHARE = 0.01
 #: Kinds of limitations for kernels that were left out because of their times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
@@ -127,12 +128,17 @@ class Limitation:
         return f"warning: {self.what}{times}: {self.reason}"
 
 
-#: So many of one subject are listed one by one; of more the first are quoted.
+#: Maximum number of limitations of one subject that are listed separately, and number of reasons
+#: that are quoted if there are more.
 _MAX_LISTED, _N_QUOTED = 4, 3
 
 
 def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
-    """Return limitations, equal ones once; many of one subject are one that quotes the first."""
+    """Remove duplicates, and merge many limitations of one subject and kind into one.
+
+    If a subject and kind have more than ``_MAX_LISTED`` distinct limitations, they become one
+    limitation in the position of the first. It quotes the first reasons, and its count is the sum.
+    """
     by_subject: dict[tuple[str, LimitationKind], list[Limitation]] = {}
     distinct = list(dict.fromkeys(notes))
     for note in distinct:

@@ -12,12 +12,12 @@ class MemoryEvents(Table):
     """Allocations and frees of device memory, in the order of the file.
 
     Attributes:
-        time_ns: when the host asked for it, on the profile's clock.
-        thread: that asked, as :mod:`bubbleviz.model.profile` numbers it.
-        device: device number as the process sees it.
-        address: of the memory.
-        change: bytes allocated, or less than 0: freed.
-        total: bytes that are allocated on the device after it; -1 unknown.
+        time_ns: Time of the call, on the profile's clock.
+        thread: Calling thread, coded as in :mod:`bubbleviz.model.profile`.
+        device: Device number as the process sees it.
+        address: Address of the memory.
+        change: Number of bytes allocated, or its negative if they are freed.
+        total: Number of bytes allocated on the device afterwards, or -1 if unknown.
     """
 
     time_ns: Ints

@@ -1,4 +1,4 @@
-"""Memory sizes: ``80GB`` and ``16GiB`` as bytes, plain numbers as whatever unit their user has."""
+"""Memory sizes: ``80GB`` and ``16GiB`` in bytes, and plain numbers in a unit of the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.errors import UsageError
 
 _FORM = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?:([kKmMgGtT]i?)?([bB]))?\s*\Z", re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-#: In any unit, no device has more.
+#: Maximum amount of memory in any unit, to reject meaningless numbers.
 _MAX_AMOUNT = 1e30
 
 
@@ -20,8 +20,8 @@ class MemorySize:
     """An amount of memory.
 
     Attributes:
-        amount: in bytes, or in a unit of the user's own.
-        in_bytes: whether it is bytes.
+        amount: Number of bytes, or amount in the user's unit.
+        in_bytes: Whether the amount is in bytes.
     """
 
     amount: float
@@ -29,14 +29,14 @@ class MemorySize:
 
 
 def parse_memory(text: str, option: str) -> MemorySize:
-    """Return an amount of memory: ``80GB`` (10^9 bytes), ``80GiB`` (2^30), or a plain number.
+    """Parse ``80GB`` (10^9 bytes), ``80GiB`` (2^30 bytes) or a plain number.
 
     Args:
-        text: what the user wrote.
-        option: where, for the message.
+        text: Text that the user wrote.
+        option: Option that it belongs to, for messages.
 
     Raises:
-        UsageError: it is not an amount of memory.
+        UsageError: The text is not an amount of memory.
     """
     form = _FORM.match(text)
     try:
@@ -45,8 +45,8 @@ def parse_memory(text: str, option: str) -> MemorySize:
         amount = math.nan
     if form is None or not 0 <= amount <= _MAX_AMOUNT:
         raise UsageError(
-            f"{option} {text}: not an amount of memory; give one such as 80GB, 64GiB, or a plain "
-            "number in the unit of the activations"
+            f"{option} {text}: is not an amount of memory; use a form such as 80GB, 64GiB, or a "
+            "plain number in the unit of the activations"
         )
     prefix, byte = form.group(2) or "", form.group(3)
     base = 1024 if prefix.endswith("i") else 1000
@@ -54,7 +54,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
 
 
 def format_memory(amount: float, *, in_bytes: bool = True) -> str:
-    """Return an amount of memory for people: ``12.3 GB``, or a plain number of other units."""
+    """Format an amount of memory: ``12.30 GB``, or a plain number for other units."""
     if not in_bytes:
         return f"{amount:,.4g}"
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -64,24 +64,28 @@ def format_memory(amount: float, *, in_bytes: bool = True) -> str:
 
 
 def describe_fit(limit_bytes: float | None) -> str:
-    """Return what a schedule fits in: ``fits in 80.00 GB``, or the memory that the run took.
+    """Describe the memory that a schedule fits in: ``fits in 80.00 GB``.
 
     Args:
-        limit_bytes: Memory of a device, or None if schedules are compared with the run.
+        limit_bytes: Memory of a device, or None for the memory that the run used.
     """
     memory = "the same memory" if limit_bytes is None else format_memory(limit_bytes)
     return f"fits in {memory}"
 
 
 def parse_bytes(text: str, option: str) -> float:
-    """Return an amount of memory in bytes.
+    """Parse an amount of memory with a unit, and return it in bytes.
+
+    Args:
+        text: Text that the user wrote.
+        option: Option that it belongs to, for messages.
 
     Raises:
-        UsageError: it is not an amount of memory, or has no unit.
+        UsageError: The text is not an amount of memory, or has no unit.
     """
     size = None
     with suppress(UsageError):
         size = parse_memory(text, option)
     if size is None or not size.in_bytes:
-        raise UsageError(f"{option} {text}: no amount of bytes; give one with its unit, as 80GB")
+        raise UsageError(f"{option} {text}: needs a unit, such as 80GB")
     return size.amount

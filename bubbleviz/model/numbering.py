@@ -1,4 +1,4 @@
-"""Numbering: distinct values numbered from 0 in the order of their first occurrence."""
+"""Assign numbers to distinct values, from 0, in the order of their first occurrence."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class Numbering(Generic[Value]):
-    """Numbers values one by one."""
+    """Assigns consecutive numbers to distinct values, one value at a time."""
 
     def __init__(self, values: Iterable[Value] = ()) -> None:
-        # What is looked up for the first time gets the next number.
+        # The default of a missing key is the next number.
         self._numbers: defaultdict[Value, int] = defaultdict(count().__next__)
         self.numbers(values)
 
@@ -39,31 +39,35 @@ class Numbering(Generic[Value]):
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """The distinct values, by number."""
+        """The distinct values, indexed by number."""
         return tuple(self._numbers)
 
     def number(self, value: Value) -> int:
-        """Return the number of a value, the next one if it is new."""
+        """Return the number of a value. A new value gets the next number."""
         return self._numbers[value]
 
     def numbers(self, values: Iterable[Value]) -> Ints:
-        """Return the numbers of some values, shape (values,)."""
+        """Return the number of each value, shape (values,). New values get the next numbers."""
         return np.fromiter(map(self._numbers.__getitem__, values), np.int64)
 
 
 def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
-    """Return the rows of some tables (at least one) as one, with the distinct values of all.
+    """Concatenate tables whose columns contain indices of values, and merge the values.
 
     Args:
-        tables: each with values of its own.
-        columns: of each shared field of values, the columns that hold places in it; -1 is none.
+        tables: At least one table. Each has its own values, in shared fields.
+        columns: Names of the columns that contain indices of a shared field (or -1), keyed by the
+            name of the field.
+
+    Returns:
+        A table with the distinct values of all tables, and with the indices adapted.
     """
     numberings = {shared: Numbering[Any]() for shared in columns}
     renumbered_tables = []
     for table in tables:
         renumbered: dict[str, Ints] = {}
         for shared, names in columns.items():
-            # At the end, where -1 leads, is none.
+            # Index -1 selects the appended -1.
             number = np.append(numberings[shared].numbers(getattr(table, shared)), NONE)
             renumbered |= {name: number[getattr(table, name)] for name in names}
         renumbered_tables.append(table.replace_columns(**renumbered))
@@ -72,7 +76,11 @@ def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
 
 
 class BlockNumbering:
-    """Numbers integers that come in blocks, as columns."""
+    """Assigns consecutive numbers to distinct integers, one column at a time.
+
+    Attributes:
+        values: The distinct integers, indexed by number.
+    """
 
     def __init__(self) -> None:
         self.values: Ints = np.empty(0, np.int64)
@@ -83,7 +91,10 @@ class BlockNumbering:
         return len(self.values)
 
     def numbers(self, values: Ints) -> Codes:
-        """Return the numbers of a block of values, shape (rows,)."""
+        """Return the number of each value of a column, shape (rows,).
+
+        New values get the next numbers, in ascending order of the values.
+        """
         values = np.asarray(values, np.int64)
         numbers = native.look_up(values, self._sorted, self._code)
         if numbers is not None:
@@ -98,7 +109,7 @@ class BlockNumbering:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CodedTexts(Table):
-    """A text in each row, or none; each distinct one is held once.
+    """A column of texts, stored as codes; some rows may have no text.
 
     ::
 
@@ -106,8 +117,8 @@ class CodedTexts(Table):
         code       0      2      1     -1      ->  "F 0", "F 1", "B 0", none
 
     Attributes:
-        code: place of each row's text, shape (rows,); -1 for none.
-        texts: by place; not all need occur.
+        code: Index into ``texts`` for each row, shape (rows,), or -1 for no text.
+        texts: The distinct texts. Not all of them need to occur.
     """
 
     code: Ints
@@ -115,30 +126,35 @@ class CodedTexts(Table):
 
     @property
     def known(self) -> Bools:
-        """Which rows have a text, shape (rows,)."""
+        """Mask of the rows that have a text, shape (rows,)."""
         return np.asarray(self.code != NONE)
 
     def at(self, rows: Ints) -> CodedTexts:
-        """Return the texts of some rows; a row of -1 has none."""
+        """Return the texts of the given rows. Row -1 has no text."""
         known = rows != NONE
         return CodedTexts(scatter(len(rows), known, self.code[rows[known]]), self.texts)
 
     def drop_unused(self) -> CodedTexts:
-        """Return the same rows without the texts that do not occur."""
+        """Return the same rows, with unused texts removed."""
         known = self.known
         used_codes, code = np.unique(self.code[known], return_inverse=True)
         renumbered = scatter(len(self), known, code.reshape(-1))
         return CodedTexts(renumbered, [self.texts[place] for place in used_codes.tolist()])
 
     def listed(self, none: str = "") -> list[str]:
-        """Return the text of each row; ``none`` where there is none."""
+        """Return the text of each row, or ``none`` for rows without one."""
         texts = np.array([*self.texts, none], object)
         listed: list[str] = texts[self.code].tolist()
         return listed
 
 
 def make_coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:
-    """Return a text for each row, made once for each distinct row of the columns (at least one)."""
+    """Format each row, calling ``text`` only once for each distinct row.
+
+    Args:
+        text: Function that returns the text for the values of a row.
+        columns: At least one column.
+    """
     groups = group_rows(*columns)
     distinct = zip(*(column[groups.first].tolist() for column in columns), strict=True)
     return CodedTexts(groups.of_row, [text(*row) for row in distinct])

@@ -8,24 +8,29 @@ from bubbleviz.errors import UsageError
 
 _FORM = re.compile(r"\s*([0-9]{1,5}(?:\.[0-9]{1,6})?)\s*(mm|cm|in|pt)\s*")
 _MM = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
-#: A picture is at least as wide as a small figure, and at most as a poster (A0).
+#: Limits of the width of a picture, in mm: a small figure, and a poster (A0).
 MIN_WIDTH_MM, MAX_WIDTH_MM = 40.0, 1189.0
 
 
 def parse_millimetres(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> float:
-    """Return the length of ``89mm`` or ``3.5in`` in millimetres.
+    """Parse a length such as ``89mm`` or ``3.5in``, and return it in millimetres.
+
+    Args:
+        text: Text that the user wrote.
+        option: Option that it belongs to, for messages.
+        min_mm: Minimum length.
 
     Raises:
-        UsageError: it is not of that form, or no width of a picture.
+        UsageError: The text has another form, or the length is out of range.
     """
     quoted = repr(text[:60])
     match = _FORM.fullmatch(text)
     if match is None:
-        raise UsageError(f"{option} {quoted}: not of the form 89mm (mm, cm, in, pt)")
+        raise UsageError(f"{option} {quoted}: must have the form 89mm (mm, cm, in, pt)")
     length = float(match[1]) * _MM[match[2]]
     if not min_mm <= length <= MAX_WIDTH_MM:
         raise UsageError(
-            f"{option} {quoted}: not between {min_mm:g} and {MAX_WIDTH_MM:g} mm; one column is "
+            f"{option} {quoted}: must be between {min_mm:g} and {MAX_WIDTH_MM:g} mm; one column is "
             "about 89mm, two are 183mm"
         )
     return length

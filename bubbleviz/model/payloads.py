@@ -1,4 +1,4 @@
-"""Payloads: the message and the communicator that a profile records for each of NCCL's ranges."""
+"""Payloads of NCCL's NVTX ranges: message sizes, peers and communicators."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Payloads(Table):
-    """Payloads of NCCL's ranges: one row per range that has one; -1 is none.
+    """Payloads of NCCL's ranges, one row per range that has one. Unknown values are -1.
 
     Attributes:
-        start_ns: when the range began.
-        thread: that opened it.
-        communicator: row of ``communicators``.
-        bytes: of the message.
-        peer: rank that it goes to or comes from.
-        root: rank that it starts from or ends at.
-        ranks: how many ranks the communicator has.
-        rank: of the process in it.
+        start_ns: Start of the range.
+        thread: Thread that opened the range.
+        communicator: Index into ``communicators``.
+        bytes: Size of the message.
+        peer: Rank that the message is sent to or received from.
+        root: Root rank of the operation.
+        ranks: Number of ranks in the communicator.
+        rank: Rank of the process in the communicator.
         device: GPU of the process.
-        communicators: NCCL's hashes of them.
+        communicators: NCCL's hashes of the communicators.
     """
 
     start_ns: Ints

@@ -1,4 +1,4 @@
-"""Phase masks: which rows of a column are of some phases."""
+"""Masks of the rows with certain phases."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from bubbleviz.model.phases import Phase
 
 
 def mask_phases(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
-    """Return which values of a column are some phases; -1 (none) is not.
+    """Return a mask of the rows whose phase is one of ``phases``. Code -1 (none) never is.
 
-    A look into a table of all, for each: ``np.isin`` sorts, which takes longer than all else where
-    there are a few hundred rows.
+    A lookup table is used because ``np.isin`` sorts, which is slow for a few hundred rows.
     """
     return make_code_mask(len(Phase), tuple(phases))[phase]
 
 
 @cache
 def make_code_mask(n_codes: int, codes: tuple[int, ...]) -> Bools:
-    """Return for each of so many codes whether it is chosen, and in the last place False (none)."""
+    """Return a mask of the codes in ``codes``, with one more entry, False, for code -1.
+
+    Args:
+        n_codes: Number of codes.
+        codes: Codes that are True in the mask.
+    """
     return make_mask(n_codes + 1, list(codes))
 
 
-#: So many operations are an iteration of most ranks.
+#: Number of rows that are checked first. Most ranks have fewer operations per iteration.
 _FIRST_ROWS = 1024
 
 
 def has_phase(phase: Ints | Codes, phases: Iterable[Phase]) -> bool:
-    """Return whether any value of a column is one of some phases; mostly a first one is."""
+    """Return whether any row has one of the phases. The first rows are checked first."""
     return bool(mask_phases(phase[:_FIRST_ROWS], phases).any() or mask_phases(phase, phases).any())

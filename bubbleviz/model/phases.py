@@ -1,7 +1,7 @@
-"""What an operation does: the phases of pipeline training, as codes for columns.
+"""Phases of pipeline training, which say what an operation computes.
 
-The names are those of the Zero Bubble papers (arXiv 2401.10241): ``B`` is the backward pass for
-the input alone, ``W`` that for the weights, ``BW`` both fused.
+The names follow the Zero Bubble papers (arXiv 2401.10241): ``B`` is the backward pass for the
+input, ``W`` the backward pass for the weights, and ``BW`` is both in one operation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """The phase of an operation; the value is what the ``phase`` columns hold."""
+    """The phase of an operation. Its value is the code in ``phase`` columns."""
 
     F = 0
     B = 1
@@ -29,21 +29,21 @@ class Phase(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as reports, tables and files print it."""
+        """Display name used in reports, tables and file exports."""
         return "Optimizer" if self is Phase.OPTIMIZER else self.name
 
 
-#: F, B, W, BW, R and FB: what the bubble ratios count as the work of an iteration.
+#: Phases that count as work in bubble ratios.
 WORK = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R, Phase.FB)
-#: Everything that keeps a GPU from being in a bubble.
+#: Phases during which a GPU is not in a bubble.
 COMPUTE = (*WORK, Phase.OPTIMIZER)
-#: Phases that take a kernel launched on another thread (spec of the cross-thread rule).
+#: Phases that may own kernels launched on another thread, as PyTorch's autograd thread does.
 BACKWARD = (Phase.B, Phase.W, Phase.BW, Phase.R)
-#: A rank takes part in an iteration's ratios when it has one of these.
+#: A rank counts in the ratios of an iteration if it has an operation of one of these phases.
 COUNTED = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB)
-#: What each virtual stage waits for from the one before or behind it.
+#: Phases whose results the next or previous virtual stage waits for.
 CHAINED = (Phase.F, Phase.B, Phase.BW)
-#: Communication that ranges name.
+#: Communication operations that ranges name.
 COMMUNICATION = (
     Phase.SEND_F,
     Phase.RECV_F,
@@ -58,7 +58,7 @@ TRANSFERS = (Phase.SEND_F, Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_
 RECEIVING = (Phase.RECV_F, Phase.RECV_B, Phase.SEND_RECV)
 
 _BY_LABEL = {phase.label: phase for phase in Phase}
-#: What names a run's forward, and its backward.
+#: Phases that contain a forward, and phases that contain a backward.
 _PHASES_OF_PASS = {
     "forward": {Phase.F, Phase.FB},
     "backward": {Phase.B, Phase.W, Phase.BW, Phase.FB},
@@ -66,12 +66,16 @@ _PHASES_OF_PASS = {
 
 
 def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
-    """Return which of ``"forward"`` and ``"backward"`` none of some phases is."""
+    """Return the passes, ``"forward"`` and ``"backward"``, of which no phase occurs.
+
+    Args:
+        phases: Phases that occur.
+    """
     return tuple(
         name for name, pass_phases in _PHASES_OF_PASS.items() if pass_phases.isdisjoint(phases)
     )
 
 
 def parse_phase_label(label: str) -> Phase | None:
-    """Return the phase of that printed name, or None."""
+    """Return the phase with this display name, or None if there is none."""
     return _BY_LABEL.get(label)

@@ -1,4 +1,4 @@
-"""Pointers: small texts that stand for files which Git LFS or git-annex did not fetch."""
+"""Pointer files of Git LFS and git-annex: small texts in place of files that were not fetched."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bubbleviz.errors import ProfileError
 
-#: How pointers begin, and what keeps the file and fetches it.
+#: Name of the storage and the command that fetches a file, keyed by the prefix of the pointer.
 _STORES = {
     b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),
     b"/annex/objects/": ("git-annex", "git annex get"),
@@ -15,7 +15,11 @@ _MAX_PREFIX = max(map(len, _STORES))
 
 
 def describe_pointer(head: bytes) -> str | None:
-    """Return what a file's first bytes say of a pointer, and what to do; None where it is none."""
+    """Describe a pointer file and how to fetch the file, or return None if it is no pointer.
+
+    Args:
+        head: First bytes of the file.
+    """
     for beginning, (keeper, command) in _STORES.items():
         if head.startswith(beginning):
             return f"a pointer of {keeper}, not the file itself; fetch that with: {command}"
@@ -23,14 +27,14 @@ def describe_pointer(head: bytes) -> str | None:
 
 
 def refuse_pointer(path: str, head: bytes | None = None) -> None:
-    """Raise where a file is a pointer.
+    """Reject a pointer file. A file that cannot be read passes.
 
     Args:
-        path: of the file.
-        head: its first bytes; None to read them.
+        path: Path of the file.
+        head: First bytes of the file, or None to read them.
 
     Raises:
-        ProfileError: it is one.
+        ProfileError: The file is a pointer.
     """
     if head is None:
         try:

@@ -1,4 +1,4 @@
-"""Restrictions: reasons why numbers are not those of a whole pipeline. All outputs show them."""
+"""Restrictions: reasons why ratios do not describe a complete pipeline. All outputs show them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from bubbleviz.model.limitations import LimitationKind
 
 @dataclass(frozen=True)
 class Restriction:
-    """Why ratios, or times, are not those of a whole pipeline that was measured.
+    """A reason why ratios or times do not describe a completely measured pipeline.
 
     Attributes:
-        code: its name in JSON, which never changes.
-        text: its words for people, which may.
-        caveat: its clause in the methods sentence; empty where that says it otherwise.
+        code: Name in JSON, which never changes.
+        text: Text for users, which may change.
+        caveat: Clause for the methods sentence, or "" if that sentence states it in another way.
         is_missing_part: Whether it only says that ranks or stages are, or may be, missing. The
             ratio of the others is then known (``gate --allow-incomplete``).
         no_pipeline_reason: Reason why the ranks form no complete pipeline, so that no bubble ratio
             is defined, or None if they do.
-        kind: of the limitation that it follows from; None where another fact tells it.
+        kind: Kind of the limitation that causes it, or None if it has another cause.
         advice: What to do about it before anything else, or "" if other advice comes first.
-        details: What the table of ``analyze -v`` that it names shows of it, or "" if none does.
+        details: Clause that names the table of ``analyze -v`` with details, or "" if there is none.
     """
 
     code: str
@@ -35,7 +35,7 @@ class Restriction:
 
     @property
     def advice_of_analyze(self) -> str:
-        """The advice, with the table of ``analyze -v`` that shows more."""
+        """The advice, followed by the table of ``analyze -v`` with details."""
         return f"{self.advice} ({self.details})" if self.details else self.advice
 
     @property
@@ -45,7 +45,7 @@ class Restriction:
 
 
 def find_no_pipeline_reason(restrictions: tuple[Restriction, ...]) -> str | None:
-    """Return why ranks form no whole pipeline; None where they do."""
+    """Return why the ranks form no complete pipeline, or None if they do."""
     return next(
         (own.no_pipeline_reason for own in restrictions if own.no_pipeline_reason is not None), None
     )

@@ -8,19 +8,19 @@ from bubbleviz.model.phases import BACKWARD, Phase
 
 TRAINING = "training"
 INFERENCE = "inference"
-#: An iteration of a run that trains, which only goes forward.
+#: Kind of an iteration with forward passes only in a training run.
 EVALUATION = "evaluation"
-#: What no run has that only goes forward, its communication included.
+#: Phases that occur only in training, including communication.
 _TRAINING_PHASES = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
 
 
 def run_kind(phase: Ints) -> str:
     """Return the kind of a run: ``"training"`` or ``"inference"``.
 
-    A run without any forward counts as training: nothing shows that it serves.
+    A run without any forward pass counts as training.
 
     Args:
-        phase: of all its operations.
+        phase: Phase of each operation.
     """
     is_training = has_phase(phase, _TRAINING_PHASES)
     return INFERENCE if not is_training and (phase == Phase.F).any() else TRAINING

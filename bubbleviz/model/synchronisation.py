@@ -1,6 +1,6 @@
-"""Synchronisation: the streams that recorded events, and the streams and hosts that waited.
+"""Synchronization: which streams recorded events, and which streams and hosts waited.
 
-Ids are those of the profiler: a stream id is unique within a device of a process, and an event id
+Ids are the profiler's ids. A stream id is unique within a device of a process, and an event id
 within a process.
 """
 
@@ -13,16 +13,18 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventRecords(Table):
-    """Calls that recorded an event: it completes when all work before it on its stream has.
+    """Calls that recorded an event (``cudaEventRecord``).
+
+    An event completes when all earlier work on its stream has completed.
 
     Attributes:
-        process: of the call; -1 unknown.
-        device: of the stream.
-        stream: that the event was recorded on.
-        event: that was recorded.
-        pairing: number that the waits for just this record share; -1 unknown.
-        correlation_id: of the call.
-        completed_ns: when the event completed on the device; -1 not recorded.
+        process: Process of the call, or -1 if unknown.
+        device: Device of the stream.
+        stream: Stream on which the event was recorded.
+        event: Id of the event.
+        pairing: Number that this record shares with the waits for it, or -1 if unknown.
+        correlation_id: Correlation id of the call.
+        completed_ns: Time when the event completed on the device, or -1 if it was not recorded.
     """
 
     process: Ints
@@ -36,7 +38,7 @@ class EventRecords(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """Waits of streams and hosts, told apart by what they name.
+    """Waits of streams and hosts. The columns ``stream`` and ``event`` determine the kind of wait.
 
     ::
 
@@ -47,13 +49,13 @@ class Waits(Table):
          -1        -1     the host waits for the device (cudaDeviceSynchronize)
 
     Attributes:
-        process: that waits; -1 unknown.
-        device: of the stream, or that a host waits for; -1 unknown.
-        stream: -1 none.
-        event: -1 none.
-        pairing: number that the wait shares with its event's record; -1 unknown.
-        correlation_id: of the call; -1 unknown.
-        start_ns: when the host began it.
+        process: Waiting process, or -1 if unknown.
+        device: Device of the stream, or device that the host waits for, or -1 if unknown.
+        stream: Stream that waits or is waited for, or -1 if there is none.
+        event: Event that is waited for, or -1 if there is none.
+        pairing: Number that the wait shares with the record of its event, or -1 if unknown.
+        correlation_id: Correlation id of the call, or -1 if unknown.
+        start_ns: Time when the host entered the call.
     """
 
     process: Ints
@@ -67,11 +69,11 @@ class Waits(Table):
 
 @dataclass(frozen=True)
 class Synchronisation:
-    """What a profile holds of waiting.
+    """The synchronization that a profile recorded.
 
     Attributes:
-        records: of events.
-        waits: of streams and hosts.
+        records: Calls that recorded events.
+        waits: Waits of streams and hosts.
     """
 
     records: EventRecords

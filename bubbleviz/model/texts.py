@@ -1,4 +1,4 @@
-"""Texts: what profiles hold, made fit for a terminal, a picture, a file and a spreadsheet."""
+"""Format texts and numbers, and make names of profiles safe for terminals and spreadsheets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 
-#: First characters of a formula, and their full-width and small forms, which spreadsheets of East
-#: Asian languages convert.
+#: Characters with which a formula can start, including the full-width and small forms that
+#: spreadsheets convert in East Asian locales.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
-#: Where commas are decimal points, a spreadsheet begins a new cell after each of these.
+#: Matches a semicolon before a formula. In locales with decimal commas, semicolons separate cells.
 _AFTER_SEMICOLON = re.compile(rf"(;\s*(?:\"\s*)?)(?=[{re.escape(''.join(_FORMULA))}])")
-#: How much of two words is alike where one may stand for the other (0 to 1).
+#: Minimum similarity (0 to 1) at which a word is suggested for an unknown word.
 _MIN_SIMILARITY = 0.75
 #: Control characters, line and direction marks, and halves of surrogate pairs.
 _CONTROL = re.compile(
@@ -30,10 +30,10 @@ _CONTROL = re.compile(
 
 
 def replace_unprintable(text: str) -> str:
-    """Return a text with a blank for each character that does not print, line ends included.
+    """Replace each character that is not printable, including line ends, by a space.
 
-    Every text that is printed passes through this function: a terminal acts on control characters,
-    and names in profiles and recordings can contain any.
+    All printed texts pass through this function, because a terminal interprets control characters
+    and names in profiles and recordings can contain them.
     """
     if text.isprintable():
         return text
@@ -41,12 +41,12 @@ def replace_unprintable(text: str) -> str:
 
 
 def capitalize(text: str) -> str:
-    """Return a text that begins with a capital; the rest stays as it is."""
+    """Return the text with its first character in upper case and the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
-#: Number of characters of a name that regular expressions are matched against. The front
-#: of a kernel's name says what it does; template arguments can take megabytes.
+#: Number of characters of a name that regular expressions are matched against. The start of a
+#: kernel name identifies the kernel; its template arguments can take megabytes.
 MATCHED_CHARACTERS = 2_048
 
 
@@ -55,7 +55,7 @@ MAX_RANGE_NAME = 16_384
 
 
 def truncate_for_matching(name: str) -> str:
-    """Return the front of a name: the part that regular expressions are matched against."""
+    """Return the first ``MATCHED_CHARACTERS`` characters of a name."""
     return name[:MATCHED_CHARACTERS]
 
 
@@ -64,24 +64,24 @@ PRINTED_CHARACTERS = 10_000
 
 
 def truncate_for_document(name: str) -> str:
-    """Return a name for a document; one that is too long ends in an ellipsis."""
+    """Return a name shortened to ``PRINTED_CHARACTERS`` characters, with an ellipsis if cut."""
     return name if len(name) <= PRINTED_CHARACTERS else f"{name[: PRINTED_CHARACTERS - 1]}…"
 
 
 def is_full_match(pattern: re.Pattern[str], name: str) -> bool:
-    """Return whether a pattern matches a whole name; no pattern matches a name that is too long."""
+    """Return whether a pattern matches an entire name of at most ``MAX_RANGE_NAME`` characters."""
     return len(name) <= MAX_RANGE_NAME and pattern.fullmatch(name) is not None
 
 
 def to_one_line(text: str, max_length: int | None = None) -> str:
-    """Return a text on one line: printable characters only, runs of blanks as one.
+    """Return a text on one line, without unprintable characters and repeated spaces.
 
     Args:
-        text: any text.
-        max_length: how many characters it may have, the ellipsis of a cut one included; None for
-            any number.
+        text: Any text.
+        max_length: Maximum length, including the ellipsis of a shortened text, or None for no
+            limit.
     """
-    # Four times as many characters as are kept leave room for blanks that are folded.
+    # Only the start of a long text is processed. The factor leaves room for repeated spaces.
     prefix = text if max_length is None else text[: 4 * max_length + 1]
     flat = " ".join(replace_unprintable(prefix).split())
     if max_length is None or len(flat) <= max_length:
@@ -90,9 +90,9 @@ def to_one_line(text: str, max_length: int | None = None) -> str:
 
 
 def find_nearest_word(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the known word that another one was probably meant to be; None where none is near.
+    """Return the candidate most similar to a word, or None if none is similar enough.
 
-    Dashes in front, which all options share, count for nothing.
+    Case and leading dashes are ignored.
     """
     bare = {name.lstrip("-").lower(): name for name in candidates}
     matches = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_MIN_SIMILARITY)
@@ -100,30 +100,36 @@ def find_nearest_word(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def suggest_word(word: str, candidates: Iterable[str]) -> str:
-    """Return a clause with the known word that was probably meant; "" where none is near."""
+    """Return a ``; did you mean ...?`` clause with the most similar candidate, or ""."""
     nearest_word = find_nearest_word(word, candidates)
     return f"; did you mean {nearest_word}?" if nearest_word else ""
 
 
 def format_count(number: int, singular: str, plural: str = "") -> str:
-    """Return a number and what it counts: 1 stage, 2 stages, 1 copy, 2,000 copies."""
+    """Format a number with its noun: ``1 stage``, ``2 stages``, ``2,000 copies``.
+
+    Args:
+        number: The number.
+        singular: Noun for 1.
+        plural: Noun for all other numbers, by default the singular with an "s".
+    """
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def list_first(words: Iterable[str], max_words: int) -> str:
-    """Return some words with commas between, and an ellipsis for those beyond the first few."""
+    """Join the first words by commas, followed by an ellipsis if there are more."""
     first_words = list(itertools.islice(words, max_words + 1))
     return ", ".join(first_words[:max_words]) + (", …" if len(first_words) > max_words else "")
 
 
 def list_and_count(words: Sequence[str], max_words: int) -> str:
-    """Return some words with commas between; those beyond the first few are counted."""
+    """Join the first words by commas, followed by ``and 5 more`` if there are more."""
     n_more = len(words) - max_words
     return ", ".join(words[:max_words]) + (f" and {n_more:,} more" if n_more > 0 else "")
 
 
 def format_percent(ratio: float | None) -> str:
-    """Return a ratio as percent, or a dash."""
+    """Format a ratio as a percentage with two decimals, or as ``-`` if it is None."""
     return "-" if ratio is None else f"{100 * ratio:.2f} %"
 
 
@@ -145,11 +151,15 @@ def format_percent_bounds(
 
 
 def format_rank_name(number: int | None, index: int, label: str) -> str:
-    """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``.
+    """Return a rank's number and device: ``rank 6 (node1 GPU 1)``.
 
-    Where that number is unknown, its place in pipeline order: ``node1 GPU 1 (pipeline order 6)``.
+    Args:
+        number: Global rank, or None if unknown. The result is then ``node1 GPU 1 (pipeline order
+            6)``.
+        index: Index of the rank in pipeline order.
+        label: Label of its device.
     """
-    # Where nothing but the number tells devices apart, labels end with it.
+    # Labels end with the number of the rank if nothing else distinguishes the devices.
     place = re.sub(r"rank \d+$", "", label).strip(" :")
     has_place = place not in {"", "table"}
     if number is None:
@@ -160,25 +170,25 @@ def format_rank_name(number: int | None, index: int, label: str) -> str:
 
 
 def replace_control_characters(text: str) -> str:
-    """Return a text with a blank for each control character and line or direction mark."""
+    """Replace each control character, line separator and direction mark by a space."""
     return _CONTROL.sub(" ", text)
 
 
 def replace_surrogates(text: str) -> str:
-    """Return a text that UTF-8 can hold: halves of surrogate pairs become question marks."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def escape_leading_dash(path: str) -> str:
-    """Return a path so that no program takes it for an option."""
+    """Prefix a path that starts with a dash by ``./``, so that it is not parsed as an option."""
     return f"./{path}" if path.startswith("-") else path
 
 
 def quote_for_shell(path: str) -> str:
-    r"""Return a path as a word of a command line, on one line and never taken for an option.
+    r"""Quote a path for a shell, on one line and never parsed as an option.
 
-    Characters that do not print, and blanks that a sentence would fold, are written as bash and zsh
-    read them: ``$'a\x0ab'``.
+    A path with unprintable characters or repeated spaces is quoted for bash and zsh:
+    ``$'a\x0ab'``.
     """
     path = escape_leading_dash(path)
     if to_one_line(path) == path:
@@ -193,38 +203,38 @@ def _quote_character(character: str) -> str:
 
 
 def quote_formula(text: str) -> str:
-    """Return a text on one line that no spreadsheet takes for a formula."""
+    """Return a text on one line that no spreadsheet interprets as a formula.
+
+    An apostrophe is inserted before each possible formula.
+    """
     flat = _AFTER_SEMICOLON.sub(r"\1'", replace_control_characters(text))
     return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
 
 
 def format_json(document: Mapping[str, object]) -> str:
-    """Return values as indented JSON in ASCII, ended by a line feed.
+    """Format values as indented ASCII JSON that ends with a line feed.
 
     Raises:
-        ValueError: a number is not finite, which JSON does not know.
+        ValueError: A number is NaN or infinite.
     """
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def format_document(schema: str, values: Mapping[str, object]) -> str:
-    """Return a document as JSON: its schema, the version that wrote it, and values."""
+    """Format a document as JSON, with its schema and the version of bubbleviz as first keys."""
     return format_json({"schema": schema, "version": __version__, **values})
 
 
 def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as CSV with a header and line feeds; None is an empty cell.
+    """Format a table as CSV with a header and line feeds. None becomes an empty cell.
 
-    Texts are written as they are: those that come from a profile must be :func:`quote_formula`.
+    Texts are written unchanged, so texts of profiles must pass through :func:`quote_formula` first.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
     return out.getvalue()
-
-
-# The order in which people list names.
 
 
 def make_natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -236,16 +246,16 @@ def make_natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-#: The option that a sentence begins with, or asks for; of -o, that a file follows.
+#: Matches an option at the start of a message or after "give", and the ``-o`` before a file name.
 _OPTION = re.compile(r"^-o (?=\S)|(?:^|(?<=give ))--([a-z][a-z-]*)")
 
 
 @contextmanager
 def name_python_arguments() -> Iterator[None]:
-    """Tell of arguments, where what is called tells of the options of the command line.
+    """Rewrite the messages of usage errors from command-line options to Python arguments.
 
     Raises:
-        UsageError: one was raised inside.
+        UsageError: The body raised it. ``--skip-first`` in its message becomes ``skip_first``.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""A window: the part of a run that an analysis covers, as ``iteration:5-8`` or ``time:1.5s-3s``.
+"""A window: the part of a run that is analyzed, as ``iteration:5-8`` or ``time:1.5s-3s``.
 
-Iterations go by the names that the report gives them. Times count from the start of the first
-profile's capture, as Nsight Systems shows them, which is what the report's clock counts from. Of
-time a window holds the iterations that begin and end in it::
+Iterations are selected by their names in the report. Times are relative to the start of the first
+profile's capture, like the times of the report and of Nsight Systems. A window of time contains the
+iterations that begin and end in it::
 
     time:2s-5s        ├──────────────┤
     iterations   ├─ 3 ─┤├─ 4 ─┤├─ 5 ─┤├─ 6 ─┤        4 and 5
@@ -23,19 +23,19 @@ _ITERATION_PATTERN = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,1
 _TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
 _TIME_PATTERN = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_FORM = "it is not of the form iteration:5 or iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
-#: Later than any capture.
+_FORM = "must have the form iteration:5, iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
+#: A time after the end of any capture.
 FOREVER_NS = 1 << 62
 
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a run, either of numbered iterations or of time.
+    """A part of a run, given either by iteration numbers or by times.
 
     Attributes:
-        text: as it was written.
-        iterations: number of the first and of the last iteration; None for a window of time.
-        times_ns: start and end (exclusive) on the report's clock; None for one of iterations.
+        text: The window as the user wrote it.
+        iterations: Numbers of the first and last iteration, or None for a window of time.
+        times_ns: Start and exclusive end on the report's clock, or None for a window of iterations.
     """
 
     text: str
@@ -43,15 +43,15 @@ class Window:
     times_ns: tuple[int, int] | None = None
 
     def mask_iterations(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> Bools:
-        """Tell which iterations lie in the window; all arrays have shape (iterations,).
+        """Return a mask of the iterations inside the window, shape (iterations,).
 
         Args:
-            names: of the iterations.
-            start_ns: when each began on any rank, on the report's clock.
-            end_ns: when each ended on all; not after its start where it has no work.
+            names: Name of each iteration.
+            start_ns: First start of each iteration on any rank, on the report's clock.
+            end_ns: Last end on any rank. It is not after the start if the iteration has no work.
 
         Raises:
-            InputError: none is inside.
+            InputError: No iteration is inside.
         """
         if self.iterations is not None:
             first, last = self.iterations
@@ -67,35 +67,38 @@ class Window:
         return np.asarray(is_inside, bool)
 
     def mask_overlapping(self, start_ns: Ints, end_ns: Ints) -> Bools:
-        """Tell which iterations share time with a window of time; none with one of iterations."""
+        """Return a mask of the iterations that overlap the window.
+
+        A window of iterations has no times, so the mask is then False everywhere.
+        """
         if self.times_ns is None:
             return np.zeros(len(start_ns), bool)
         since_ns, until_ns = self.times_ns
         return np.asarray((end_ns > since_ns) & (start_ns < until_ns) & (end_ns > start_ns), bool)
 
     def _explain_empty(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
-        """Return the reason why the window holds no iteration."""
+        """Describe why no iteration is inside the window."""
         if not names:
-            return "the capture holds no iteration"
+            return "the capture contains no iteration"
         captured = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if self.iterations is not None:
-            return f"there is no such iteration; the capture holds {captured}"
+            return f"there is no such iteration; the capture contains {captured}"
         has_work = end_ns > start_ns
         low = int(start_ns[has_work].min(initial=FOREVER_NS)) / 1e9
         high = int(end_ns[has_work].max(initial=0)) / 1e9
         return (
-            "no iteration begins and ends in it; the capture holds iteration "
+            "no iteration begins and ends in it; the capture contains iteration "
             f"{captured}, from {low:.6f} s to {high:.6f} s"
         )
 
 
 def parse_window(text: str) -> Window:
-    """Return the window of ``iteration:5-8``, ``iteration:5`` or ``time:1.5s-3s``.
+    """Parse a window: ``iteration:5-8``, ``iteration:5`` or ``time:1.5s-3s``.
 
-    Either end of a time may be left out (``time:2s-``).
+    Either time may be left out (``time:2s-``), and then means the start or end of the capture.
 
     Raises:
-        UsageError: it is of no such form, or ends before it begins.
+        UsageError: The text has another form, or the window ends before it begins.
     """
     quoted = repr(text if len(text) <= 60 else f"{text[:59]}…")
     if iteration_match := _ITERATION_PATTERN.fullmatch(text):
@@ -113,7 +116,11 @@ def parse_window(text: str) -> Window:
 
 
 def _parse_ns(number: str | None, unit: str | None, default: int) -> int:
-    """Return a time written with its unit, without rounding through floating point."""
+    """Convert a decimal number with a unit to ns exactly, without floating-point arithmetic.
+
+    Returns:
+        The time, at most ``FOREVER_NS``, or ``default`` without a number.
+    """
     if number is None or unit is None:
         return default
     whole_units, _, fraction = number.partition(".")

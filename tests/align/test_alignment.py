@@ -244,7 +244,7 @@ def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
     assert ratio.interval == (ratio.value, ratio.value)
     assert none.headline == "schedule"
     assert none.headline_reason == "consecutive iterations do not overlap"
-    with pytest.raises(UsageError, match="not one of causal, utc, none"):
+    with pytest.raises(UsageError, match="must be one of causal, utc, none"):
         bubbleviz.analyze(paths, align="ptp")
 
 

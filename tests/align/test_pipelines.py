@@ -81,7 +81,7 @@ def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
     assert shown(report, View()) == [(rank, (rank,)) for rank in range(6)]
     assert shown(report, View(rows="stage")) == [(0, (0, 2)), (1, (1, 5)), (3, (3,)), (4, (4,))]
     assert shown(report, View(rows="stage", ranks=(2, 3, 5))) == [(2, (2,)), (3, (3,)), (5, (5,))]
-    with pytest.raises(UsageError, match="--rows 'host': not one of rank, stage"):
+    with pytest.raises(UsageError, match="--rows 'host': must be one of rank, stage"):
         rows_of(report, View(rows="host"))
 
 

@@ -248,7 +248,7 @@ def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -
     assert (rank.start_ns, rank.end_ns) == (100 * US, 360 * US)
     assert json.loads(as_json(report, 5))["window"] == "iteration:4-5"
     add_up(rank)
-    with pytest.raises(InputError, match=r"iteration:9: .* the capture holds 3 to 7"):
+    with pytest.raises(InputError, match=r"iteration:9: .* the capture contains 3 to 7"):
         bubbleviz.idle(file, window=parse_window("iteration:9"))
     with pytest.raises(NothingToAnalyseError, match="no device has any work in --window time:1s-"):
         bubbleviz.idle(file, window=parse_window("time:1s-"))

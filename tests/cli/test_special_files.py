@@ -112,7 +112,7 @@ def test_what_is_too_large_says_the_size(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_bytes(bytes(3000))
 
-    with pytest.raises(InputError, match=r"large\.toml: larger than 2 KiB, so it is not a list"):
+    with pytest.raises(InputError, match=r"large\.toml: is larger than 2 KiB, so it is not a list"):
         files.read_bounded(str(large), 2048, "a list", "shorten it")
     assert files.read_bounded(str(large), 3000, "a list", "shorten it") == bytes(3000)
 

@@ -129,9 +129,9 @@ def test_a_window_of_time_holds_what_begins_and_ends_in_it(
 
 def test_a_window_beside_the_capture_names_what_there_is(cli: CommandLine) -> None:
     message = cli.refused("analyze", "fixtures/1f1b", "--window", "iteration:90-99", code=1)
-    assert "--window iteration:90-99: there is no such iteration; the capture holds " in message
+    assert "--window iteration:90-99: there is no such iteration; the capture contains " in message
     message = cli.refused("analyze", "fixtures/1f1b", "--window", "time:90s-99s", code=1)
-    assert "no iteration begins and ends in it; the capture holds iteration " in message
+    assert "no iteration begins and ends in it; the capture contains iteration " in message
     assert message.count("\n") == 1
 
 
@@ -260,4 +260,4 @@ def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:
 def test_an_iteration_outside_the_window_cannot_be_drawn(profiles: Path, cli: CommandLine) -> None:
     options = ["--window", "iteration:9-10", "--iteration", "11", "--svg", "-"]
     message = cli.refused("analyze", str(profiles), *options, code=2)
-    assert "the capture holds 9 to 10" in message
+    assert "the capture contains 9 to 10" in message

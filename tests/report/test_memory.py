@@ -102,7 +102,7 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert "as measured, other schedules with no delay but transfers" in " ".join(out.split())
     for limit in ("2", "80XB"):
         message = cli.refused("analyze", *traces, "--memory-limit", limit, code=2)
-        assert f"--memory-limit {limit}: no amount of bytes; give one with its unit" in message
+        assert f"--memory-limit {limit}: needs a unit, such as 80GB" in message
     message = cli.refused("analyze", *traces, "--memory-limit", "80GB", code=2)
     assert message.endswith("none is asked for; give --what-if, too\n")
     words = "analyze", str(FIXTURES / "1f1b"), "--what-if", "--memory-limit"

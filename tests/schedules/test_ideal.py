@@ -143,8 +143,8 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "interleaved-zb", *SIZES, "-m", "6"), "a multiple of 4 microbatches"),
         (("--schedule", "1f1b", *SIZES, "--memory-limit", "4"), "1f1b has a fixed order"),
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"), "too small for one microbatch"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit nan: not an"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b inf: not an amount"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit nan: is not an"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b inf: is not an amount"),
         (
             ("--schedule", "zb-1p", *SIZES, "--memory-w", "2"),
             "--memory-w: M_W (2) cannot exceed M_B (1)",
@@ -159,7 +159,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         ),
         (
             ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit=junk"),
-            "--memory-limit junk: not an amount of memory",
+            "--memory-limit junk: is not an amount of memory",
         ),
         (
             ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit", "4"),

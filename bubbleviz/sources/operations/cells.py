@@ -313,7 +313,7 @@ class Cells:
                     for number, name in zip(names, entry[:_N_TEXTS], strict=True)
                 )
                 rows.append((row, *numbers, *entry[_N_TEXTS:]))
-        # These are the columns of ToldCollectives, in the same order.
+        # These are the columns of DeclaredCollectives, in the same order.
         table = np.array(rows, np.int64).reshape(-1, 1 + _N_TEXTS + _N_NUMBERS)
         columns = (of_value.copy() for of_value in table.T)
         values = dict(zip(DeclaredCollectives.column_names(), columns, strict=True))
