@@ -1,10 +1,11 @@
-"""Databases of ROCm's profilers: their queries, and the tables of one process, a part of a file.
+"""Databases of ROCm's profilers: their queries, and the tables of each process.
 
-``rocprofv3`` puts the process's GUID behind the names of tables (``rocpd_region_<GUID>``), and a
-file may be the merge of several processes; numbers of rows are unique within one GUID only. For
-each part the tables are put behind views without the GUID, so that no query can join rows of two
-processes. A view has those columns alone that queries require: nothing else of a file can be read,
-such as the command lines and environments in ``rocpd_info_process``, which hold secrets.
+``rocprofv3`` appends the GUID of the process to the names of its tables (``rocpd_region_<GUID>``),
+and a file may contain several processes that were merged. Row ids are unique only within one GUID.
+Queries therefore read views that contain the rows of one process, a *part* of the file, and cannot
+join rows of two processes. A view has only the columns that queries require. Nothing else in the
+file can be read, such as the command lines and environments in ``rocpd_info_process``, which may
+contain secrets.
 
 Sources: ``rocpd_tables.sql`` and ``generateRocpd.cpp`` of ROCm/rocm-systems
 (``projects/rocprofiler-sdk/source/share/rocprofiler-sdk-rocpd``, ``.../source/lib/output``), and
@@ -26,7 +27,7 @@ from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PackedRows, PageQuery, Pages, PageTable
 from bubbleviz.sources.sqlite.queries import Binds, PlainColumn, Queries, find_missing
 
-#: What to do where something was not recorded.
+#: Commands that record what is missing, for messages.
 RECORD_WITH_ROCPROF = (
     "profile again with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace "
     "--output-format rocpd"
@@ -40,9 +41,9 @@ RPD = Queries(
     "the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RECORD_WITH_RPD}"
 )
 
-#: What may stand behind the name of a table: a GUID, whose parts are joined by underscores.
+#: Matches a GUID at the end of a table name. Its groups of digits are separated by underscores.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
-#: How variants of views are named that stand for a table with a column less.
+#: Prefix of the names of view variants for tables that lack a column.
 _DEGRADED_VARIANT = "without_"
 #: Queries of rocpd files that are answered from pages, with the columns of the table that they
 #: return.
@@ -111,7 +112,7 @@ _TEXT_COLUMNS = frozenset(
         "value",
     )
 )
-#: Of a GUID there are so many digits; shorter endings belong to names.
+#: Minimum number of digits of a GUID. A shorter suffix is a part of the table name.
 _MIN_GUID_DIGITS = 16
 
 
@@ -133,16 +134,19 @@ def _select_column(column: str, declared_type: str) -> str:
 
 
 class Part:
-    """The tables of one part of a file, which no other part of it is read beside.
+    """The tables of one part of a file.
+
+    Creating a part replaces the views of the database, so only the newest part can be queried.
 
     Args:
-        database: the open file.
-        queries: of its maker.
-        names: of the tables in the file, by what queries call them.
-        stored: the columns of each table, by its name in the file.
-        guid: to which rows of the tables belong; "" where all do.
-        rows: between which rows these lie, by the table's name in the file; None for all.
-        pages: of the file, where it is plain.
+        database: The open file.
+        queries: Queries for files of this profiler.
+        names: Names of the tables in the file, keyed by their names in queries.
+        stored: Columns of each table, keyed by its name in the file.
+        guid: GUID of the process whose rows are read, or "" to read all rows.
+        rows: First and last row number of the process in each table, keyed by the table's name in
+            the file. Tables without an entry are searched completely.
+        pages: Pages of the file, or None if they cannot be read directly.
     """
 
     def __init__(
@@ -156,6 +160,7 @@ class Part:
         pages: Pages | None = None,
     ) -> None:
         self.path, self._database, self._queries = database.path, database, queries
+        self._names, self._stored_tables = names, stored
         self._stored = {base: stored[table] for base, table in names.items()}
         self._pages = None if guid else pages
         self.schema = {
@@ -163,61 +168,110 @@ class Part:
             for base, columns in self._stored.items()
         }
         self._views = queries.select_views(self.schema)
-        # The one view that differs between parts of the same tables.
-        quoted = guid.replace("'", "''")
-        ends = {base: (rows or {}).get(table, (1, 0)) for base, table in names.items()}
-        told = "".join(
-            f", {low} AS {base}_first, {high} AS {base}_last" for base, (low, high) in ends.items()
-        )
-        statements = {"part": f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{told}"}
+        rows = rows or {}
+        # Parts of the same tables differ only in the view "part", so the other views are kept.
+        statements = {"part": self._define_part(guid, rows)}
         for base, table in names.items():
-            wanted = sorted(queries.columns_read[base] & self.schema[base])
-            types = {str(row[4]): str(row[5]) for row in self._stored[base]}
-            selected = (_select_column(column, types[column]) for column in wanted)
-            given = ", ".join(selected) or 'NULL AS "nothing"'
-            of_guid = guid and "guid" in self.schema[base]
-            where = " WHERE guid = (SELECT guid FROM part)" if of_guid else ""
-            if of_guid and table in (rows or {}):
-                first, last = (f"(SELECT {base}_{end} FROM part)" for end in ("first", "last"))
-                where += f" AND rowid BETWEEN {first} AND {last}"
-            # The name that queries have for the table.
-            statements[base] = (
-                f'CREATE TEMP VIEW {base} AS SELECT {given} FROM main."{table}"{where}'
+            is_filtered = bool(guid) and "guid" in self.schema[base]
+            statements[base] = self._define_table(
+                base, is_filtered=is_filtered, has_bounds=table in rows
             )
         for name, view in self._views.items():
             statements[name] = f"CREATE TEMP VIEW {name} AS\n{view.text}"
         database.create_views(statements)
 
+    def _define_part(self, guid: str, rows: Mapping[str, tuple[int, int]]) -> str:
+        """Return the statement that creates the view of the GUID and row numbers of this part."""
+        quoted = guid.replace("'", "''")
+        bounds = {base: rows.get(table, (1, 0)) for base, table in self._names.items()}
+        columns = "".join(
+            f", {first} AS {base}_first, {last} AS {base}_last"
+            for base, (first, last) in bounds.items()
+        )
+        return f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{columns}"
+
+    def _define_table(self, base: str, is_filtered: bool, has_bounds: bool) -> str:
+        """Return the statement that creates the view of a table, under its name in queries.
+
+        Args:
+            base: Name of the table in queries.
+            is_filtered: Whether to select the rows of the part by their GUID.
+            has_bounds: Whether the view "part" contains the row numbers of these rows.
+        """
+        names = sorted(self._queries.columns_read[base] & self.schema[base])
+        types = {str(row[4]): str(row[5]) for row in self._stored[base]}
+        columns = ", ".join(_select_column(name, types[name]) for name in names)
+        where = " WHERE guid = (SELECT guid FROM part)" if is_filtered else ""
+        if is_filtered and has_bounds:
+            first, last = (f"(SELECT {base}_{end} FROM part)" for end in ("first", "last"))
+            where += f" AND rowid BETWEEN {first} AND {last}"
+        selected = columns or 'NULL AS "nothing"'
+        table = self._names[base]
+        return f'CREATE TEMP VIEW {base} AS SELECT {selected} FROM main."{table}"{where}'
+
+    @property
+    def remedy(self) -> str:
+        """What to do if the file cannot be read."""
+        return self._queries.again
+
+    def select_process(self, guid: str, rows: Mapping[str, tuple[int, int]]) -> Part:
+        """Return the rows of one process, whose GUID these tables contain.
+
+        Args:
+            guid: GUID of the process.
+            rows: First and last row number of the process in each table, as for the class.
+        """
+        return Part(self._database, self._queries, self._names, self._stored_tables, guid, rows)
+
+    def find_extents_by_guid(self) -> dict[str, dict[object, tuple[int, int]]]:
+        """Return the first and last row number of each GUID in each table that has GUIDs.
+
+        Returns:
+            The row numbers, keyed by the table's name in the file and then by GUID.
+
+        Raises:
+            ProfileError: The file is damaged.
+        """
+        return {
+            table: self._database.find_extents(table, "guid")
+            for base, table in self._names.items()
+            if "guid" in self.schema[base]
+        }
+
     def has(self, name: str) -> bool:
-        """Tell whether the tables hold what a query needs."""
+        """Return whether the tables have the columns that a query needs."""
         return self._queries.has(name, self.schema, self._views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return which tables and columns of today's files, that a query reads, are missing.
+        """Return the missing tables and columns among those that a query reads in today's files.
 
-        Of a view, those of the variant that comes nearest to these tables.
+        For a view with several variants, the variant that lacks the fewest counts.
         """
-        lacks: dict[str, None] = {}
+        missing: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():
             variants = self._queries.view_variants.get(relation)
-            whole = [
-                v for v in variants or () if not v.name.split("/")[-1].startswith(_DEGRADED_VARIANT)
+            full_variants = [
+                variant
+                for variant in variants or ()
+                if not variant.name.split("/")[-1].startswith(_DEGRADED_VARIANT)
             ]
-            needs = [v.requires for v in whole] if variants else [{relation: columns}]
-            nearest = min((find_missing(requires, self.schema) for requires in needs), key=len)
-            lacks.update(dict.fromkeys(nearest))
-        return tuple(lacks)
+            requirements = [variant.requires for variant in full_variants]
+            if not variants:
+                requirements = [{relation: columns}]
+            fewest = min((find_missing(r, self.schema) for r in requirements), key=len)
+            missing.update(dict.fromkeys(fewest))
+        return tuple(missing)
 
     def query_columns(self, name: str, *, table: str = "") -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
 
         Args:
-            name: of the query.
-            table: without which there are no rows; "" for one without which the file is refused.
+            name: Name of the query.
+            table: Name of a table without which no rows are returned, or "" to raise instead.
 
         Raises:
-            SchemaError: the file lacks what the query needs.
-            ProfileError: the file is damaged, or holds something else than integers.
+            SchemaError: A table or column that the query needs is missing.
+            ProfileError: The file is damaged, or a column contains non-integer values.
         """
         query = self._queries.query(name)
         if table and table not in self.schema:
@@ -232,13 +286,15 @@ class Part:
         return self._database.query_columns(query) if columns is None else columns
 
     def read_events(self) -> PackedRows:
-        """Return the columns of events with the lengths of their plain texts, and these texts.
+        """Return the table of events with their texts.
 
-        A text is plain if the pages of the file contain it exactly as it is read. The length of
-        other texts is -1.
+        Returns:
+            The columns of calls/events.sql and the length of each text, shape (5, events), and the
+            concatenated texts. The length is -1 for a text that the pages of the file do not
+            contain exactly as it reads; such a text must be queried.
 
         Raises:
-            ProfileError: The file is damaged, because its rows are not sorted by their numbers.
+            ProfileError: The file is damaged: its rows are not sorted by their ids.
         """
         table = self._page_table("calls/events")
         packed = None
@@ -247,8 +303,8 @@ class Part:
         if packed is None:
             columns = self.query_columns("calls/events")
             packed = np.pad(columns, ((0, 1), (0, 0)), constant_values=NONE), b""
-        number = packed[0][0]
-        if (number[1:] < number[:-1]).any():
+        event_id = packed[0][0]
+        if (event_id[1:] < event_id[:-1]).any():
             raise ProfileError(
                 f"{self.path}: its rows are not in the order of their numbers, so the file is "
                 f"damaged; {self._queries.again}"
@@ -256,7 +312,7 @@ class Part:
         return packed
 
     def _page_table(self, name: str) -> PageTable | None:
-        """Return the table whose pages answer a query; None where SQLite must."""
+        """Return the table whose pages answer a query, or None if SQLite must run the query."""
         query = PAGE_QUERIES.get(name)
         if self._pages is None or query is None:
             return None
@@ -266,21 +322,21 @@ class Part:
         table = next(iter(view.requires))
         return self._pages.open_table(self._stored[table], query)
 
-    def query_rows(self, name: str, whole: int = 0) -> list[tuple[Any, ...]]:
-        """Return the rows of a query that holds texts; none where the file lacks what it needs.
+    def query_rows(self, name: str, n_integers: int = 0) -> list[tuple[Any, ...]]:
+        """Return the rows of a query with text columns, or no rows if the query cannot run.
 
         Args:
-            name: of the query.
-            whole: so many first columns are whole numbers.
+            name: Name of the query.
+            n_integers: Number of leading columns that must contain whole numbers.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged, or one of these columns has another value.
         """
         if not self.has(name):
             return []
         query = self._queries.query(name)
         rows = self._database.query_rows(query)
-        if any(not isinstance(value, int) for row in rows for value in row[:whole]):
+        if any(not isinstance(value, int) for row in rows for value in row[:n_integers]):
             raise ProfileError(
                 f"{self.path}: {query.tables} contains something other than a whole number, so "
                 f"the file is damaged or was edited; {query.maker.again}"
@@ -288,37 +344,41 @@ class Part:
         return rows
 
     def query_texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
-        """Return the texts that a query gives, by number, but for empty ones.
+        """Return the non-empty texts of a query, keyed by id, or {} if the query cannot run.
 
         Args:
-            name: of the query.
-            ids: the numbers that it is to give; None for all.
+            name: Name of the query.
+            ids: Ids of the texts to return, or None for all texts.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
         if not self.has(name):
             return {}
         return {
             number: str(text)
-            for number, text in self._database.query_rows(self._queries.query(name), _binds(ids))
+            for number, text in self._database.query_rows(
+                self._queries.query(name), _make_binds(ids)
+            )
             if isinstance(number, int) and text is not None and str(text)
         }
 
-    def query_texts_of_rows(self, name: str, ids: Ints, *, every: bool) -> tuple[Ints, list[str]]:
-        """Return the numbers that a query gives, and the text of each; none where it cannot run.
+    def query_texts_of_rows(
+        self, name: str, ids: Ints, *, read_all: bool
+    ) -> tuple[Ints, list[str]]:
+        """Return the ids that a query finds and the text of each, or nothing if it cannot run.
 
         Args:
-            name: of the query.
-            ids: the numbers that are wanted.
-            every: whether it may give all, as these are nearly all that there are.
+            name: Name of the query.
+            ids: Ids to look up.
+            read_all: Whether to read all texts of the table, because nearly all are needed.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
         batch = None
         if len(ids) and self.has(name):
-            binds = _binds(None if every else ids)
+            binds = _make_binds(None if read_all else ids)
             batch = self._database.read_batch(self._queries.query(name), binds, len(ids) + 1)
         if batch is None:
             return np.empty(0, np.int64), []
@@ -326,15 +386,15 @@ class Part:
         return sqlite.stack_integers([numbers])[0], list(map(str, sqlite.decode_texts(texts)))
 
 
-def _binds(ids: Ints | None) -> Binds:
+def _make_binds(ids: Ints | None) -> Binds:
     return {"ids": None if ids is None else json.dumps(ids.tolist())}
 
 
 def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredColumns]:
-    """Return the columns of each table of an open file, by its name there.
+    """Return the columns of each table of an open file, keyed by the table's name.
 
     Raises:
-        ProfileError: it is damaged, or no SQLite file.
+        ProfileError: The file is damaged or is not an SQLite database.
     """
     stored: dict[str, list[tuple[object, ...]]] = {}
     for row in sqlite.read_stored_columns(database):
@@ -344,11 +404,21 @@ def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredC
 
 
 def group_tables_by_part(tables: Iterable[str], queries: Queries) -> list[dict[str, str]]:
-    """Return the names of each part's tables, by what queries call them, in the order of GUIDs."""
+    """Group tables by the GUID at the end of their names.
+
+    Args:
+        tables: Names of the tables in a file.
+        queries: Queries for files of this profiler. Tables that no query reads are left out.
+
+    Returns:
+        For each GUID, in ascending order, the names of its tables, keyed by their names in queries.
+        Tables without a GUID come first.
+    """
     names: dict[str, dict[str, str]] = {}
     for table in tables:
-        found = _GUID.search(table)
-        guid = found[0] if found and len(found[0].replace("_", "")) >= _MIN_GUID_DIGITS else ""
+        suffix = _GUID.search(table)
+        is_guid = suffix and len(suffix[0].replace("_", "")) >= _MIN_GUID_DIGITS
+        guid = suffix[0] if suffix and is_guid else ""
         base = table.removesuffix(guid)
         if base in queries.columns_read:
             names.setdefault(guid, {})[base] = table

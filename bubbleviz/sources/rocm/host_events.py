@@ -1,11 +1,11 @@
-"""Kinds of host events of rocpd: calls, and ranges with the names of ROCTx or of functions.
+"""Kinds of host events in rocpd: calls, ROCTx ranges, and functions of the program.
 
-A range of ROCTx is recorded under the name of a function (``roctxThreadRangeA``, or
-``roctxRangePushA`` before ROCm 7). Its text is in its event's ``extdata``, which is JSON with the
-key ``message``: ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of
+A ROCTx range is recorded under the name of a function (``roctxThreadRangeA``, or
+``roctxRangePushA`` before ROCm 7). Its text is the ``message`` in the JSON of its event's
+``extdata``: see ``insert_api_data`` in ``generateRocpd.cpp`` and ``marker_views.sql``, both of
 rocprofiler-sdk in ROCm/rocm-systems. Its category is ``MARKER_CORE_API`` in ROCm 6.4 and
-``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also writes functions of the program, under
-other categories. They are ranges with the names of these functions.
+``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program under
+other categories. They count as ranges, named after the function.
 """
 
 from __future__ import annotations

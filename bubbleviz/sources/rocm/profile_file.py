@@ -1,4 +1,4 @@
-"""The profile in a file of ROCm's profilers."""
+"""Builds the profile of a file of ROCm's profilers."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ from bubbleviz.sources.rocm.host_events import HostEventKind
 from bubbleviz.sources.rocm.rocpd import RocmRecording, read_recording
 from bubbleviz.timing import step
 
-#: What records more, by format.
+#: Command that records what is missing, keyed by format.
 _RECORD_AGAIN = {"rocpd": RECORD_WITH_ROCPROF, "rpd": RECORD_WITH_RPD}
-#: The tables that hold kernels, and copies, by format.
+#: Names of the tables of kernels and of copies, keyed by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
 #: Index of the stream in a block of kernels, and in a block of copies.
 _STREAM, _COPY_STREAM = 6, 5
-#: What an inspection counts.
-_INSPECTED_KINDS = ("kernels", "copies and fills", "HIP API calls", "ROCTx ranges")
 
 
 def _subtract_start(block: Ints, zero_ns: int) -> Ints:
-    """Return work with times since the file's first event; 0 stays, which is no time.
+    """Convert the times of kernels or copies to times since the first event of the file.
 
-    Work with a start of 0 or less, and an end, ends before it starts.
+    Rows without times (start and end are 0) keep 0. Rows with an end but without a start get an end
+    before their start, so that they count as impossible.
+
+    Args:
+        block: Columns, of which the first two are start and end.
+        zero_ns: Time of the first event, subtracted from all times.
     """
     times = block[:2] - zero_ns
     times[:, block[0] <= 0] = [[0], [NONE]]
@@ -47,12 +50,22 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
 
 
 def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
-    """Return the columns of calls or ranges whose times can be, since the file's first event."""
-    columns = [np.concatenate(each) for each in zip(*blocks, strict=True)]
-    keep = profile.mask_possible(columns[0], columns[1])
-    timed = columns[0] > 0
-    if keep is not None or not timed.all():
-        columns = [column[timed if keep is None else timed & keep] for column in columns]
+    """Join blocks of calls or ranges, and leave out the rows without possible times.
+
+    Args:
+        blocks: Blocks of columns, of which the first two are start and end. At least one.
+        zero_ns: Time of the first event of the file, subtracted from all times.
+
+    Returns:
+        The joined columns.
+    """
+    columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+    is_possible = profile.mask_possible(columns[0], columns[1])
+    has_start = columns[0] > 0
+    if is_possible is not None:
+        has_start &= is_possible
+    if not has_start.all():
+        columns = [column[has_start] for column in columns]
     columns[0] -= zero_ns
     columns[1] -= zero_ns
     return columns
@@ -116,9 +129,9 @@ def _join_copies(
         group: Group of each activity if they were sorted by groups, or None if not.
     """
     columns = [np.empty((2, 0), np.int64)]
-    for block, moved in zip(recording.copies, recording.copy_details, strict=True):
+    for block, details in zip(recording.copies, recording.copy_details, strict=True):
         times = _subtract_start(block[:2], zero_ns)
-        columns.append(moved.compress(has_times(*times), axis=1))
+        columns.append(details.compress(has_times(*times), axis=1))
     size, direction = np.concatenate(columns, axis=1)
     copies = Copies.unknown(activities.kernels + np.arange(len(size)))
     copies = copies.replace_columns(size=size, direction=direction).take(direction != NONE)
@@ -129,118 +142,177 @@ def _join_copies(
 
 
 def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
-    """Return the profile that a recording makes.
+    """Build the profile of a recording.
 
     Raises:
-        ProfileError: it is damaged.
+        ProfileError: The recording is damaged.
     """
-    path, again = recording.path, _RECORD_AGAIN[recording.format]
-    rows = (recording.kernels, recording.copies, recording.calls, recording.ranges)
-    *held, calls_held, ranges_held = (_count_rows(blocks) for blocks in rows)
-    starts = (block[0][block[0] > 0] for blocks in rows for block in blocks)
-    # A nanosecond before the first event of the file began, on the node's clock.
-    zero_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
+    zero_ns = _find_zero(recording)
     start_ns, end_ns, thread, ids, name = _keep_valid_times(recording.calls, zero_ns)
     call_names = tuple(map(replace_surrogates, recording.call_names.values))
     calls = in_memory.make_calls(start_ns, end_ns, thread, ids, name, call_names)
-    count = len(calls.calls)
     start_ns, end_ns, thread, kind, name = _keep_valid_times(recording.ranges, zero_ns)
     ranges = in_memory.make_ranges(start_ns, end_ns, thread, name, ())
     ranges = replace(ranges, start_end=kind == HostEventKind.STARTED)
+
     work, notes, streams, copies = _build_activities(recording, zero_ns, calls.calls.thread)
-    lacking = unlinked = ""
-    if not work.kernels:
-        but = f", but {format_count(count, 'HIP API call')}" if count else ""
-        left_out = in_memory.describe_invalid_times(notes)
-        lacking = f"{left_out or f'no kernels were recorded{but}'}; {again}"
-    if not count:
-        unlinked = f"no HIP API calls were recorded, so kernels cannot be linked to ranges; {again}"
-    elif not len(ranges) and recording.n_unnamed_ranges:
-        unlinked = (
-            "no range is named, since the events of the ROCTx ranges that were recorded hold no "
-            f"texts (rocpd_event.extdata); {again}"
-        )
-    elif not len(ranges):
-        unlinked = (
-            f"no ROCTx ranges were recorded; {again}, with ranges switched on in the training "
-            "framework"
-        )
-    impossible = {"HIP API calls": calls_held - count, "ranges": ranges_held - len(ranges)}
-    devices = {
-        replace(device, name=replace_surrogates(device.name)) for device in recording.devices
+    impossible = {
+        "HIP API calls": _count_rows(recording.calls) - len(calls.calls),
+        "ranges": _count_rows(recording.ranges) - len(ranges),
     }
+    no_kernels = _explain_missing_kernels(recording, work, notes, len(calls.calls))
+    no_links = _explain_missing_links(recording, len(calls.calls), len(ranges))
     return in_memory.Decoded(
         profile.Profile(
-            source=profile.Source(
-                path=path,
-                host=replace_surrogates(recording.host or Path(path).name),
-                host_known=recording.host is not None,
-                format=recording.format,
-                schema_version=recording.schema_version,
-                session_clock_ns=zero_ns,
-                machine=recording.machine,
-                api="HIP",
-            ),
+            source=_describe_source(recording, zero_ns),
             activities=work,
             calls=calls,
             ranges=ranges,
             all_ranges=in_memory.InMemoryRanges(ranges, recording.range_texts),
             overheads=profile.Overheads.make_empty(),
             threads=tuple(recording.threads),
-            devices=tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name))),
+            devices=_list_devices(recording),
             limitations=(
                 *notes,
                 *_iter_limitations(recording, work.kernels, calls.texts),
-                *profile.report_impossible_times(path, impossible),
+                *profile.report_impossible_times(recording.path, impossible),
             ),
             streams=lambda: streams,
             copies=lambda: copies,
         ),
-        dict(
-            zip(
-                _INSPECTED_KINDS,
-                (*held, calls_held, len(ranges) + recording.n_unnamed_ranges),
-                strict=True,
-            )
-        ),
-        # Copies alone are work, too.
-        lacking if not len(work) else "",
-        lacking or unlinked,
+        {
+            "kernels": _count_rows(recording.kernels),
+            "copies and fills": _count_rows(recording.copies),
+            "HIP API calls": _count_rows(recording.calls),
+            "ROCTx ranges": len(ranges) + recording.n_unnamed_ranges,
+        },
+        # A profile that contains only copies can be analyzed.
+        no_kernels if not len(work) else "",
+        no_kernels or no_links,
         names=recording.range_texts,
     )
 
 
+def _find_zero(recording: RocmRecording) -> int:
+    """Return the time on the node's clock one nanosecond before the first event of the file.
+
+    Events without a start (0 or less) are ignored. Without any start, the result is 0.
+    """
+    tables = (recording.kernels, recording.copies, recording.calls, recording.ranges)
+    starts = (block[0][block[0] > 0] for blocks in tables for block in blocks)
+    return min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
+
+
+def _describe_source(recording: RocmRecording, zero_ns: int) -> profile.Source:
+    """Return the host, format and session clock of a recording.
+
+    Without a hostname, the name of the file identifies the host.
+    """
+    return profile.Source(
+        path=recording.path,
+        host=replace_surrogates(recording.host or Path(recording.path).name),
+        host_known=recording.host is not None,
+        format=recording.format,
+        schema_version=recording.schema_version,
+        session_clock_ns=zero_ns,
+        machine=recording.machine,
+        api="HIP",
+    )
+
+
+def _list_devices(recording: RocmRecording) -> tuple[profile.Device, ...]:
+    """Return the distinct GPUs, sorted by process, number and name."""
+    devices = {
+        replace(device, name=replace_surrogates(device.name)) for device in recording.devices
+    }
+    return tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name)))
+
+
+def _explain_missing_kernels(
+    recording: RocmRecording,
+    work: profile.Activities,
+    notes: Sequence[Limitation],
+    n_calls: int,
+) -> str:
+    """Return why there are no kernels and what to do, or "" if there are kernels.
+
+    Args:
+        recording: The recording.
+        work: Its kernels and copies.
+        notes: Limitations, which report the kernels that were left out.
+        n_calls: Number of calls.
+    """
+    if work.kernels:
+        return ""
+    recorded_calls = f", but {format_count(n_calls, 'HIP API call')}" if n_calls else ""
+    reason = in_memory.describe_invalid_times(notes)
+    reason = reason or f"no kernels were recorded{recorded_calls}"
+    return f"{reason}; {_RECORD_AGAIN[recording.format]}"
+
+
+def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int) -> str:
+    """Return why kernels cannot be linked to ranges and what to do, or "" if they can."""
+    again = _RECORD_AGAIN[recording.format]
+    if not n_calls:
+        return f"no HIP API calls were recorded, so kernels cannot be linked to ranges; {again}"
+    if n_ranges:
+        return ""
+    if recording.n_unnamed_ranges:
+        return (
+            "no range is named, since the events of the ROCTx ranges that were recorded hold no "
+            f"texts (rocpd_event.extdata); {again}"
+        )
+    return (
+        f"no ROCTx ranges were recorded; {again}, with ranges switched on in the training framework"
+    )
+
+
 def _iter_limitations(
-    recording: RocmRecording, kernels: int, call_names: Sequence[str]
+    recording: RocmRecording, n_kernels: int, call_names: Sequence[str]
 ) -> Iterator[Limitation]:
-    """Yield what the file lacks, and kinds of work of which calls were recorded alone."""
-    path, (of_kernels, of_copies) = recording.path, _TABLES[recording.format]
+    """Yield what is missing from the file.
+
+    Args:
+        recording: The recording.
+        n_kernels: Number of kernels. Launches without any kernel are reported, and likewise calls
+            that copy, if no copy was recorded.
+        call_names: Distinct names of the calls.
+    """
+    path, (kernel_table, copy_table) = recording.path, _TABLES[recording.format]
     yield from recording.limitations
-    lost = LimitationKind.RANGE_NAMES_LOST
+    lost_names = LimitationKind.RANGE_NAMES_LOST
     if recording.n_unnamed_ranges:
         reason = f"{path} has no text for them"
-        yield Limitation("names of ranges", reason, recording.n_unnamed_ranges, lost)
+        yield Limitation("names of ranges", reason, recording.n_unnamed_ranges, lost_names)
     if recording.n_unnamed_calls:
         reason = f"{path} has none for them in rocpd_string"
-        what, count = "names of calls, and maybe of ranges", recording.n_unnamed_calls
-        yield Limitation(what, reason, count, lost)
-    launches = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
-    for what, table, recorded, make, beginnings, kind in (
-        (profile.KERNELS, of_kernels, kernels, "launch", launches, LimitationKind.COSTS),
-        ("copies", of_copies, recording.n_copies, "make", COPIES, LimitationKind.OTHER),
-    ):
-        if not recorded and any(name.startswith(beginnings) for name in call_names):
-            reason = f"{path} holds calls that {make} some, but none in {table}"
-            yield Limitation(what, reason, kind=kind)
+        subject = "names of calls, and maybe of ranges"
+        yield Limitation(subject, reason, recording.n_unnamed_calls, lost_names)
+    has_launches = any(name.startswith((*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)) for name in call_names)
+    if has_launches and not n_kernels:
+        reason = f"{path} holds calls that launch some, but none in {kernel_table}"
+        yield Limitation(profile.KERNELS, reason, kind=LimitationKind.COSTS)
+    has_copy_calls = any(name.startswith(COPIES) for name in call_names)
+    if has_copy_calls and not recording.n_copies:
+        reason = f"{path} holds calls that make some, but none in {copy_table}"
+        yield Limitation("copies", reason, kind=LimitationKind.OTHER)
 
 
 def _count_rows(blocks: Sequence[Ints | tuple[Ints, ...]]) -> int:
+    """Return the total number of rows of blocks of columns."""
     return sum(len(block[0]) for block in blocks)
 
 
 @contextmanager
 def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memory.DecodedFile]:  # noqa: ARG001 - one thread reads it
-    """Open a file of rocprofv3 (rocpd), or of rocmProfileData (rpd)."""
+    """Open a file of rocprofv3 (rocpd) or of rocmProfileData (rpd).
+
+    Args:
+        path: Path of the file.
+        jobs: Ignored; one thread reads the file.
+        watch: Called with the fraction of the file that has been read.
+        kind: Format of the file, "rocpd" or "rpd".
+    """
     with step("read tables") as rows:
         recording = read_recording(path, kind, watch)
         rows.count = _count_rows((*recording.kernels, *recording.calls))

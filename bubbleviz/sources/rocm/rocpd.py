@@ -1,24 +1,26 @@
-"""Files of ROCm's profilers: those of ``rocprofv3`` (rocpd) and of rocmProfileData (rpd).
+"""Files of ROCm's profilers: ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
 
-What launched a kernel is told by its event's ``stack_id``, which the launching call's event shares:
-``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) writes the internal correlation id
-there, and an id that the program gives into ``correlation_id``. Times are nanoseconds of the node's
-``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so that all files of a node share one clock.
+In rocpd, the event of a kernel and the event of the call that launched it have the same
+``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) writes the internal
+correlation id there, and an id that the program supplies into ``correlation_id``. Times are
+nanoseconds of the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files of a node
+share one clock.
 
-rpd is older: ``rocpd_api`` holds calls and ranges of hosts, ``rocpd_op`` work of devices,
-``rocpd_api_ops`` which call launched which work (``rocpd_python/rocpd/schema_data/tableSchema.cmd``
-of ROCm/rocmProfileData). A range of ROCTx is a row named ``UserMarker``, whose arguments are its
-text (``rpd_tracer/RoctxDataSource.cpp``), in ``rocpd_ustring`` since its third schema. Times are
-those of the node's ``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``); no host is
-recorded. Its queries in ``sql/rpd`` give the columns of those in ``sql/rocpd``.
+rpd is older: ``rocpd_api`` contains calls and ranges of hosts, ``rocpd_op`` contains the work of
+devices, and ``rocpd_api_ops`` links each call to the work it launched
+(``rocpd_python/rocpd/schema_data/tableSchema.cmd`` of ROCm/rocmProfileData). A ROCTx range is a row
+named ``UserMarker`` whose arguments are its text (``rpd_tracer/RoctxDataSource.cpp``); since the
+third version of the schema, the text is in ``rocpd_ustring``. Times are those of the node's
+``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``), and no host is recorded. The
+queries in ``sql/rpd`` return the same columns as the queries in ``sql/rocpd``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,48 +42,49 @@ from bubbleviz.sources.rocm.database_parts import (
     read_stored_tables,
 )
 from bubbleviz.sources.rocm.host_events import HostEventKind, classify_host_event
-from bubbleviz.sources.sqlite.database import open_database
+from bubbleviz.sources.sqlite.database import Database, open_database
 from bubbleviz.sources.sqlite.pages import PackedRows, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
-#: Bits of a thread's number below that of its process, and of a process's below that of its part.
+#: Number of low bits of a thread number that contain the thread id, and number of bits above them
+#: that contain the process id. The remaining bits contain the number of the part.
 _TID_BITS, _PID_BITS = 24, 24
-#: Correlation ids take 32 bits, of which the largest stands for none.
-_MOST_IDS = (1 << 32) - 1
-#: How the runtime (ROCm/clr) names the kernels by which it copies and fills.
+#: Correlation ids are stored in 32 bits. The largest value means that there is none.
+_MAX_CORRELATION_ID = (1 << 32) - 1
+#: Prefix of the names of the kernels with which the runtime (ROCm/clr) copies and fills memory.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
-#: Index of the first of the columns of gpu_work/copies that only some formats have: the number of
-#: bytes and the direction.
+#: Index of the number of bytes among the columns of gpu_work/copies. The direction follows it. Only
+#: rpd has these two columns.
 _SIZE_COLUMN = 6
 
 
 @dataclass
 class RocmRecording:
-    """What a file of ROCm's profilers holds; blocks of columns, one for each of its parts.
+    """The contents of a file of ROCm's profilers, with one block of columns for each process.
 
     Attributes:
-        path: as given.
-        format: name of the input format.
-        kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``, number
-            of the stream.
-        copies: The same columns of copies and fills, without the name; the stream is -1 if unknown.
-        moved: For each block of ``copies``, the number of bytes, or -1 if unknown, and the code of
-            the direction, or -1 for fills.
-        calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
-        ranges: start_ns, end_ns, thread, :class:`HostEventKind`, row of ``range_texts``.
-        kernel_names: distinct names of kernels.
-        call_names: distinct names of functions.
-        range_texts: texts of ranges, event by event.
-        copied: how many copies were recorded as such.
-        nameless: how many ranges were left out as they have no text.
-        unnamed_calls: how many calls and ranges have functions without a name.
-        threads: named threads.
-        devices: the GPUs.
-        limitations: what the file lacks.
-        host: hostname; None where the file does not record it.
-        machine: id of the machine; likewise.
-        schema_version: version of the file's schema; None unknown.
+        path: Path of the file as the user gave it.
+        format: Name of the input format.
+        kernels: Start, end, device, process, correlation id, row of ``kernel_names`` and stream of
+            each kernel.
+        copies: The same columns of copies and fills, without the name. The stream is -1 if unknown.
+        copy_details: For each block of ``copies``, the number of bytes, or -1 if unknown, and the
+            code of the direction, or -1 for fills.
+        calls: Start, end, thread, correlation id and row of ``call_names`` of each call.
+        ranges: Start, end, thread, :class:`HostEventKind` and row of ``range_texts`` of each range.
+        kernel_names: Distinct names of kernels.
+        call_names: Distinct names of called functions.
+        range_texts: Texts of ranges, one per event.
+        n_copies: Number of copies in the copy tables, without copies made by kernels.
+        n_unnamed_ranges: Number of ranges that were left out because they have no text.
+        n_unnamed_calls: Number of calls and ranges whose function has no name.
+        threads: Threads that have a name.
+        devices: The GPUs.
+        limitations: What is missing from the file.
+        host: Hostname, or None if it was not recorded.
+        machine: Id of the machine, or None if it was not recorded.
+        schema_version: Version of the schema of the file, or None if unknown.
     """
 
     path: str
@@ -104,87 +107,109 @@ class RocmRecording:
     machine: str | None = None
     schema_version: str | None = None
 
-    def add_limitation(self, what: str, reason: str, count: int = 1) -> None:
-        """Note what the file lacks, once."""
-        note = Limitation(what, f"{self.path} {reason}", count, LimitationKind.OTHER)
+    def add_limitation(self, subject: str, reason: str, count: int = 1) -> None:
+        """Add a limitation of the file, unless an equal one was added before."""
+        note = Limitation(subject, f"{self.path} {reason}", count, LimitationKind.OTHER)
         if note not in self.limitations:
             self.limitations.append(note)
 
     def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
-        """Add kernels; those by which the runtime copies and fills are copies.
+        """Add kernels. Kernels with which the runtime copies and fills are added as copies.
 
         Args:
-            work: start_ns, end_ns, device, process, correlation id.
-            names: of kernels.
-            name: row of them of each kernel.
+            work: Start, end, device, process and correlation id of each kernel.
+            names: Names of kernels.
+            name: Index of each kernel's name in ``names``.
             stream: Number of the stream of each kernel, or -1 if unknown.
         """
-        blit = mask_texts(names, lambda text: text.startswith(BLIT_KERNELS))
+        is_blit_name = mask_texts(names, lambda text: text.startswith(BLIT_KERNELS))
         number = np.full(len(names), NONE, np.int64)
-        number[~blit] = self.kernel_names.numbers(np.array(names, object)[~blit].tolist())
+        other_names = np.array(names, object)[~is_blit_name].tolist()
+        number[~is_blit_name] = self.kernel_names.numbers(other_names)
+        is_blit = is_blit_name[name]
         rows = np.vstack((work, number[name], stream))
-        self.kernels.append(rows.compress(~blit[name], axis=1))
-        fills = mask_texts(names, lambda text: text.startswith(_FILL_KERNELS))[name[blit[name]]]
-        direction = np.where(fills, NONE, Direction.UNKNOWN)
-        moved = np.stack((np.full(len(direction), NONE), direction))
-        self.add_copies(np.vstack((work, stream)).compress(blit[name], axis=1), moved)
+        self.kernels.append(rows.compress(~is_blit, axis=1))
 
-    def add_copies(self, block: Ints, moved: Ints) -> None:
-        """Add copies and fills.
+        is_fill = mask_texts(names, lambda text: text.startswith(_FILL_KERNELS))[name[is_blit]]
+        direction = np.where(is_fill, NONE, Direction.UNKNOWN)
+        details = np.stack((np.full(len(direction), NONE), direction))
+        self.add_copies(np.vstack((work, stream)).compress(is_blit, axis=1), details)
+
+    def add_copies(self, block: Ints, details: Ints) -> None:
+        """Add a block of copies and fills.
 
         Args:
             block: A block of ``copies``.
-            moved: The block of ``moved`` with the same rows.
+            details: The block of ``copy_details`` for the same rows.
         """
         self.copies.append(block)
-        self.copy_details.append(moved)
+        self.copy_details.append(details)
 
-    def check_ids(self, numbers: Ints, again: str) -> None:
-        """Raise ProfileError where processes or threads have numbers that none can have."""
-        if len(numbers) and not NONE <= numbers.min() <= numbers.max() <= PID_MASK:
+    def check_ids(self, ids: Ints, remedy: str) -> None:
+        """Check that process or thread ids are -1 or fit in 24 bits.
+
+        Raises:
+            ProfileError: An id is out of range. The message ends with ``remedy``.
+        """
+        if len(ids) and not NONE <= ids.min() <= ids.max() <= PID_MASK:
             raise ProfileError(
                 f"{self.path}: a process or thread has a number below 0 or above 16,777,215, so "
-                f"the file is damaged or was edited; {again}"
+                f"the file is damaged or was edited; {remedy}"
             )
 
 
 def mask_texts(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
-    """Tell of which texts a test holds."""
+    """Return a mask of the texts for which ``test`` returns a true value."""
     return np.array([bool(test(text)) for text in texts], bool)
 
 
 def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
-    """Return what a table gives for each value, itself where nothing, and where that is so."""
+    """Replace ids by their entries in a table.
+
+    Returns:
+        translated: The entry of each id. Ids that are not in the table are returned unchanged.
+        is_unknown: Mask of the ids, other than -1, that are not in the table.
+    """
+    # The last entry is a dummy that the index -1 (not in the table) selects.
     keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
-    # Behind the last key, where -1 leads, is none.
-    at = find_positions(keys[:-1], values)
-    unknown = at == NONE
-    return np.where(unknown, values, results[at]), unknown & (values != NONE)
+    index = find_positions(keys[:-1], values)
+    is_missing = index == NONE
+    return np.where(is_missing, values, results[index]), is_missing & (values != NONE)
 
 
 def number_threads(process: Ints, tid: Ints) -> Ints:
-    """Return the numbers of threads; -1 where the process is unknown."""
+    """Combine process and thread ids into thread numbers, or -1 if the process is unknown."""
     return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
 
 
 def narrow_ids(column: Ints) -> Ints:
-    """Return ids (0 for none) that fit into 32 bits, with -1 for none; equal ones stay equal."""
+    """Convert correlation ids to values that fit in 32 bits.
+
+    Ids that fit are returned unchanged. Otherwise all ids are renumbered; equal ids stay equal.
+
+    Args:
+        column: Correlation ids. Values of 0 or less mean that there is none.
+
+    Returns:
+        The converted ids, or -1 for none.
+    """
     ids = np.where(column > 0, column, NONE)
-    if ids.max(initial=0) >= _MOST_IDS:
+    if ids.max(initial=0) >= _MAX_CORRELATION_ID:
         groups = group_rows(ids)
-        # The lowest is that of none, where there is one.
+        # Groups are sorted, so the rows without an id form group 0 if there are any.
         ids = groups.of_row + (0 if (ids == NONE).any() else 1)
         ids[column <= 0] = NONE
     return ids
 
 
 _Rows = Sequence[tuple[Any, ...]]
-#: Hosts that a message names.
-_NAMED = 4
-#: Rows of more processes in one table are found faster by their numbers, once these are known.
-_MANY = 8
-#: The loss where a query lacks a column, or cannot run.
-_LOSSES = {
+#: Maximum number of hosts that a message names.
+_MAX_NAMED_HOSTS = 4
+#: Maximum number of processes in one table whose rows are found by scanning the table. For more
+#: processes, the row numbers of each are determined first, which is faster.
+_MAX_SCANNED_PROCESSES = 8
+#: The limitation if a query lacks a column, or cannot run.
+_LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/nodes": "the hostname; the file stands for a host of its own, --same-clock joins files",
     "target/agents": "GPU models",
@@ -196,7 +221,8 @@ _LOSSES = {
 }
 
 
-#: Of each kind of file its queries, and the tables of which it has one, of kernels and of calls.
+#: For each format, its queries and the names of its tables of kernels and of calls. A file has at
+#: least one of the two tables.
 _FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
     "rocpd": (ROCPD, ("rocpd_kernel_dispatch", "rocpd_region")),
     "rpd": (RPD, ("rocpd_op", "rocpd_api")),
@@ -204,249 +230,524 @@ _FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
 
 
 def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
-    """Return what a file of a kind holds.
+    """Read a file of ROCm's profilers.
+
+    Args:
+        path: Path of the file.
+        kind: Format of the file, "rocpd" or "rpd".
+        watch: Called with the fraction of the file that has been read.
 
     Raises:
-        ProfileError: it is damaged, or of several hosts.
-        SchemaError: it lacks a table or a column that is needed.
+        ProfileError: The file is damaged or contains processes of several hosts.
+        SchemaError: A required table or column is missing.
     """
-    maker, tables = _FORMATS[kind]
-    with open_database(path, maker) as database, open_pages(path) as opened:
-        stored = read_stored_tables(database)
-        every = group_tables_by_part(stored, maker)
-        if not every or (kind == "rpd" and not any({*tables} & {*names} for names in every)):
-            raise ProfileError(
-                f"{path}: an SQLite database, but no {maker.noun}: it has none of the tables "
-                f"{', '.join(tables)}; {maker.again}"
-            )
-        recording = RocmRecording(path, kind)
-        # How many parts so far had a process id; names and ids of machines; versions of the schema.
-        parts_of_pid: dict[int, int] = {}
-        hosts: dict[tuple[str, str], None] = {}
-        versions: dict[str, None] = {}
+    queries, _ = _FORMATS[kind]
+    recording = RocmRecording(path, kind)
+    with open_database(path, queries) as database, open_pages(path) as opened:
         pages = opened if isinstance(opened, Pages) else None
-        for number, names in enumerate(every):
-            part = Part(database, maker, names, stored, pages=pages)
-            versions.update({str(v): None for (v,) in part.query_rows("target/metadata")})
-            guids = _guids(part, maker.again)
-            # Else each of very many would be looked for in all rows.
-            extents = {
-                table: database.find_extents(table, "guid")
-                for base, table in names.items()
-                if len(guids) > _MANY and "guid" in part.schema[base]
-            }
-            for place, guid in enumerate(guids, 1):
-                rows = {table: of[guid] for table, of in extents.items() if guid in of}
-                own = Part(database, maker, names, stored, guid, rows) if guid else part
-                hosts.update(_hosts(own))
-                _read_part(recording, own, parts_of_pid)
-                watch((number + place / len(guids)) / len(every))
+        hosts = _read_parts(recording, database, pages, watch)
     if len(hosts) > 1:
-        # Of several hosts, whose clocks differ.
-        told = list_first(sorted(host or "without a name" for host, _ in hosts), _NAMED)
+        # A profile has one clock, and every host has its own.
+        names = sorted(host or "without a name" for host, _ in hosts)
         raise ProfileError(
-            f"{path}: merges processes of {len(hosts)} hosts ({told}), but a profile has one "
-            "clock; give the files that were merged, or merge those of each host",
+            f"{path}: merges processes of {len(hosts)} hosts "
+            f"({list_first(names, _MAX_NAMED_HOSTS)}), but a profile has one clock; give the "
+            "files that were merged, or merge the files of each host separately",
             hosts=[host for host, _ in hosts],
         )
     host, machine = next(iter(hosts), ("", ""))
-    hostless = _LOSSES["target/nodes"]
-    known = kind == "rpd" or any(note.what == hostless for note in recording.limitations)
-    if not host and not known:
-        recording.add_limitation(hostless, "has none in rocpd_info_node")
+    no_hostname = _LIMITATION_OF_QUERY["target/nodes"]
+    is_reported = any(note.what == no_hostname for note in recording.limitations)
+    if not host and kind != "rpd" and not is_reported:
+        recording.add_limitation(no_hostname, "has none in rocpd_info_node")
     recording.host, recording.machine = host or None, machine or None
-    recording.schema_version = ", ".join(versions) or None
     return recording
 
 
-def _guids(part: Part, again: str) -> Sequence[str]:
-    """Return the GUIDs of the processes whose rows one set of tables holds; "" for all its rows."""
+def _read_parts(
+    recording: RocmRecording, database: Database, pages: Pages | None, watch: Watch
+) -> Mapping[tuple[str, str], None]:
+    """Read the tables of all processes into a recording.
+
+    Returns:
+        The name and machine id of each host, as keys in the order of their first occurrence.
+
+    Raises:
+        ProfileError: The file has none of the tables of its format, or is damaged.
+        SchemaError: A required table or column is missing.
+    """
+    queries, tables = _FORMATS[recording.format]
+    stored = read_stored_tables(database)
+    table_sets = group_tables_by_part(stored, queries)
+    has_tables = any({*tables} & {*names} for names in table_sets)
+    if not table_sets or (recording.format == "rpd" and not has_tables):
+        raise ProfileError(
+            f"{recording.path}: an SQLite database, but no {queries.noun}: it has none of the "
+            f"tables {', '.join(tables)}; {queries.again}"
+        )
+    parts_of_pid: dict[int, int] = {}
+    hosts: dict[tuple[str, str], None] = {}
+    versions: dict[str, None] = {}
+    for n_read, names in enumerate(table_sets):
+        tables_of_part = Part(database, queries, names, stored, pages=pages)
+        rows = tables_of_part.query_rows("target/metadata")
+        versions.update({str(version): None for (version,) in rows})
+        for fraction, part in _iter_processes(tables_of_part):
+            hosts.update(_find_hosts(part))
+            _PartReader(recording, part, parts_of_pid).read()
+            watch((n_read + fraction) / len(table_sets))
+    recording.schema_version = ", ".join(versions) or None
+    return hosts
+
+
+def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
+    """Yield the rows of each process in one set of tables.
+
+    Yields:
+        fraction: Fraction of the processes that have been yielded, including this one.
+        part: The rows of the process.
+
+    Raises:
+        ProfileError: The tables contain several processes, but do not identify their rows.
+    """
+    guids = _read_guids(part)
+    has_many = len(guids) > _MAX_SCANNED_PROCESSES
+    extents = part.find_extents_by_guid() if has_many else {}
+    for n_yielded, guid in enumerate(guids, 1):
+        rows = {table: by_guid[guid] for table, by_guid in extents.items() if guid in by_guid}
+        yield n_yielded / len(guids), part.select_process(guid, rows) if guid else part
+
+
+def _read_guids(part: Part) -> Sequence[str]:
+    """Return the GUIDs of the processes in one set of tables, or ("",) for one process.
+
+    Raises:
+        ProfileError: There are several processes, and a table lacks the column of GUIDs.
+    """
     guids = [str(guid) for (guid,) in part.query_rows("target/guids")]
     if len(guids) < 2:
         return ("",)
-    lacking = [base for base, own in part.schema.items() if "guid" not in own]
-    lacking = [base for base in lacking if base != "rocpd_metadata"]
-    if lacking:
+    tables_without_guid = [
+        base
+        for base, columns in part.schema.items()
+        if "guid" not in columns and base != "rocpd_metadata"
+    ]
+    if tables_without_guid:
         raise ProfileError(
             f"{part.path}: holds {format_count(len(guids), 'process', 'processes')} in one table, "
-            f"and {lacking[0]} lacks the column guid, so rows cannot be told apart; {again}"
+            f"and {tables_without_guid[0]} lacks the column guid, so rows cannot be told apart; "
+            f"{part.remedy}"
         )
     return guids
 
 
-def _hosts(part: Part) -> Mapping[tuple[str, str], None]:
-    """Return name and machine of the nodes that the processes of a part ran on."""
-    used = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
+def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
+    """Return the name and machine id of the nodes that the processes of a part ran on, as keys.
+
+    If no process names its node, all nodes are returned.
+    """
+    used_nodes = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
         (str(hostname or ""), str(machine or "")): None
         for node, hostname, machine in part.query_rows("target/nodes")
-        if (not used or node in used) and (hostname or machine)
+        if (not used_nodes or node in used_nodes) and (hostname or machine)
     }
 
 
-def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int]) -> None:
-    """Read the tables of one part.
+class _Copies(NamedTuple):
+    """The copies of a part between GPUs, or between a GPU and a host, sorted by start.
+
+    Attributes:
+        columns: Start, end, process, agent and event of each copy, shape (5, copies).
+        details: Number of bytes and direction of each copy, shape (2, copies).
+        stream: Stream of each copy, or -1 if unknown.
+    """
+
+    columns: Ints
+    details: Ints
+    stream: Ints
+
+
+@dataclass(frozen=True)
+class _HostEvents:
+    """The calls and ranges of a part.
+
+    Attributes:
+        columns: Columns of calls/all.sql, shape (6, events).
+        event_row: Row of each event in the table of events, or -1 if it is missing.
+        category: Id of the category of each event, or -1 if unknown.
+        correlation: Correlation id of each event, or -1 for none.
+        has_launched: Mask of the events that launched a kernel or copy.
+    """
+
+    columns: Ints
+    event_row: Ints
+    category: Ints
+    correlation: Ints
+    has_launched: Bools
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Groups of events with the same function, category, process and thread.
+
+        There are far fewer groups than events, so names are looked up once per group.
+        """
+        return group_rows(self.columns[4], self.category, *self.columns[2:4])
+
+
+class _PartReader:
+    """Reads the tables of one process into a recording.
+
+    Args:
+        recording: Recording that rows are added to.
+        part: Tables of the process.
+        parts_of_pid: Number of parts read so far, keyed by process id. :meth:`read` updates it.
 
     Raises:
         ProfileError: A table is damaged, or contains something other than whole numbers.
-        SchemaError: A required table or column is missing.
     """
-    lose, (maker, tables) = recording.add_limitation, _FORMATS[recording.format]
-    for name, what in _LOSSES.items():
-        if maker.exists(name) and (lacks := part.find_missing(name)):
-            lose(what, f"lacks {', '.join(lacks)}")
-    pids = {number: pid for number, pid, _ in part.query_rows("target/processes", 2)}
-    if part.has("target/processes") and not pids:
-        lose("process ids", "has none in rocpd_info_process")
-    agents = part.query_rows("target/agents", 2)
-    threads = part.query_rows("target/threads", 3)
 
-    processes = partial(_processes, recording, pids, parts_of_pid)
-    has_events = part.has("calls/events")
-    packed = part.read_events() if has_events else (np.empty((5, 0), np.int64), b"")
-    events = packed[0]
-    work, copies, moved, stream, copy_stream = _work(part, agents, tables[0])
-    none = np.empty((6, 0), np.int64)
-    calls = part.query_columns("calls/all") if part.has("calls/all") and has_events else none
-    at = find_positions(
-        events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)])
-    )
-    kernels, launched = work.shape[1], work.shape[1] + copies.shape[1]
-    correlation, launching = _correlations(events[2:4], at, launched)
-    # Calls differ in little beside their times.
-    at, own = at[launched:], correlation[launched:]
-    alike = group_rows(calls[4], _of_events(events[1], at, NONE), *calls[2:4])
-    process = [processes(own) for own in (work[2], copies[2], calls[2, alike.first])]
-    above = [np.where(own == NONE, NONE, own << _TID_BITS) for own in process]
-    # The number of each agent among the GPUs, its own where that is not known.
-    numbers = {own: number for own, number, _ in agents if number != NONE}
-    device, lost = translate_ids(work[3], numbers)
-    if part.has("target/agents") and kernels and not agents:
-        lose("GPU models", "has none in rocpd_info_agent")
-    elif agents and lost.any():
-        lose("GPU ids", "has none for some kernels in rocpd_info_agent", int(lost.sum()))
-    block = np.stack((*work[:2], device, above[0], correlation[:kernels]))
-    recording.add_kernels(block, *_kernel_names(recording, part, work[4]), stream)
-    device, _ = translate_ids(copies[3], numbers)
-    recording.n_copies += copies.shape[1]
-    launcher = correlation[kernels:launched]
-    recording.add_copies(np.stack((*copies[:2], device, above[1], launcher, copy_stream)), moved)
-    tid, unknown = translate_ids(
-        calls[3, alike.first], {number: tid for number, tid, *_ in threads}
-    )
-    if threads and unknown.any():
-        lost = unknown[alike.of_row]
-        lose("thread ids", "has none for some calls in rocpd_info_thread", int(lost.sum()))
-    recording.check_ids(tid, maker.again)
-    thread = number_threads(process[2], tid)
-    _host_events(recording, part, calls, packed, at, alike, thread, own, launching)
-    if rows := [row for row in threads if row[3]]:
-        tid, owner = np.array([row[1:3] for row in rows], np.int64).T
-        recording.check_ids(tid, maker.again)
-        numbered = zip(number_threads(processes(owner), tid).tolist(), rows, strict=True)
-        recording.threads.extend(Thread(number, str(row[3])) for number, row in numbered)
-    users = {*pids.values(), *(find_distinct(process[0]) & PID_MASK).tolist()}
-    recording.devices.extend(_devices(agents, sorted(users), set(find_distinct(work[3]).tolist())))
-    for pid in set(pids.values()) or {0}:
-        parts_of_pid[pid] = parts_of_pid.get(pid, 0) + 1
+    def __init__(self, recording: RocmRecording, part: Part, parts_of_pid: dict[int, int]) -> None:
+        self._recording, self._part, self._parts_of_pid = recording, part, parts_of_pid
+        queries, self._tables = _FORMATS[recording.format]
+        for name, subject in _LIMITATION_OF_QUERY.items():
+            if queries.exists(name) and (missing := part.find_missing(name)):
+                recording.add_limitation(subject, f"lacks {', '.join(missing)}")
+        processes = part.query_rows("target/processes", 2)
+        self._pid_of_process = {number: pid for number, pid, _ in processes}
+        if part.has("target/processes") and not processes:
+            recording.add_limitation("process ids", "has none in rocpd_info_process")
+        self._agents = part.query_rows("target/agents", 2)
+        self._threads = part.query_rows("target/threads", 3)
 
+    def read(self) -> None:
+        """Add the kernels, copies, calls, ranges, threads and devices of the part.
 
-def _processes(
-    recording: RocmRecording, pids: Mapping[int, int], parts_of_pid: Mapping[int, int], own: Ints
-) -> Ints:
-    """Return the process of each row by its number in the file, itself where none has that.
+        Raises:
+            ProfileError: A table is damaged, or contains something other than whole numbers.
+            SchemaError: A required table or column is missing.
+        """
+        part, has_events = self._part, self._part.has("calls/events")
+        events = part.read_events() if has_events else (np.empty((5, 0), np.int64), b"")
+        kernels, streams = _read_kernels(part, self._tables[0])
+        copies = _read_copies(part, self._agents, kernels, streams)
+        has_calls = has_events and part.has("calls/all")
+        calls = part.query_columns("calls/all") if has_calls else np.empty((6, 0), np.int64)
 
-    Above its id stands the number of the parts before that had it, too.
-    """
-    pid, unknown = translate_ids(own, pids)
-    if pids and unknown.any():
-        recording.add_limitation("process ids", "has none for some rows in rocpd_info_process")
-    recording.check_ids(pid, _FORMATS[recording.format][0].again)
-    before, _ = translate_ids(pid, {p: parts_of_pid.get(p, 0) for p in find_distinct(pid).tolist()})
-    return np.where(pid == NONE, NONE, (before << _PID_BITS) + pid)
-
-
-def _kernel_names(recording: RocmRecording, part: Part, kernel: Ints) -> tuple[list[str], Ints]:
-    """Return names of kernels, and the row of each kernel's name among them."""
-    texts, used = part.query_texts("gpu_work/kernel_names"), find_distinct(kernel)
-    names = [texts.get(number, f"<kernel {number}>") for number in used.tolist()]
-    row = find_positions(used, kernel)
-    lost = int((~np.isin(used, np.array([*texts], np.int64)))[row].sum())
-    if lost and part.has("gpu_work/kernel_names"):
-        recording.add_limitation("names of kernels", "has none for some", lost)
-    return names, row
-
-
-def _devices(agents: _Rows, pids: Sequence[int], used: set[int]) -> Iterator[Device]:
-    """Yield the GPUs that processes used, as these number them."""
-    for own, number, name in agents:
-        if own in used and name:
-            shown = own if number == NONE else number
-            yield from (Device(pid, shown, str(name), None) for pid in pids)
-
-
-def _of_events(column: Ints, at: Ints, missing: int) -> Ints:
-    """Return a column of events by their rows, of which -1 is none."""
-    # A value behind the last row stands for it.
-    return np.append(column, missing)[at]
-
-
-def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Read the kernels and copies of a part, sorted by start.
-
-    A copy belongs to the GPU that it goes to, or else to the GPU that it comes from. Copies between
-    hosts are left out.
-
-    Returns:
-        kernels: Start, end, process, agent, further columns and the event of each kernel.
-        copies: Start, end, process, agent and event of each copy.
-        moved: Number of bytes and direction of each copy.
-        stream: Stream of each kernel, or -1 if unknown.
-        copy_stream: Stream of each copy, or -1 if unknown.
-    """
-    work = part.query_columns("gpu_work/kernels", table=table)
-    order = np.argsort(work[0], kind="stable")
-    kernel_streams = _read_streams(part, "gpu_work/kernel_streams", work.shape[1])
-    stream = _number_kernel_streams(kernel_streams)[order]
-    # Unlike an index, this gives columns one behind the other.
-    work = work.take(order, axis=1)
-    if not part.has("gpu_work/copies"):
-        no_copies, no_sizes, no_streams = (
-            np.empty(shape, np.int64) for shape in ((5, 0), (2, 0), 0)
+        event_ids = np.concatenate((kernels[-1], copies.columns[-1], calls[-1]))
+        event_row = find_positions(events[0][0], event_ids)
+        n_kernels = kernels.shape[1]
+        n_work = n_kernels + copies.columns.shape[1]
+        correlation, has_launched = _choose_correlation_ids(events[0][2:4], event_row, n_work)
+        host_events = _HostEvents(
+            calls,
+            event_row[n_work:],
+            _lookup(events[0][1], event_row[n_work:], NONE),
+            correlation[n_work:],
+            has_launched,
         )
-        return work, no_copies, no_sizes, stream, no_streams
-    copied = part.query_columns("gpu_work/copies")
-    gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else find_distinct(work[3])
-    into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
-    copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
-    moved = _moved(part, copied, into, out_of).compress(into | out_of, axis=1)
-    copy_streams = _read_streams(part, "gpu_work/copy_streams", copied.shape[1])
-    copy_stream = _number_copy_streams(kernel_streams, copy_streams)[into | out_of]
-    copies = copies.compress(into | out_of, axis=1)
-    order = np.argsort(copies[0], kind="stable")
-    return work, copies.take(order, axis=1), moved.take(order, axis=1), stream, copy_stream[order]
+
+        call_processes = calls[2, host_events.groups.first]
+        columns = (kernels[2], copies.columns[2], call_processes)
+        kernel_process, copy_process, call_process = map(self._number_processes, columns)
+        self._add_kernels(kernels, kernel_process, correlation[:n_kernels], streams)
+        self._add_copies(copies, copy_process, correlation[n_kernels:n_work])
+        self._add_host_events(host_events, events, call_process)
+        self._add_threads()
+        self._add_devices(kernel_process, kernels[3])
+        for pid in set(self._pid_of_process.values()) or {0}:
+            self._parts_of_pid[pid] = self._parts_of_pid.get(pid, 0) + 1
+
+    def _number_processes(self, process: Ints) -> Ints:
+        """Return a unique number for the process of each row, or -1 if unknown.
+
+        The number is the process id, with the number of earlier parts that have the same process id
+        in the bits above it.
+
+        Args:
+            process: Row of each process in the process table, or -1. It is used as the process id
+                if the table does not contain it.
+
+        Raises:
+            ProfileError: A process id is out of range.
+        """
+        pid, is_unknown = translate_ids(process, self._pid_of_process)
+        if self._pid_of_process and is_unknown.any():
+            reason = "has none for some rows in rocpd_info_process"
+            self._recording.add_limitation("process ids", reason)
+        self._recording.check_ids(pid, self._part.remedy)
+        n_parts = {p: self._parts_of_pid.get(p, 0) for p in find_distinct(pid).tolist()}
+        n_earlier, _ = translate_ids(pid, n_parts)
+        return np.where(pid == NONE, NONE, (n_earlier << _PID_BITS) + pid)
+
+    def _number_devices(self, agent: Ints) -> tuple[Ints, Bools]:
+        """Return the number of each agent among the GPUs, and a mask of the unknown agents.
+
+        An agent whose number is unknown is returned unchanged.
+        """
+        return translate_ids(
+            agent, {row: number for row, number, _ in self._agents if number != NONE}
+        )
+
+    def _add_kernels(self, kernels: Ints, process: Ints, correlation: Ints, streams: Ints) -> None:
+        """Add the kernels of the part.
+
+        Args:
+            kernels: Columns of gpu_work/kernels.sql, shape (6, kernels).
+            process: Number of the process of each kernel.
+            correlation: Correlation id of each kernel, or -1 for none.
+            streams: Stream and queue of each kernel, or -1 if unknown.
+        """
+        device, is_unknown = self._number_devices(kernels[3])
+        n_unknown = int(is_unknown.sum())
+        if self._part.has("target/agents") and kernels.shape[1] and not self._agents:
+            self._recording.add_limitation("GPU models", "has none in rocpd_info_agent")
+        elif self._agents and n_unknown:
+            reason = "has none for some kernels in rocpd_info_agent"
+            self._recording.add_limitation("GPU ids", reason, n_unknown)
+        block = np.stack((*kernels[:2], device, _to_global_pids(process), correlation))
+        names, name = self._read_kernel_names(kernels[4])
+        self._recording.add_kernels(block, names, name, _number_kernel_streams(streams))
+
+    def _read_kernel_names(self, kernel: Ints) -> tuple[list[str], Ints]:
+        """Read the names of kernels.
+
+        Args:
+            kernel: Id of each kernel's symbol.
+
+        Returns:
+            names: Names of the distinct symbols. A symbol without a name is called
+                ``<kernel ID>``.
+            row: Index of each kernel's name in ``names``.
+        """
+        texts = self._part.query_texts("gpu_work/kernel_names")
+        symbols = find_distinct(kernel)
+        names = [texts.get(symbol, f"<kernel {symbol}>") for symbol in symbols.tolist()]
+        row = find_positions(symbols, kernel)
+        has_no_name = ~np.isin(symbols, np.array([*texts], np.int64))
+        n_unnamed = int(has_no_name[row].sum())
+        if n_unnamed and self._part.has("gpu_work/kernel_names"):
+            self._recording.add_limitation("names of kernels", "has none for some", n_unnamed)
+        return names, row
+
+    def _add_copies(self, copies: _Copies, process: Ints, correlation: Ints) -> None:
+        """Add the copies of the part, with the number of their process and their correlation id."""
+        device, _ = self._number_devices(copies.columns[3])
+        self._recording.n_copies += len(device)
+        pids = _to_global_pids(process)
+        block = np.stack((*copies.columns[:2], device, pids, correlation, copies.stream))
+        self._recording.add_copies(block, copies.details)
+
+    def _add_host_events(self, host_events: _HostEvents, events: PackedRows, process: Ints) -> None:
+        """Add the calls and ranges of the part.
+
+        Args:
+            host_events: The calls and ranges.
+            events: Table of events and their texts, as returned by :meth:`Part.read_events`.
+            process: Number of the process of each group of host events.
+
+        Raises:
+            ProfileError: A thread id is out of range.
+        """
+        groups = host_events.groups
+        tids = {number: tid for number, tid, *_ in self._threads}
+        tid, is_unknown = translate_ids(host_events.columns[3, groups.first], tids)
+        if self._threads and is_unknown.any():
+            n_unknown = int(is_unknown[groups.of_row].sum())
+            reason = "has none for some calls in rocpd_info_thread"
+            self._recording.add_limitation("thread ids", reason, n_unknown)
+        self._recording.check_ids(tid, self._part.remedy)
+        thread = number_threads(process, tid)
+
+        functions = self._read_names("calls/names", host_events.columns[4, groups.first])
+        categories = self._read_names("calls/categories", host_events.category[groups.first])
+        is_unnamed = mask_texts(functions, lambda text: not text)
+        self._recording.n_unnamed_calls += int(is_unnamed[groups.of_row].sum())
+        kinds = np.array([*map(classify_host_event, categories, functions)], np.int64)
+        self._add_calls(host_events, thread, functions, kinds[groups.of_row])
+        self._add_ranges(host_events, events, thread, functions, kinds[groups.of_row])
+
+    def _read_names(self, query: str, ids: Ints) -> list[str]:
+        """Return the name of each id, or "" if it has none."""
+        texts = self._part.query_texts(query, find_distinct(ids))
+        return [texts.get(number, "") for number in ids.tolist()]
+
+    def _add_calls(
+        self, host_events: _HostEvents, thread: Ints, functions: Sequence[str], kind: Ints
+    ) -> None:
+        """Add the calls of the part, including calls of RCCL that launched work.
+
+        Args:
+            host_events: The calls and ranges.
+            thread: Thread of each group.
+            functions: Name of the function of each group.
+            kind: :class:`HostEventKind` of each event.
+        """
+        is_launching = (kind == HostEventKind.COLLECTIVE) & host_events.has_launched
+        rows = np.flatnonzero((kind == HostEventKind.CALL) | is_launching)
+        group = host_events.groups.of_row[rows]
+        used_groups = find_distinct(group)
+        name_of_group = np.full(len(functions), NONE, np.int64)
+        names = (functions[index] for index in used_groups.tolist())
+        name_of_group[used_groups] = self._recording.call_names.numbers(names)
+        times = host_events.columns[:2].take(rows, axis=1)
+        correlation = host_events.correlation[rows]
+        self._recording.calls.append((*times, thread[group], correlation, name_of_group[group]))
+
+    def _add_ranges(
+        self,
+        host_events: _HostEvents,
+        events: PackedRows,
+        thread: Ints,
+        functions: Sequence[str],
+        kind: Ints,
+    ) -> None:
+        """Add the ranges of the part.
+
+        A range without a text gets the name of its function. ROCTx ranges without a text are left
+        out and counted.
+
+        Args:
+            host_events: The calls and ranges.
+            events: Table of events and their texts.
+            thread: Thread of each group.
+            functions: Name of the function of each group.
+            kind: :class:`HostEventKind` of each event.
+        """
+        rows = np.flatnonzero(kind >= HostEventKind.COLLECTIVE)
+        group = host_events.groups.of_row[rows]
+        texts = self._recording.range_texts
+        name = _add_range_texts(texts, self._part, events, host_events.event_row[rows])
+        has_no_text = name == NONE
+        is_roctx = mask_texts(functions, lambda function: function.startswith("roctx"))
+        is_unnamed = has_no_text & is_roctx[group]
+        self._recording.n_unnamed_ranges += int(is_unnamed.sum())
+
+        indices = np.arange(len(functions))
+        no_lengths, names = np.zeros_like(indices), [*map(replace_surrogates, functions)]
+        function_name = texts.add(no_lengths, b"", indices, names, group)
+        name = np.where(has_no_text, function_name, name)
+        if is_unnamed.any():
+            rows, group, name = (column[~is_unnamed] for column in (rows, group, name))
+        times = host_events.columns[:2].take(rows, axis=1)
+        self._recording.ranges.append((*times, thread[group], kind[rows], name))
+
+    def _add_threads(self) -> None:
+        """Add the threads that have a name.
+
+        Raises:
+            ProfileError: A thread id is out of range.
+        """
+        named_rows = [row for row in self._threads if row[3]]
+        if not named_rows:
+            return
+        tid, process = np.array([row[1:3] for row in named_rows], np.int64).T
+        self._recording.check_ids(tid, self._part.remedy)
+        numbers = number_threads(self._number_processes(process), tid).tolist()
+        self._recording.threads.extend(
+            Thread(number, str(row[3])) for number, row in zip(numbers, named_rows, strict=True)
+        )
+
+    def _add_devices(self, kernel_process: Ints, agent: Ints) -> None:
+        """Add the GPUs that ran kernels, once for each process.
+
+        Args:
+            kernel_process: Number of the process of each kernel.
+            agent: Agent of each kernel.
+        """
+        pids_of_kernels = (find_distinct(kernel_process) & PID_MASK).tolist()
+        pids = sorted({*self._pid_of_process.values(), *pids_of_kernels})
+        used_agents = set(find_distinct(agent).tolist())
+        for row, number, name in self._agents:
+            if row in used_agents and name:
+                device = row if number == NONE else number
+                self._recording.devices.extend(Device(pid, device, str(name), None) for pid in pids)
 
 
-def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
-    """Return the number of bytes and the direction of copies, shape (2, copies).
+def _to_global_pids(process: Ints) -> Ints:
+    """Return process numbers shifted to their position in thread numbers, or -1 if unknown."""
+    return np.where(process == NONE, NONE, process << _TID_BITS)
+
+
+def _lookup(column: Ints, rows: Ints, missing: int) -> Ints:
+    """Return the values of a column in the given rows, or ``missing`` for row -1."""
+    # Row -1 selects the value that is appended.
+    return np.append(column, missing)[rows]
+
+
+def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
+    """Read the kernels of a part, sorted by start.
 
     Args:
         part: Part of a recording.
-        copied: Columns of its copies, with their target and source agents.
-        into: Mask of the copies to a GPU.
-        out_of: Mask of the copies from a GPU.
+        table: Name of the table of kernels. Without it, there are no kernels.
+
+    Returns:
+        kernels: Start, end, process, agent, symbol and event of each kernel, shape (6, kernels).
+        streams: Stream and queue of each kernel, or -1 if unknown, shape (2, kernels).
     """
-    size = np.full(copied.shape[1], NONE, np.int64)
-    direction = np.zeros(copied.shape[1], np.int64)
-    if len(copied) > _SIZE_COLUMN:
-        size, direction = copied[_SIZE_COLUMN:]
+    kernels = part.query_columns("gpu_work/kernels", table=table)
+    streams = _read_streams(part, "gpu_work/kernel_streams", kernels.shape[1])
+    order = np.argsort(kernels[0], kind="stable")
+    # Unlike indexing, take() returns columns that are contiguous in memory.
+    return kernels.take(order, axis=1), streams.take(order, axis=1)
+
+
+def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints) -> _Copies:
+    """Read the copies of a part, without copies between hosts.
+
+    A copy belongs to the GPU that it goes to, or to the GPU that it comes from if it goes to a
+    host.
+
+    Args:
+        part: Part of a recording.
+        agents: Rows of the GPUs. If empty, the agents of the kernels are the GPUs.
+        kernels: Kernels of the part.
+        kernel_streams: Stream and queue of each kernel.
+    """
+    if not part.has("gpu_work/copies"):
+        no_rows = np.empty(0, np.int64)
+        return _Copies(np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), no_rows)
+    recorded = part.query_columns("gpu_work/copies")
+    if agents:
+        gpus = np.array([agent for agent, *_ in agents], np.int64)
+    else:
+        gpus = find_distinct(kernels[3])
+    to_gpu, from_gpu = np.isin(recorded[3], gpus), np.isin(recorded[4], gpus)
+    agent = np.where(to_gpu, recorded[3], recorded[4])
+    columns = np.stack((*recorded[:3], agent, recorded[5]))
+    details = _describe_copies(part, recorded, to_gpu, from_gpu)
+    copy_streams = _read_streams(part, "gpu_work/copy_streams", recorded.shape[1])
+    stream = _number_copy_streams(kernel_streams, copy_streams)
+
+    rows = np.flatnonzero(to_gpu | from_gpu)
+    rows = rows[np.argsort(columns[0, rows], kind="stable")]
+    return _Copies(columns.take(rows, axis=1), details.take(rows, axis=1), stream[rows])
+
+
+def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -> Ints:
+    """Return the number of bytes and the direction of copies, shape (2, copies).
+
+    A direction that was not recorded is derived from the agents. The number of bytes is -1 if
+    unknown.
+
+    Args:
+        part: Part of a recording.
+        copies: Columns of gpu_work/copies.sql, with target and source agents.
+        to_gpu: Mask of the copies to a GPU.
+        from_gpu: Mask of the copies from a GPU.
+    """
+    size = np.full(copies.shape[1], NONE, np.int64)
+    direction = np.zeros(copies.shape[1], np.int64)
+    if len(copies) > _SIZE_COLUMN:
+        size, direction = copies[_SIZE_COLUMN:]
     elif part.has("gpu_work/copy_sizes"):
         (column,) = part.query_columns("gpu_work/copy_sizes")
         size = column if len(column) == len(size) else size
-    has_source = copied[4] != NONE
-    is_within_gpu = into & out_of & (copied[3] == copied[4])
+    has_source = copies[4] != NONE
+    is_within_gpu = to_gpu & from_gpu & (copies[3] == copies[4])
     by_agents = np.select(
-        [~has_source, is_within_gpu, into & out_of, into, out_of],
+        [~has_source, is_within_gpu, to_gpu & from_gpu, to_gpu, from_gpu],
         [
             Direction.UNKNOWN,
             Direction.DEVICE_TO_DEVICE,
@@ -508,15 +809,15 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     return np.where(has_queue, by_queue, np.where(has_stream, by_stream, NONE))
 
 
-def _find_unique_keys(keys: Ints, wanted: Ints) -> Ints:
-    """Return the index of the key that equals each wanted key, or -1 if none or several do.
+def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
+    """Return the index of the key that equals each query, or -1 if no key or several keys do.
 
     Args:
         keys: Keys, one per column.
-        wanted: Keys to look up, one per column.
+        queries: Keys to look up, one per column.
     """
     n_keys = keys.shape[1]
-    group = group_rows(*np.hstack((keys, wanted))).of_row
+    group = group_rows(*np.hstack((keys, queries))).of_row
     count = np.bincount(group[:n_keys], minlength=int(group.max()) + 1)
     index = np.full(len(count), NONE, np.int64)
     index[group[:n_keys]] = np.arange(n_keys)
@@ -524,98 +825,70 @@ def _find_unique_keys(keys: Ints, wanted: Ints) -> Ints:
     return index[group[n_keys:]]
 
 
-def _correlations(events: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
-    """Return what work and calls share where one launched the other, and which calls did.
+def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
+    """Choose the ids that link kernels and copies to the calls that launched them.
+
+    Stack ids are used if any call shares one with a kernel or copy. Otherwise correlation ids are
+    used, unless two calls share one.
 
     Args:
-        events: stack and correlation ids of events, shape (2, events).
-        at: the event of each kernel and copy, then of each call; -1 none.
-        launched: how many kernels and copies there are.
+        ids: Stack ids and correlation ids of events, shape (2, events).
+        event_row: Event of each kernel and copy, then of each call, or -1 if it is missing.
+        n_work: Number of kernels and copies.
 
-    These are stack ids; where none of these fits, correlation ids, if no two calls share one.
+    Returns:
+        correlation: Id of each kernel, copy and call, or -1 for none.
+        has_launched: Mask of the calls that share their id with a kernel or copy.
     """
-    by_stack, launching = _launching(events[0], at, launched)
-    if launching.any():
-        return by_stack, launching
-    by_tool, of_tool = _launching(events[1], at, launched)
-    of_calls = by_tool[launched:][by_tool[launched:] != NONE]
-    alone = len(find_distinct(of_calls)) == len(of_calls)
-    return (by_tool, of_tool) if alone and of_tool.any() else (by_stack, launching)
+    stack_id, by_stack = _match_ids(ids[0], event_row, n_work)
+    if by_stack.any():
+        return stack_id, by_stack
+    correlation_id, by_correlation = _match_ids(ids[1], event_row, n_work)
+    ids_of_calls = correlation_id[n_work:][correlation_id[n_work:] != NONE]
+    is_unique = len(find_distinct(ids_of_calls)) == len(ids_of_calls)
+    if is_unique and by_correlation.any():
+        return correlation_id, by_correlation
+    return stack_id, by_stack
 
 
-def _launching(ids: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
-    """Return such ids of events for work and calls, and which calls share one with work."""
-    of_rows = narrow_ids(_of_events(ids, at, 0))
-    of_calls = of_rows[launched:]
-    return of_rows, np.isin(of_calls, of_rows[:launched]) & (of_calls != NONE)
-
-
-def _host_events(
-    recording: RocmRecording,
-    part: Part,
-    calls: Ints,
-    events: PackedRows,
-    event: Ints,
-    alike: Groups,
-    thread: Ints,
-    correlation: Ints,
-    launching: Bools,
-) -> None:
-    """Add the calls and the ranges of a part.
+def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
+    """Find the calls whose id also occurs among kernels and copies.
 
     Args:
-        recording: takes them.
-        part: its open part.
-        calls: the columns of calls/all.sql.
-        events: as the part gives them.
-        event: row of the event of each call.
-        alike: calls of one thread, category and function.
-        thread: of each group of these.
-        correlation: of each call; -1 none.
-        launching: whether each launched something.
+        ids: Id of each event. Values of 0 or less mean that there is none.
+        event_row: Event of each kernel and copy, then of each call, or -1 if it is missing.
+        n_work: Number of kernels and copies.
+
+    Returns:
+        narrow_id: 32-bit id of each kernel, copy and call, or -1 for none.
+        has_launched: Mask of the calls whose id occurs among kernels and copies.
     """
-    category, number = _of_events(events[0][1], event[alike.first], NONE), calls[4, alike.first]
-    texts = part.query_texts("calls/names", find_distinct(number))
-    functions = [texts.get(name, "") for name in number.tolist()]
-    texts = part.query_texts("calls/categories", find_distinct(category))
-    categories = [texts.get(name, "") for name in category.tolist()]
-    group = alike.of_row
-    recording.n_unnamed_calls += int(mask_texts(functions, lambda text: not text)[group].sum())
-    kind = np.array([*map(classify_host_event, categories, functions)], np.int64)[group]
-    rows = np.flatnonzero(
-        (kind == HostEventKind.CALL) | ((kind == HostEventKind.COLLECTIVE) & launching)
-    )
-    used = find_distinct(group[rows])
-    number[used] = recording.call_names.numbers(functions[place] for place in used.tolist())
-    of_row = group[rows]
-    times = calls[:2].take(rows, axis=1)
-    recording.calls.append((*times, thread[of_row], correlation[rows], number[of_row]))
-    rows = np.flatnonzero(kind >= HostEventKind.COLLECTIVE)
-    of_row, number = group[rows], _range_texts(recording.range_texts, part, events, event[rows])
-    lacking = number == NONE
-    # A function of ROCTx without a text is a range without a name; others name their ranges.
-    nameless = lacking & mask_texts(functions, lambda name: name.startswith("roctx"))[of_row]
-    recording.n_unnamed_ranges += int(nameless.sum())
-    every, names = np.arange(len(functions)), [*map(replace_surrogates, functions)]
-    by_function = recording.range_texts.add(np.zeros_like(every), b"", every, names, of_row)
-    number = np.where(lacking, by_function, number)
-    if nameless.any():
-        rows, of_row, number = (column[~nameless] for column in (rows, of_row, number))
-    times = calls[:2].take(rows, axis=1)
-    recording.ranges.append((*times, thread[of_row], kind[rows], number))
+    narrow_id = narrow_ids(_lookup(ids, event_row, 0))
+    call_id = narrow_id[n_work:]
+    return narrow_id, np.isin(call_id, narrow_id[:n_work]) & (call_id != NONE)
 
 
-def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
-    """Return the number of each range's text, -1 for none; ``row`` is that of its event."""
+def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
+    """Add the texts of events, and return the number of each range's text, or -1 for none.
+
+    Texts that are packed are added as they are. The texts of the other events that belong to a
+    range are queried.
+
+    Args:
+        texts: Texts of ranges.
+        part: Part of a recording.
+        events: Table of events and their texts.
+        row: Event of each range, or -1 if it is missing.
+    """
     (event, *_, length), packed = events
-    # At the end, where -1 leads, is none.
-    wanted = np.zeros(len(event) + 1, bool)
-    wanted[row] = True
-    odd = event[wanted[:-1] & (length == NONE)]
-    ids, others = part.query_texts_of_rows("ranges/texts", odd, every=not packed)
+    # The last element stands for row -1.
+    is_range = np.zeros(len(event) + 1, bool)
+    is_range[row] = True
+    unpacked_events = event[is_range[:-1] & (length == NONE)]
+    ids, unpacked = part.query_texts_of_rows("ranges/texts", unpacked_events, read_all=not packed)
     event_row = find_positions(event, ids)
     if (event_row == NONE).any():
         # Some texts belong to events that are missing.
-        kept = np.flatnonzero(event_row != NONE)
-        event_row, others = event_row[kept], [others[index] for index in kept.tolist()]
-    return texts.add(length, packed, event_row, others, row)
+        present = np.flatnonzero(event_row != NONE)
+        event_row, unpacked = event_row[present], [unpacked[index] for index in present.tolist()]
+    return texts.add(length, packed, event_row, unpacked, row)
