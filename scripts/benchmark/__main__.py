@@ -34,7 +34,7 @@ from scripts.benchmark.costs import (
 )
 from scripts.benchmark.scan import TABLES, compile_scan, scan_command
 from tests.planting.kernels.profiles import is_made_from
-from tests.planting.kernels.timetable import KINDS, Recipe, timetable_of
+from tests.planting.kernels.timetable import KINDS, Recipe, simulate_timetable
 
 _EXAMPLE = ROOT / "fixtures" / "1f1b"
 _READERS = ("compiled", "sqlite", "parquet")
@@ -227,7 +227,7 @@ def _check_result(profile: Profile, setup: Setup) -> None:
         raise BenchmarkError(f"{path.name} is not read by the C part but by {reader and reader[1]}")
     report = json.loads(setup.report_of(profile).read_bytes())
     found = report["summary"]["bubble_ratio"]["schedule"]["mean"]
-    expected = timetable_of(profile.recipe).bubble_ratio
+    expected = simulate_timetable(profile.recipe).bubble_ratio
     if abs(found - expected) > RATIO_TOLERANCE:
         raise BenchmarkError(f"{path.name}: the bubble ratio is {expected:.9f}, not {found:.9f}")
 

@@ -154,7 +154,7 @@ def _write(run: PlantedRun, kind: str, options: argparse.Namespace, folder: Path
     if kind == "nsys":
         write_exports(run, folder, **extras, clock_errors_ns=errors)
     else:
-        write_tables(run, folder, told=kind == "told", **extras, clock_errors_ns=errors)
+        write_tables(run, folder, with_stages=kind == "told", **extras, clock_errors_ns=errors)
 
 
 def _analyze(path: str, jobs: int) -> Measured:

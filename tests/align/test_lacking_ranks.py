@@ -23,7 +23,12 @@ SECOND = 1_000_000_000
 def tables_of(folder: Path) -> list[Path]:
     """Write a run as tables that tell neither stages nor pipelines; return its files."""
     return write_tables(
-        plant(RECIPE), folder, told=False, transfers=False, collectives=False, clock_errors_ns=None
+        plant(RECIPE),
+        folder,
+        with_stages=False,
+        transfers=False,
+        collectives=False,
+        clock_errors_ns=None,
     )
 
 
@@ -57,7 +62,7 @@ def test_pipelines_that_lack_a_stage_of_others_are_counted(tmp_path: Path, serve
     files = write_tables(
         plant(Recipe(128, microbatches=6, stages=2, iterations=2)),
         tmp_path,
-        told=True,
+        with_stages=True,
         transfers=False,
         collectives=False,
         clock_errors_ns=None,

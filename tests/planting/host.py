@@ -1,9 +1,9 @@
-"""The host of a planted process: launching calls and ranges, put in time.
+"""The host of a planted process: launching calls and ranges, and their times.
 
-The host is a list of instants in program order. Each has a gap to the next, and the end of a
-launching call has a deadline: its kernel's start less the launch latency. The host is then put
-as late as the deadlines allow, but ends a range right after what it holds, so that calls precede
-their kernels, nest in their ranges, and ranges nest properly, whatever the device does::
+The host is a list of instants in program order, with a minimum gap between neighbours. The end
+of a launching call has a deadline: the start of its kernel minus the launch latency. Instants are
+scheduled as late as the deadlines allow, but a range ends right after its last call. Calls
+therefore precede their kernels and nest in their ranges, and ranges nest properly::
 
     host     |push|call|call|pop|push|call ...
     device             ████  ████      ██████
@@ -18,16 +18,16 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 
-#: Host instants, nanoseconds: length of a launching call, and what lies between two instants.
+#: Length of a launching call, and minimum gap between two instants, in nanoseconds.
 CALL_NS, STEP_NS = 2_500, 400
-#: Between the end of a launching call and the earliest start of its kernel.
+#: Minimum time between the end of a launching call and the start of its kernel.
 LATENCY_NS = 1_500
-#: The shortest transfer kernel.
+#: Minimum length of a transfer kernel.
 TRANSFER_KERNEL_NS = 2_000
 _NEVER = 1 << 60
 
 MAIN, AUTOGRAD, WATCHDOG = 0, 1, 2
-#: Device streams as PyTorch and NCCL number them in real exports: one, then one every four.
+#: Device streams, numbered as in real exports of PyTorch and NCCL: 7, then every fourth number.
 COMPUTE, COMPUTE_2, COPY = 7, 11, 15
 STREAM_OF = {"SEND_FORWARD": 19, "RECV_FORWARD": 23, "SEND_BACKWARD": 27, "RECV_BACKWARD": 31}
 COLLECTIVE_STREAM = 35
@@ -35,13 +35,13 @@ COLLECTIVE_STREAM = 35
 
 @dataclass
 class Columns:
-    """Growing integer columns, appended to in blocks."""
+    """Integer columns that grow by blocks of rows."""
 
     names: tuple[str, ...]
     values: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, count: int, **values: Ints | int) -> None:
-        """Append ``count`` rows; a plain number stands for all of them."""
+        """Append ``count`` rows; a scalar is repeated for all of them."""
         for name in self.names:
             own = values[name]
             self.values[name] += own.tolist() if isinstance(own, np.ndarray) else [own] * count
@@ -68,7 +68,7 @@ class Host:
     def instant(
         self, deadline: int = _NEVER, *, closing: bool = False, gap_ns: int = STEP_NS
     ) -> int:
-        """Append one instant and return its number; a closing one comes as early as it can."""
+        """Append an instant and return its index; a closing instant is as early as possible."""
         self.gaps.append(gap_ns)
         self.deadlines.append(deadline)
         self.closings.append(closing)
@@ -81,13 +81,13 @@ class Host:
         self.ranges.add(1, start=push, end=pop, thread=thread, name=name, library=library)
 
     def launch(self, rows: Ints, deadlines: Ints, thread: int = MAIN, nested: bool = True) -> None:
-        """Append one launching call a device row, in library ranges where there are any.
+        """Append one launching call per device row, inside library ranges if there are any.
 
         Args:
-            rows: rows of the device table.
-            deadlines: latest end of each call.
-            thread: thread that calls.
-            nested: whether library ranges enclose the calls.
+            rows: Rows of the device table.
+            deadlines: Latest end of each call.
+            thread: Thread that calls.
+            nested: Whether library ranges enclose the calls.
         """
         levels = range(self.depth if nested else 0)
         calls = list(zip(rows.tolist(), deadlines.tolist(), strict=True))
@@ -104,7 +104,7 @@ class Host:
                 self._library(push, pop, thread, level)
 
     def _library(self, push: int, pop: int, thread: int, level: int) -> None:
-        """Record a library range: names hardly repeat, as emit_nvtx writes them."""
+        """Record a library range with a name that rarely repeats, as in emit_nvtx."""
         stem = ("aten::linear", "aten::addmm", "aten::mm", "forward_step_func")[level % 4]
         if thread == AUTOGRAD and level == 0:
             stem = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -123,20 +123,22 @@ class Host:
         return np.asarray(latest[anchor] + elapsed - elapsed[anchor], dtype=np.int64)
 
 
-def kernel_times(start: int, end: int, count: int, gap_ns: int, overlap: bool) -> tuple[Ints, Ints]:
-    """Return starts and ends of kernels that begin and end exactly with the span.
+def place_kernels(
+    start: int, end: int, count: int, gap_ns: int, overlap: bool
+) -> tuple[Ints, Ints]:
+    """Return starts and ends of kernels that fill a span exactly.
 
     Args:
-        start: start of the span.
-        end: end of the span.
-        count: number of kernels.
-        gap_ns: idle time after every kernel but the last.
-        overlap: run each kernel on into the next one's first half (two streams in turn).
+        start: Start of the span.
+        end: End of the span.
+        count: Number of kernels.
+        gap_ns: Idle time after every kernel but the last.
+        overlap: Whether each kernel overlaps the first half of the next one (on another stream).
     """
     count = max(1, min(count, end - start))
     edges = start + (end - start) * np.arange(count + 1, dtype=np.int64) // count
-    starts, ends = edges[:-1], np.maximum(edges[1:] - gap_ns, edges[:-1] + 1)
+    start_ns, end_ns = edges[:-1], np.maximum(edges[1:] - gap_ns, edges[:-1] + 1)
     if overlap:
-        ends = np.minimum(edges[1:] + (edges[1:] - edges[:-1]) // 2, end)
-    ends[-1] = end
-    return starts, ends
+        end_ns = np.minimum(edges[1:] + (edges[1:] - edges[:-1]) // 2, end)
+    end_ns[-1] = end
+    return start_ns, end_ns

@@ -1,4 +1,4 @@
-"""Tables of an export that describe its host, processes and GPUs, and what all kernels share."""
+"""Tables of an export that describe its host, processes and GPUs, and constant columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from tests.planting.layout import Columns
-from tests.planting.places import HOST_ID, gpu_uuid
+from tests.planting.places import HOST_ID, make_gpu_uuid
 
 #: Columns that have the same value for every kernel.
 KERNEL_CONSTANTS: Columns = {
@@ -35,7 +35,7 @@ KERNEL_CONSTANTS: Columns = {
 }
 
 
-def process_tables(
+def make_process_tables(
     hostname: str, pids: Sequence[int], gpus: Sequence[int], devices: Sequence[int]
 ) -> dict[str, Columns]:
     """Return the tables of processes and of the GPUs that they use.
@@ -60,7 +60,7 @@ def process_tables(
             "isDiscrete": 1,
             "totalMemory": 85_045_870_592,
             "smCount": 132,
-            "uuid": [gpu_uuid(hostname, gpu) for gpu in gpus],
+            "uuid": [make_gpu_uuid(hostname, gpu) for gpu in gpus],
             "cuDevice": gpus,
             "computeMajor": 9,
             "computeMinor": 0,
@@ -69,8 +69,8 @@ def process_tables(
     }
 
 
-def session_tables(hostname: str, utc_epoch_ns: int, monotonic_ns: int) -> dict[str, Columns]:
-    """Return the tables that say on which host and when the session started.
+def make_session_tables(hostname: str, utc_epoch_ns: int, monotonic_ns: int) -> dict[str, Columns]:
+    """Return the tables of the host and the start of the session.
 
     Args:
         hostname: Name of the host.

@@ -1,7 +1,7 @@
 """Write an SQLite file in the layout of ``nsys export --type sqlite``, the same bytes each time.
 
-The tables are those of real exports (``layout.sql``). A table is given as columns; a column
-that is one value for all rows is given as that value, and what is not given is NULL.
+The tables are those of real exports (``layout.sql``). A table is given as columns. A constant
+column is given as a single value, and omitted columns are NULL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-#: The version that planted exports state, rows of META_DATA_EXPORT.
+#: Rows of META_DATA_EXPORT with the version of planted exports.
 EXPORT_VERSION = {
     "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
     "EXPORT_PRODUCT_VERSION": "2026.2.1.210",
@@ -33,7 +33,7 @@ Columns: TypeAlias = Mapping[str, Column]
 
 _DDL = Path(__file__).with_suffix(".sql")
 
-#: The rows of ENUM_NSYS_EVENT_TYPE, ENUM_NSYS_EVENT_CLASS that concern NVTX and CUDA.
+#: Rows of ENUM_NSYS_EVENT_TYPE and ENUM_NSYS_EVENT_CLASS about NVTX and CUDA.
 _EVENT_TYPES = (
     (33, "NvtxCategory"), (34, "NvtxMark"), (35, "NvtxPushRange"), (36, "NvtxPopRange"),
     (37, "NvtxStartRange"), (38, "NvtxEndRange"), (39, "NvtxThread"), (45, "Cuda"),
@@ -56,8 +56,8 @@ _OVERHEADS = (
 )
 
 
-def tables_of(ddl: str) -> dict[str, dict[str, bool]]:
-    """Return the columns of each table, and whether each must be given."""
+def parse_tables(ddl: str) -> dict[str, dict[str, bool]]:
+    """Return the columns of each table, with True for each column that is NOT NULL."""
     tables = {}
     for name, body in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\);", ddl, re.DOTALL):
         columns = re.findall(r"^ +(\w+) +(?:INTEGER|TEXT|REAL)( +NOT NULL)?", body, re.MULTILINE)
@@ -65,39 +65,39 @@ def tables_of(ddl: str) -> dict[str, dict[str, bool]]:
     return tables
 
 
-def enums() -> dict[str, Columns]:
-    """Return the enumeration tables, so far as NVTX and CUDA need them."""
+def make_enums() -> dict[str, Columns]:
+    """Return the part of the enumeration tables that NVTX and CUDA need."""
     return {
-        "ENUM_NSYS_EVENT_TYPE": _enum([(i, name, name) for i, name in _EVENT_TYPES]),
-        "ENUM_NSYS_EVENT_CLASS": _enum(_EVENT_CLASSES),
-        "ENUM_CUDA_MEMCPY_OPER": _enum(_MEMCPY_KINDS),
-        "ENUM_CUPTI_OVERHEAD_TYPE": _enum(_OVERHEADS),
+        "ENUM_NSYS_EVENT_TYPE": _make_enum([(i, name, name) for i, name in _EVENT_TYPES]),
+        "ENUM_NSYS_EVENT_CLASS": _make_enum(_EVENT_CLASSES),
+        "ENUM_CUDA_MEMCPY_OPER": _make_enum(_MEMCPY_KINDS),
+        "ENUM_CUPTI_OVERHEAD_TYPE": _make_enum(_OVERHEADS),
     }
 
 
-def _enum(rows: Sequence[tuple[int, str, str]]) -> Columns:
+def _make_enum(rows: Sequence[tuple[int, str, str]]) -> Columns:
     ids, names, labels = zip(*rows, strict=True)
     return {"id": ids, "name": names, "label": labels}
 
 
 def write_export(path: Path, tables: Mapping[str, Columns]) -> None:
-    """Write the tables to a new file; like nsys, only those that have rows.
+    """Write tables to a new file; like nsys, only the tables that have rows.
 
     Args:
-        path: file to write; one that exists is replaced.
-        tables: columns by table and column name.
+        path: Output file; an existing file is replaced.
+        tables: Columns, keyed by table and column name.
     """
     path.unlink(missing_ok=True)
-    with written(path) as database:
-        for name in _statements():
-            if _rows(tables.get(name, {})):
+    with open_for_writing(path) as database:
+        for name in _read_statements():
+            if _count_rows(tables.get(name, {})):
                 create_table(database, name)
                 insert_rows(database, name, tables[name])
 
 
 @contextmanager
-def written(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a file to write to, quickly: one that is not finished is worth nothing."""
+def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection without journal: an unfinished file is useless, so no safety is needed."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA page_size = 4096")
         database.execute("PRAGMA journal_mode = OFF")
@@ -108,31 +108,31 @@ def written(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @cache
-def _statements() -> Mapping[str, str]:
-    """Return the statement that makes each table, in the order of the layout."""
-    matches = re.findall(r"CREATE TABLE \w+ \(.*?\n\)", _ddl(), re.DOTALL)
+def _read_statements() -> Mapping[str, str]:
+    """Return the CREATE statement of each table, in the order of the layout."""
+    matches = re.findall(r"CREATE TABLE \w+ \(.*?\n\)", _read_ddl(), re.DOTALL)
     return {statement.split()[2]: statement for statement in matches}
 
 
 @cache
-def _known() -> Mapping[str, Mapping[str, bool]]:
-    return tables_of(_ddl())
+def _read_schema() -> Mapping[str, Mapping[str, bool]]:
+    return parse_tables(_read_ddl())
 
 
-def _ddl() -> str:
+def _read_ddl() -> str:
     return _DDL.read_text(encoding="utf-8")
 
 
 def create_table(database: sqlite3.Connection, table: str) -> None:
-    """Make a table of the layout."""
-    database.execute(_statements()[table])
+    """Create a table of the layout."""
+    database.execute(_read_statements()[table])
 
 
 def _is_constant(column: Column) -> TypeGuard[Value]:
     return isinstance(column, (int, float, str)) or column is None
 
 
-def _rows(columns: Columns) -> int:
+def _count_rows(columns: Columns) -> int:
     """Return the number of rows."""
     lengths = [
         len(column)
@@ -143,16 +143,16 @@ def _rows(columns: Columns) -> int:
 
 
 def insert_rows(database: sqlite3.Connection, table: str, columns: Columns) -> None:
-    """Insert rows; constant columns stand in the statement, not in every row."""
-    known = _known()[table]
-    strange = set(columns) - set(known)
-    missing = {name for name, needed in known.items() if needed and name not in columns}
+    """Insert rows; constant columns are part of the statement instead of every row."""
+    is_required = _read_schema()[table]
+    strange = set(columns) - set(is_required)
+    missing = {name for name, needed in is_required.items() if needed and name not in columns}
     if strange or missing:
         raise ValueError(f"{table}: no columns {sorted(strange)}, or lacks {sorted(missing)}")
     varying, slots = [], []
     for column in columns.values():
         if _is_constant(column):
-            slots.append(_literal(column))
+            slots.append(_format_literal(column))
             continue
         slots.append("?")
         varying.append(column.tolist() if isinstance(column, np.ndarray) else column)
@@ -161,7 +161,7 @@ def insert_rows(database: sqlite3.Connection, table: str, columns: Columns) -> N
     database.executemany(statement, zip(*varying, strict=True))
 
 
-def _literal(value: Value) -> str:
+def _format_literal(value: Value) -> str:
     if value is None:
         return "NULL"
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)

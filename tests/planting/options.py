@@ -1,4 +1,4 @@
-"""What can be planted."""
+"""Parameters of a planted run."""
 
 from __future__ import annotations
 
@@ -7,102 +7,105 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Planting:
-    """What to plant; times in integer nanoseconds. What one option says of others is all of them.
+    """Parameters of a planted run; all times are integer nanoseconds.
 
     Attributes:
-        schedule: name of a schedule of :mod:`tests.planting.orders`, or an order as PyTorch's CSV.
-        stages: devices, p.
-        microbatches: m.
-        replicas: data-parallel pipelines, with durations of their own.
-        tensor: tensor-parallel copies of each device, which do the same at the same time.
-        chunks: model chunks per device; 0 for the schedule's own number.
-        iterations: training iterations, back to back.
+        schedule: Name of a schedule in :mod:`tests.planting.orders`, or an order in PyTorch's CSV.
+        stages: Number of devices per pipeline, p.
+        microbatches: Number of microbatches, m.
+        replicas: Number of data-parallel pipelines, each with its own durations.
+        tensor: Number of tensor-parallel copies of each device, which run in lockstep.
+        chunks: Number of model chunks per device, or 0 for the schedule's usual number.
+        iterations: Number of consecutive training iterations.
         forward_ns: T_F of a whole stage; a chunk takes its share.
-        backward_ns: T_B, for the input alone.
-        weight_ns: T_W; a fused backward takes both.
-        transfer_ns: latency of every edge between devices, T_comm.
-        transfer_back_ns: the same for gradients; -1 for equally long.
-        transfer_jitter: each transfer takes up to so much of its length longer.
-        optimizer_ns: length of the optimizer; 0 gives a range without device work, -1 no range.
-        jitter: each duration is scaled by a number in [1 - jitter, 1 + jitter].
-        slow_stage: device whose operations all take ``slow_factor`` longer; -1 for none.
-        slow_rank: device, counted over all pipelines, whose operations take ``slow_rank_factor``
-            longer; -1 for none.
-        slow_rank_from: iteration from which on it is slow.
-        slow_microbatch: microbatch that takes half as long again on every stage,
-            in every iteration; -1 for none.
-        slow_iteration: iteration in which all operations take half as long again;
-            -1 for none.
-        pause_device: device, counted over all pipelines, of which one F of every ``pause_every``-
-           th iteration takes ``pause_ns`` longer; -1 for none.
-        pause_dry: the GPU runs dry in the pause, since the host launches the rest so much later.
-        stall_range: name of a range in which a host is before it launches late, in a dry pause or
-            before a reduce-scatter; empty for none.
-        swapped_device: device, counted over all pipelines, that runs the operation at place
-            ``swapped_at`` of every iteration after the one that the schedule has next; -1 for none.
-        slow_link: stage whose transfers from and to the next one take ``slow_link_factor`` longer;
-            -1 for none.
-        drift: device-independent growth of all operations from the first iteration to the last.
-        late_stage: device whose host launches every F ``late_ns`` late; -1 for none.
-        late_optimizer: device, counted over all pipelines, whose host launches every optimizer
-            ``late_optimizer_ns`` late; -1 for none.
-        barrier: a gradient-norm all-reduce holds every optimizer until all devices are done.
-        norm_ns: how long data moves in it; 0 for none that takes any time.
-        reduce_ns: how long data moves in the reduce-scatter of the replicas of each device, after
-            the last backward of an iteration; 0 for no reduce-scatter.
-        reduce_pieces: kernels of it in a row, on every other rank.
-        late_reducer: rank whose host launches it ``late_reduce_ns`` late; -1 for none.
-        slow_pipeline: pipeline whose operations all take ``slow_factor`` longer; -1 for none.
-        postponed_ns: optimizer work that runs as POST_VALIDATION inside the next iteration; 0
-            for none.
+        backward_ns: T_B, the backward for the input only.
+        weight_ns: T_W; a fused backward takes T_B + T_W.
+        transfer_ns: Latency of every transfer between devices, T_comm.
+        transfer_back_ns: The same for gradients, or -1 if it equals ``transfer_ns``.
+        transfer_jitter: Maximum random increase of a transfer, as a fraction of its length.
+        optimizer_ns: Length of the optimizer; 0 gives a range without device work, -1 no range.
+        jitter: Each duration is multiplied by a random number in [1 - jitter, 1 + jitter].
+        slow_stage: Device whose operations take ``slow_factor`` times as long in every pipeline,
+            or -1 for none.
+        slow_rank: Device, counted over all pipelines, whose operations take ``slow_rank_factor``
+            times as long, or -1 for none.
+        slow_rank_from: First iteration in which ``slow_rank`` is slow.
+        slow_microbatch: Microbatch that takes 1.5 times as long on every stage and in every
+            iteration, or -1 for none.
+        slow_iteration: Iteration in which all operations take 1.5 times as long, or -1 for none.
+        pause_device: Device, counted over all pipelines, that pauses for ``pause_ns`` in one F of
+            every ``pause_every``-th iteration, or -1 for none.
+        pause_dry: Whether the GPU runs dry in the pause because the host launches late.
+        stall_range: Name of the range that the host is in during a dry pause or before a late
+            reduce-scatter, or empty for no range.
+        swapped_device: Device, counted over all pipelines, that swaps the operations
+            ``swapped_at`` and ``swapped_at + 1`` of every iteration, or -1 for none.
+        slow_link: Stage whose transfers to and from the next stage take ``slow_link_factor`` times
+            as long, or -1 for none.
+        drift: Relative growth of all durations from the first iteration to the last.
+        late_stage: Device whose host launches every F ``late_ns`` late, or -1 for none.
+        late_optimizer: Device, counted over all pipelines, whose host launches every optimizer
+            ``late_optimizer_ns`` late, or -1 for none.
+        barrier: Whether a gradient-norm all-reduce delays every optimizer until all devices are
+            done.
+        norm_ns: Transfer time of that all-reduce.
+        reduce_ns: Transfer time of the reduce-scatter among the replicas of each device after the
+            last backward of an iteration, or 0 for no reduce-scatter.
+        reduce_pieces: Number of consecutive kernels of the reduce-scatter on odd ranks; even ranks
+            run one.
+        late_reducer: Rank whose host launches the reduce-scatter ``late_reduce_ns`` late, or -1.
+        slow_pipeline: Pipeline whose operations all take ``slow_factor`` times as long, or -1.
+        postponed_ns: Length of the optimizer work that runs as POST_VALIDATION inside the next
+            iteration, or 0 for none.
         idle_stage: Stage that runs no forward or backward in ``idle_iterations``, as a vision
             encoder does in text-only steps, or -1 for none. It still runs its optimizer.
         idle_iterations: Iterations in which ``idle_stage`` is idle, counted from 0.
-        evaluation_at: number of an iteration that only goes forward; -1 for none.
-        inference: whether all iterations only go forward.
-        lengths: how many times as long as usual each microbatch takes, in turn; empty for none.
-        layers: how long each layer of the model takes, in per cent of ``forward_ns`` and so on;
-            empty for stages without layers. A range with its name is around its launches.
-        layer_counts: layers of each virtual stage.
-        layer_backward: whether ranges of layers are in backwards, too, from the last to the first.
-        layer_names: how layers are named, with {} for the number.
-        kernels: compute kernels an operation, or a layer.
-        kernel_gap_ns: idle time between the kernels of an operation.
-        two_streams: kernels alternate between two streams and overlap.
-        communication: plant send and receive ranges with their kernels.
-        nested_receive_ns: F starts with one kernel of that length that needs no input, then
-            receives inside its own range; 0 for a receive before F.
-        run_ahead_ns: how much earlier than needed the host launches.
-        autograd: ``none``, ``named`` (backward launched by a thread pt_autograd_0) or
-            ``unnamed``.
-        library_depth: nested library ranges around launches; 0 for none.
+        evaluation_at: Iteration that runs forward passes only, or -1 for none.
+        inference: Whether all iterations run forward passes only.
+        lengths: Relative lengths of the microbatches, repeated as needed; empty for equal ones.
+        layers: Length of each layer of the model, in percent of ``forward_ns`` and the other
+            times, or empty for stages without layers. A range with the layer's name surrounds its
+            launches.
+        layer_counts: Number of layers of each virtual stage.
+        layer_backward: Whether backwards have ranges of layers as well, from last to first.
+        layer_names: Format of the layer names, with {} for the number.
+        kernels: Number of compute kernels per operation, or per layer.
+        kernel_gap_ns: Idle time between the kernels of an operation.
+        two_streams: Whether kernels alternate between two streams and overlap.
+        communication: Whether to plant send and receive ranges with their kernels.
+        nested_receive_ns: Length of a first kernel of F that needs no input; F then receives
+            inside its own range. 0 plants the receive before F.
+        run_ahead_ns: How much earlier than necessary the host launches.
+        autograd: Thread that launches backwards: ``none`` (the main thread), ``named``
+            (pt_autograd_0) or ``unnamed``.
+        library_depth: Number of nested library ranges around launches.
         names: ``numbered`` (F3.0.0) or ``constant`` (F0.0.0 for every microbatch).
         text: ``text``, ``registered`` (textId) or ``mixed``.
         ranges: ``push_pop``, ``start_end`` or ``mixed``.
-        iteration_ranges: plant iter_{rank}_{n} around the work of each iteration.
-        first_iteration: the n of the first one.
-        w_clear: the W at the end of an iteration run in one range W_clear.{chunk}.0.
-        servers: number of hosts, which the ranks are spread over in blocks, tensor-parallel ones
-            next to each other and stages farthest apart, as Megatron numbers them.
-        absent: files that are not written.
-        files: one export a ``server`` or a ``rank``.
-        devices: ``local`` (0, 1, .. on each host) or ``zero`` (CUDA_VISIBLE_DEVICES a process).
-        correlation: ids of two processes are ``colliding`` or ``disjoint``.
-        session_gap_ns: how much later each file's session starts than the one before.
-        clock_error_ns: error of each host's UTC; missing ones are 0.
-        drift_ppb: how much each host's clock is fast, in 1e-9, UTC included; missing ones are 0.
-        step_ns: how far each host's clock is set forward at ``step_at_ns``; missing ones are 0.
-        step_at_ns: instant after the start of training.
-        copies: plant a copy that ends after F's kernels, and a fill inside B.
-        stray: compute kernels of no operation: ``none``, ``busy`` (while an operation runs),
+        iteration_ranges: Whether to plant iter_{rank}_{n} around the work of each iteration.
+        first_iteration: The n of the first iteration.
+        w_clear: Whether the W at the end of an iteration run in one range W_clear.{chunk}.0.
+        servers: Number of hosts. Ranks are assigned to them in blocks in Megatron's order:
+            tensor-parallel ranks are adjacent, and stages are farthest apart.
+        absent: Files that are not written.
+        files: One export per ``server`` or per ``rank``.
+        devices: ``local`` (0, 1, ... on each host) or ``zero`` (CUDA_VISIBLE_DEVICES per process).
+        correlation: Whether ids of two processes are ``colliding`` or ``disjoint``.
+        session_gap_ns: Time between the session starts of consecutive files.
+        clock_error_ns: Error of each host's UTC clock; 0 for hosts not listed.
+        drift_ppb: Drift of each host's clock in 1e-9, UTC included; 0 for hosts not listed.
+        step_ns: How far each host's clock is set forward at ``step_at_ns``; 0 if not listed.
+        step_at_ns: Time of that step, after the start of training.
+        copies: Whether to plant a copy that ends after F's kernels, and a fill inside B.
+        stray: Compute kernels outside operations: ``none``, ``busy`` (while an operation runs),
             ``idle``, or ``recv`` (idle, launched inside a receive's range).
-        drop_calls_every: leave out the launching call of every so many kernels, never of the
-            first or last of an operation; 0 for none.
-        double_calls: every kernel launch is a runtime row and a driver row of one correlation id.
-        watchdog: a thread without ranges that makes calls which launch nothing.
-        overhead: plant PROFILER_OVERHEAD inside each rank's longest gap of each iteration.
-        cut_ns: instant after the start of training at which the capture stops; 0 for none.
-        seed: of the jitter.
+        drop_calls_every: Omit the launching call of every n-th kernel, except the first and last
+            kernels of operations; 0 omits none.
+        double_calls: Whether a kernel launch has a runtime row and a driver row with one id.
+        watchdog: Whether a thread without ranges makes calls that launch no work.
+        overhead: Whether to plant PROFILER_OVERHEAD in the longest gap of each rank and iteration.
+        cut_ns: Time after the start of training at which the capture stops, or 0 for no cut.
+        seed: Seed of the jitter.
     """
 
     schedule: str = "1f1b"
@@ -192,9 +195,9 @@ class Planting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse words that mean nothing, and options that no export can hold together.
+        """Check the option values and their combinations.
 
-        A typo would otherwise plant the default, and the truth would tell what is not planted.
+        A typo would otherwise plant the default, and the truth would describe another run.
         """
         for name, words in CHOICES.items():
             if getattr(self, name) not in words:
@@ -206,7 +209,7 @@ class Planting:
         if self.norm_ns and not self.barrier:
             raise ValueError("norm_ns needs barrier, which plants the gradient norm")
         if sum(self.layer_counts) != len(self.layers):
-            raise ValueError("layer_counts are as many layers as there are in layers")
+            raise ValueError("layer_counts must add up to the number of layers")
         if self.servers > self.ranks:
             raise ValueError(f"{self.servers} servers are too many for {self.ranks} ranks")
 
@@ -226,7 +229,7 @@ class Planting:
         return self.stages * self.replicas * self.tensor
 
 
-#: The words that the options of that type take.
+#: Valid values of each option that takes a word.
 CHOICES = {
     "autograd": ("none", "named", "unnamed"),
     "names": ("numbered", "constant"),

@@ -1,7 +1,7 @@
-"""Orders of pipeline schedules, written from their papers for the planter alone.
+"""Orders of pipeline schedules, written from their papers for the planter only.
 
-The product has its own schedules. Nothing here uses them, so that a planted run is independent
-evidence; tests compare both. An order of the planter may also come from a file of PyTorch's.
+They are independent of ``bubbleviz.schedules``, and tests compare both. An order may also come
+from a CSV file in PyTorch's format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Operation:
     """One operation of an iteration.
 
     Attributes:
-        virtual_stage: Place of its model chunk in the model's order.
+        virtual_stage: Position of its model chunk in the model.
         phase: F, B (input gradient), W (weight gradient), BW (both) or OPTIMIZER.
         microbatch: Microbatch, counted from 0.
     """
@@ -48,8 +48,8 @@ class Plan:
         chunks: Model chunks per device, v.
         placement: Device of each virtual stage.
         orders: One order per device.
-        replicas: Number of pipelines; their virtual stages follow each other.
-        together: Forwards that run beside the backward after them.
+        replicas: Number of pipelines; their virtual stages are numbered consecutively.
+        together: Forwards that overlap the backward after them.
     """
 
     stages: int
@@ -85,7 +85,7 @@ class Plan:
 
 
 def replicate(plan: Plan, replicas: int) -> Plan:
-    """Return a plan of several pipelines, each with devices and virtual stages of its own."""
+    """Return a plan of several pipelines, each with its own devices and virtual stages."""
 
     def move(operation: Operation, number: int) -> Operation:
         stage = operation.virtual_stage + number * plan.virtual_stages
@@ -102,8 +102,8 @@ def replicate(plan: Plan, replicas: int) -> Plan:
     )
 
 
-def keep_forwards(plan: Plan) -> Plan:
-    """Return the plan of an evaluation: the forwards alone, in the same order."""
+def select_forwards(plan: Plan) -> Plan:
+    """Return the plan of an evaluation: only the forwards, in the same order."""
     orders = tuple(tuple(op for op in order if op.phase is F) for order in plan.orders)
     return replace(plan, orders=orders, together=frozenset())
 
@@ -117,7 +117,7 @@ def clear_stage(plan: Plan, stage: int) -> Plan:
     return replace(plan, orders=orders)
 
 
-def plan_from_csv(text: str) -> Plan:
+def parse_plan(text: str) -> Plan:
     """Return the plan of PyTorch's CSV: one row per device, cells such as ``0F3``."""
     phases = {"F": F, "I": B, "W": W, "B": BW}
     rows = [re.findall(r"(\d+)([FIWB])(\d+)", line) for line in text.splitlines()]
@@ -131,10 +131,10 @@ def plan_from_csv(text: str) -> Plan:
     return Plan(len(orders), microbatches, len(placement) // len(orders), placement, orders)
 
 
-# Schedules of one direction with forwards ahead of the backwards, and W behind them.
+# Schedules with one direction: forwards run ahead of the backwards, and W follows them.
 
 
-def _in_step(
+def _order_in_steps(
     forwards: Sequence[Operation],
     backwards: Sequence[Operation],
     weights: Sequence[Operation] = (),
@@ -144,7 +144,7 @@ def _in_step(
 ) -> Order:
     """Return the order of a device: step n runs B n, W n - lag and F n + warmup, in this order.
 
-    Steps before the first B run a forward each; W that are left follow the last step.
+    Steps before the first B run one forward each. The remaining W follow the last step.
     """
     n_steps = len(backwards)
     keyed = [((n, 0, n), op) for n, op in enumerate(backwards)]
@@ -153,14 +153,16 @@ def _in_step(
     return tuple(op for _, op in sorted(keyed))
 
 
-def _line(
+def _make_line(
     warmup_of: Callable[[int, int], int], lag_of: Callable[[int], int] | None, p: int, m: int
 ) -> Plan:
     """Return the plan of one chunk per device.
 
     Args:
-        warmup_of: Forwards before the first backward, by devices from this one to the last, and m.
-        lag_of: Operations between B and its W, by device; None if backwards are whole.
+        warmup_of: Number of forwards before the first backward, as a function of the number of
+            devices from this one to the last, and m.
+        lag_of: Number of steps between B and its W, as a function of the device, or None if
+            backwards are fused.
         p: Devices.
         m: Microbatches.
     """
@@ -172,42 +174,44 @@ def _line(
         )
         warmup = warmup_of(p - device, m)
         if lag_of:
-            order = _in_step(forwards, backwards, weights, warmup=warmup, lag=lag_of(device))
+            order = _order_in_steps(forwards, backwards, weights, warmup=warmup, lag=lag_of(device))
         else:
-            order = _in_step(forwards, backwards, warmup=warmup)
+            order = _order_in_steps(forwards, backwards, warmup=warmup)
         orders.append(order)
     return Plan(p, m, 1, tuple(range(p)), tuple(orders))
 
 
-def _gpipe(p: int, m: int, _: int) -> Plan:
+def _make_gpipe(p: int, m: int, _: int) -> Plan:
     """All forwards, then all backwards (arXiv 1811.06965)."""
-    return _line(lambda _, m: m, None, p, m)
+    return _make_line(lambda _, m: m, None, p, m)
 
 
 def one_forward_one_backward(p: int, m: int, _: int = 1) -> Plan:
-    """Return 1F1B: each device holds as many microbatches as devices follow (arXiv 2006.09503)."""
-    return _line(lambda left, _: left, None, p, m)
+    """Return 1F1B: a device keeps one microbatch per later device in flight (arXiv 2006.09503)."""
+    return _make_line(lambda left, _: left, None, p, m)
 
 
-def _zb_h1(p: int, m: int, _: int) -> Plan:
+def _make_zb_h1(p: int, m: int, _: int) -> Plan:
     """1F1B with W delayed by the device's number (arXiv 2401.10241, section 2.1)."""
-    return _line(lambda left, _: left, lambda device: device, p, m)
+    return _make_line(lambda left, _: left, lambda device: device, p, m)
 
 
-def _zb_h2(p: int, m: int, _: int) -> Plan:
+def _make_zb_h2(p: int, m: int, _: int) -> Plan:
     """Enough warm-up to fill the first bubble (arXiv 2401.10241, section 2.2)."""
-    return _line(lambda left, _: 2 * left - 1, lambda device: 2 * device, p, m)
+    return _make_line(lambda left, _: 2 * left - 1, lambda device: 2 * device, p, m)
 
 
-def _interleaved(p: int, m: int, v: int, *, split: bool = False, beside: bool = False) -> Plan:
+def _make_interleaved(
+    p: int, m: int, v: int, *, split: bool = False, overlaps: bool = False
+) -> Plan:
     """Groups of p microbatches run one chunk after the other (arXiv 2104.04473, section 2.2).
 
     Args:
         p: Devices.
         m: Microbatches, a multiple of p.
         v: Chunks per device.
-        split: Backwards are B, and W follows by as many operations as there are devices before.
-        beside: One more forward of warm-up; later forwards run beside the backward after them.
+        split: Whether backwards are B, with W delayed by one step per earlier device.
+        overlaps: Whether forwards overlap the backward after them, with one more warm-up forward.
     """
     if m % p:
         raise UsageError(f"{m} microbatches are not groups of {p}")
@@ -223,27 +227,27 @@ def _interleaved(p: int, m: int, v: int, *, split: bool = False, beside: bool = 
         backwards = [nth(n, B if split else BW) for n in range(m * v)]
         weights = [nth(n, W) for n in range(m * v)] if split else []
         warmup = (v - 1) * p + 1 + (p - device - 1) * (1 if split else 2)
-        if beside:
+        if overlaps:
             warmup = min(warmup, m * v) + 1
             together |= set(forwards[warmup - 1 :])
         lag = device if split else 0
-        orders.append(_in_step(forwards, backwards, weights, warmup=warmup, lag=lag))
+        orders.append(_order_in_steps(forwards, backwards, weights, warmup=warmup, lag=lag))
     return Plan(p, m, v, tuple(range(p)) * v, tuple(orders), together=frozenset(together))
 
 
-def _looped_bfs(p: int, m: int, v: int) -> Plan:
+def _make_looped_bfs(p: int, m: int, v: int) -> Plan:
     """All microbatches of a chunk before the next chunk, and back (arXiv 2211.05953)."""
     orders = []
     for device in range(p):
-        there = [(chunk * p + device, mb) for chunk in range(v) for mb in range(m)]
-        forwards = [Operation(stage, F, mb) for stage, mb in there]
-        backwards = [Operation(stage, BW, mb) for stage, mb in reversed(there)]
+        stage_and_microbatch = [(chunk * p + device, mb) for chunk in range(v) for mb in range(m)]
+        forwards = [Operation(stage, F, mb) for stage, mb in stage_and_microbatch]
+        backwards = [Operation(stage, BW, mb) for stage, mb in reversed(stage_and_microbatch)]
         orders.append((*forwards, *backwards))
     return Plan(p, m, v, tuple(range(p)) * v, tuple(orders))
 
 
 class _TwoStages:
-    """The order of a device with two virtual stages, written one operation after the other.
+    """Builder of the order of a device with two virtual stages.
 
     Each phase of a stage takes its microbatches in order.
     """
@@ -263,53 +267,53 @@ class _TwoStages:
         self.order.append(Operation(self.stages[way], phase, microbatch))
 
     def split_backward(self, way: int) -> None:
-        """Run B, and owe its W."""
+        """Run B, and queue its W."""
         self.run(way, B)
         self._delayed.append(replace(self.order[-1], phase=W))
 
-    def delayed_weight(self) -> None:
-        """Run the W that is owed for longest."""
+    def run_delayed_weight(self) -> None:
+        """Run the oldest queued W."""
         self.order.append(self._delayed.pop(0))
 
     def pair(self, forward: int, backward: int) -> None:
-        """Run a forward beside a whole backward of the other stage."""
+        """Run a forward that overlaps a fused backward of the other stage."""
         self.run(forward, F)
         self.together.add(self.order[-1])
         self.run(backward, BW)
 
 
-def _v_shape(p: int) -> tuple[int, ...]:
+def _place_in_v(p: int) -> tuple[int, ...]:
     return (*range(p), *reversed(range(p)))
 
 
-def _zb_v(p: int, m: int, _: int) -> Plan:
+def _make_zb_v(p: int, m: int, _: int) -> Plan:
     """ZB-V, as drawn in arXiv 2401.10241, section 6.
 
-    With fewer than 2p - 1 microbatches it is the order of 2p - 1 without those that do not exist.
+    With fewer than 2p - 1 microbatches, it is the order for 2p - 1 with the missing ones left out.
     """
-    drawn = max(m, 2 * p - 1)
+    n_drawn = max(m, 2 * p - 1)
     orders = []
     for device in range(p):
         two = _TwoStages((device, 2 * p - 1 - device))
         warmup = [(0, F)] * (2 * (p - device) - 1) + [(1, F), (0, F)] * device
         descent = [(1, F), (1, B), (1, W)] * (p - device)
-        steady = [(0, F), (0, B), (0, W), (1, F), (1, B), (1, W)] * (drawn - p)
+        steady = [(0, F), (0, B), (0, W), (1, F), (1, B), (1, W)] * (n_drawn - p)
         ascent = [(0, B), (1, B)] * device + [(0, B), (0, W)] * (p - device)
-        rest = [(1, W)] * drawn + [(0, W)] * drawn
+        rest = [(1, W)] * n_drawn + [(0, W)] * n_drawn
         for way, phase in warmup + descent + steady + ascent + rest:
             two.run(way, phase)
         orders.append(tuple(op for op in two.order if op.microbatch < m))
-    return Plan(p, m, 2, _v_shape(p), tuple(orders))
+    return Plan(p, m, 2, _place_in_v(p), tuple(orders))
 
 
-def _dual(two: _TwoStages, m: int, rank: int, depth: int) -> None:
+def _write_dualpipe(two: _TwoStages, m: int, rank: int, depth: int) -> None:
     """Write DualPipe's eight steps for one device (the table in DeepSeek's DualPipe repository).
 
     Args:
         two: The device's virtual stages; microbatches reach stage 0 first.
         m: Microbatches of each virtual stage.
-        rank: Devices that a microbatch passes before it reaches stage 0.
-        depth: Devices that a microbatch passes before it comes back to stage 1.
+        rank: Number of devices that a microbatch passes before it reaches stage 0.
+        depth: Number of devices that a microbatch passes before it returns to stage 1.
     """
     before_middle = depth - rank - 1
     for _ in range(2 * before_middle):
@@ -319,11 +323,11 @@ def _dual(two: _TwoStages, m: int, rank: int, depth: int) -> None:
         two.run(1, F)
     for _ in range(before_middle):
         two.split_backward(1)
-        two.delayed_weight()
+        two.run_delayed_weight()
         two.run(1, F)
     for n in range(m - 2 * depth + rank + 1):
         if n == 0 and rank == depth - 1:
-            # The middle device has its first forward to itself.
+            # On the middle device, the first forward overlaps no backward.
             two.run(0, F)
             two.run(1, BW)
         else:
@@ -332,10 +336,10 @@ def _dual(two: _TwoStages, m: int, rank: int, depth: int) -> None:
     for _ in range(before_middle):
         two.run(1, BW)
         two.pair(1, 0)
-    _drain(two, rank, before_middle)
+    _write_drain(two, rank, before_middle)
 
 
-def _drain(two: _TwoStages, rank: int, before_middle: int) -> None:
+def _write_drain(two: _TwoStages, rank: int, before_middle: int) -> None:
     """Write the last three steps of DualPipe; the second half of the backwards is split."""
     for n in range(2 * (rank + 1)):
         way = 1 - n % 2
@@ -344,13 +348,13 @@ def _drain(two: _TwoStages, rank: int, before_middle: int) -> None:
         else:
             two.split_backward(way)
     for _ in range(before_middle):
-        two.delayed_weight()
+        two.run_delayed_weight()
         two.split_backward(0)
     for _ in range(rank + 1):
-        two.delayed_weight()
+        two.run_delayed_weight()
 
 
-def _dualpipe(p: int, m: int, _: int) -> Plan:
+def _make_dualpipe(p: int, m: int, _: int) -> Plan:
     """Two pipelines fed from both ends, each with half of the microbatches (arXiv 2412.19437)."""
     if p % 2 or m % 2 or m < 2 * p:
         raise UsageError(f"dualpipe does not run {m} microbatches on {p} devices")
@@ -358,28 +362,28 @@ def _dualpipe(p: int, m: int, _: int) -> Plan:
     for device in range(p):
         stages = (device, 2 * p - 1 - device)
         two = _TwoStages(stages if device < p // 2 else stages[::-1])
-        _dual(two, m // 2, min(device, p - 1 - device), p // 2)
+        _write_dualpipe(two, m // 2, min(device, p - 1 - device), p // 2)
         devices.append(two)
-    return _plan_of_two(p, m, 1, devices, replicas=2)
+    return _join_devices(p, m, 1, devices, replicas=2)
 
 
-def _dualpipe_v(p: int, m: int, _: int) -> Plan:
+def _make_dualpipe_v(p: int, m: int, _: int) -> Plan:
     """DualPipe cut in half: one pipeline in a V."""
     if m < 2 * p:
         raise UsageError(f"dualpipev does not run {m} microbatches on {p} devices")
     devices = [_TwoStages((device, 2 * p - 1 - device)) for device in range(p)]
     for device, two in enumerate(devices):
-        _dual(two, m, device, p)
-    return _plan_of_two(p, m, 2, devices, replicas=1)
+        _write_dualpipe(two, m, device, p)
+    return _join_devices(p, m, 2, devices, replicas=1)
 
 
-def _plan_of_two(p: int, m: int, v: int, devices: Sequence[_TwoStages], replicas: int) -> Plan:
+def _join_devices(p: int, m: int, v: int, devices: Sequence[_TwoStages], replicas: int) -> Plan:
     orders = tuple(tuple(two.order) for two in devices)
     together = frozenset[Operation]().union(*(two.together for two in devices))
-    return Plan(p, m, v, _v_shape(p), orders, replicas, together)
+    return Plan(p, m, v, _place_in_v(p), orders, replicas, together)
 
 
-def _chimera(p: int, m: int, _: int) -> Plan:
+def _make_chimera(p: int, m: int, _: int) -> Plan:
     """Two pipelines in opposite directions, in slots of 1F1B (arXiv 2107.06925, figure 2).
 
     Microbatch i of a group enters its pipeline in slot 2i and moves on by one stage per slot, down
@@ -399,16 +403,16 @@ def _chimera(p: int, m: int, _: int) -> Plan:
                 returns = enters + 2 * p - 1 - stage
                 slots[device].append((returns, Operation(virtual_stage, BW, mb)))
     orders = tuple(tuple(op for _, op in sorted(slot)) for slot in slots)
-    return Plan(p, m, 1, _v_shape(p), orders, replicas=2)
+    return Plan(p, m, 1, _place_in_v(p), orders, replicas=2)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A rule that makes plans.
+    """A schedule that can be planted.
 
     Attributes:
-        chunks: Its usual number of chunks per device.
-        plan: The plan by p, m and v.
+        chunks: Usual number of chunks per device.
+        plan: Function that returns the plan for p, m and v.
     """
 
     chunks: int
@@ -418,17 +422,17 @@ class Schedule:
 #: The schedules that can be planted, by name.
 SCHEDULES = {
     "1f1b": Schedule(1, one_forward_one_backward),
-    "chimera": Schedule(1, _chimera),
-    "combined-1f1b": Schedule(2, lambda p, m, v: _interleaved(p, m, v, beside=True)),
-    "dualpipe": Schedule(1, _dualpipe),
-    "dualpipev": Schedule(2, _dualpipe_v),
-    "gpipe": Schedule(1, _gpipe),
-    "interleaved-1f1b": Schedule(2, _interleaved),
-    "interleaved-zb": Schedule(2, lambda p, m, v: _interleaved(p, m, v, split=True)),
-    "looped-bfs": Schedule(2, _looped_bfs),
-    "zb-h1": Schedule(1, _zb_h1),
-    "zb-h2": Schedule(1, _zb_h2),
-    "zb-v": Schedule(2, _zb_v),
+    "chimera": Schedule(1, _make_chimera),
+    "combined-1f1b": Schedule(2, lambda p, m, v: _make_interleaved(p, m, v, overlaps=True)),
+    "dualpipe": Schedule(1, _make_dualpipe),
+    "dualpipev": Schedule(2, _make_dualpipe_v),
+    "gpipe": Schedule(1, _make_gpipe),
+    "interleaved-1f1b": Schedule(2, _make_interleaved),
+    "interleaved-zb": Schedule(2, lambda p, m, v: _make_interleaved(p, m, v, split=True)),
+    "looped-bfs": Schedule(2, _make_looped_bfs),
+    "zb-h1": Schedule(1, _make_zb_h1),
+    "zb-h2": Schedule(1, _make_zb_h2),
+    "zb-v": Schedule(2, _make_zb_v),
 }
 
 
@@ -446,7 +450,7 @@ def make_plan(name: str, p: int, m: int, v: int = 0) -> Plan:
         ValueError: The plan in the CSV has other sizes.
     """
     if "," in name:
-        plan = plan_from_csv(name)
+        plan = parse_plan(name)
         if (plan.stages, plan.microbatches) != (p, m):
             raise ValueError(
                 f"an order of {plan.microbatches} microbatches on {plan.stages} devices"

@@ -1,8 +1,8 @@
-"""A simulated program: iterations of plans back to back, each device running its order.
+"""Simulation of consecutive iterations, in which each device runs its operations in order.
 
 Inputs, for one microbatch of one iteration: F of virtual stage v needs F of v-1; B and BW need
 F of v and B or BW of v+1; W needs B of v. An input from another device arrives ``transfer_ns``
-after its producer ended, and the transfer keeps no device busy.
+after its producer ended. Transfers occupy no device.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Task:
     operation: Operation
 
 
-#: How long a task keeps its device, in nanoseconds.
+#: Returns the time that a task occupies its device, in nanoseconds.
 Duration = Callable[[Task], int]
-#: Microbatch of the optimizer task that ends an iteration, and of the part of it that runs
-#: inside the next iteration.
+#: Microbatch numbers of the optimizer task that ends an iteration, and of its second part, which
+#: runs inside the next iteration.
 STEP, POSTPONED = 0, 1
 
 
-def _tasks_of(
+def _list_tasks(
     plans: Sequence[Plan], device: int, *, optimizer: bool, postponed: bool
 ) -> list[Task]:
-    """Return what a device runs, in order; see :func:`simulate`."""
+    """Return the tasks of a device, in order; see :func:`simulate`."""
     first = plans[0].placement.index(device)
     tasks: list[Task] = []
     pending: int | None = None
@@ -54,23 +54,23 @@ def _tasks_of(
     return tasks
 
 
-#: When an Optimizer can start; see :func:`simulate`.
+#: Returns when an Optimizer can start; see :func:`simulate`.
 Gate = Callable[[int, int, Mapping[tuple[int, int], int]], "int | None"]
 
 
 @dataclass(frozen=True)
 class Simulation(Table):
-    """When every task ran; in order of device, then of time.
+    """Times of all tasks, sorted by (device, start).
 
     Attributes:
-        device, virtual_stage, phase, microbatch, iteration: of the task; of an Optimizer, the
-            virtual stage is the device's first and the microbatch ``STEP`` or ``POSTPONED``.
-        start_ns, end_ns: when it ran, end exclusive.
-        pause_ns, resume_ns: when it waited for its input after a part that needs none, else equal
-            to ``start_ns``.
-        arrival_ns: when its last remote input arrived, or -1 where it has none.
-        placement: device of each virtual stage.
-        length: number of virtual stages of one pipeline.
+        device, virtual_stage, phase, microbatch, iteration: Identity of the task. An Optimizer has
+            the device's first virtual stage, and the microbatch ``STEP`` or ``POSTPONED``.
+        start_ns, end_ns: When it ran; the end is exclusive.
+        pause_ns, resume_ns: When it waited for its input after a part that needs no input. Both
+            equal ``start_ns`` if it did not wait.
+        arrival_ns: When its last remote input arrived, or -1 if it has none.
+        placement: Device of each virtual stage.
+        length: Number of virtual stages of one pipeline.
     """
 
     device: Ints
@@ -87,12 +87,12 @@ class Simulation(Table):
     length: int = field(metadata={"shared": True})
 
 
-def _no_time(_: Task) -> int:
+def _take_no_time(_: Task) -> int:
     return 0
 
 
 class _Run:
-    """The state of one simulation: what ended when, and how far each device is."""
+    """State of one simulation: the results so far, and the progress of each device."""
 
     def __init__(
         self,
@@ -110,7 +110,8 @@ class _Run:
         self.duration, self.transfer_ns = duration, transfer_ns
         self.prelude, self.delay, self.gate = prelude, delay, gate
         self.free, self.next = [0 for _ in tasks], [0 for _ in tasks]
-        #: Work tasks that have not run, and when the last one ended, by iteration and device.
+        #: Number of work tasks that have not run, keyed by (iteration, device), and the end of the
+        #: last one once all have run.
         self.left = Counter(
             (task.iteration, device)
             for device, own in enumerate(tasks)
@@ -118,29 +119,32 @@ class _Run:
             if task.operation.phase in WORK
         )
         self.done: dict[tuple[int, int], int] = {}
-        #: Virtual stages that run anything, by iteration.
+        #: Virtual stages that run any operation, per iteration.
         self.active_stages = [
             {op.virtual_stage for order in plan.orders for op in order} for plan in plans
         ]
-        #: By iteration, whether it is an F, virtual stage and microbatch.
+        #: End of each result, keyed by (iteration, is F, virtual stage, microbatch).
         self.ended: dict[tuple[int, bool, int, int], int] = {}
-        #: The columns of a simulation up to ``arrival_ns``, in the order in which tasks ran.
+        #: Columns of the simulation up to ``arrival_ns``, in the order in which tasks ran.
         self.rows: list[tuple[int, ...]] = []
 
-    def group(self, device: int) -> Sequence[Task]:
-        """Return the device's next task, or the next two if they go together."""
-        tasks, at = self.tasks[device], self.next[device]
-        group = tasks[at : at + 1]
+    def get_group(self, device: int) -> Sequence[Task]:
+        """Return the device's next task, or the next two if they overlap."""
+        tasks, index = self.tasks[device], self.next[device]
+        group = tasks[index : index + 1]
         if group and group[0].operation in self.together:
-            # A forward of an evaluation has no backward beside it.
+            # A forward of an evaluation overlaps no backward.
             group = [
                 *group,
-                *(t for t in tasks[at + 1 : at + 2] if t.operation.phase is not Phase.F),
+                *(t for t in tasks[index + 1 : index + 2] if t.operation.phase is not Phase.F),
             ]
         return group
 
-    def ready(self, device: int, task: Task) -> tuple[int, int] | None:
-        """Return when the local and the remote inputs are there (-1: none), or None."""
+    def find_ready_ns(self, device: int, task: Task) -> tuple[int, int] | None:
+        """Return when the local and the remote inputs are ready, or None if they are not yet.
+
+        A time is -1 if the task has no input of that kind.
+        """
         op, k, length = task.operation, task.iteration, self.length
         stage, phase = op.virtual_stage, op.phase
         local = remote = NONE
@@ -148,12 +152,12 @@ class _Run:
             opens = self.gate(k, device, self.done) if self.gate else local
             return None if opens is None else (opens, remote)
         if phase is Phase.F:
-            needs = [(True, stage - 1)] if stage % length else []
+            inputs = [(True, stage - 1)] if stage % length else []
         elif phase is Phase.W:
-            needs = [(False, stage)]
+            inputs = [(False, stage)]
         else:
-            needs = [(True, stage), *([(False, stage + 1)] if (stage + 1) % length else [])]
-        for forward, source in needs:
+            inputs = [(True, stage), *([(False, stage + 1)] if (stage + 1) % length else [])]
+        for forward, source in inputs:
             if source not in self.active_stages[k]:
                 continue
             end = self.ended.get((k, forward, source, op.microbatch))
@@ -165,8 +169,8 @@ class _Run:
                 remote = max(remote, end + self.transfer_ns(task))
         return local, remote
 
-    def put(self, device: int, task: Task, times: tuple[int, ...]) -> None:
-        """Note when a task ran: start, pause, resume, end and arrival."""
+    def record(self, device: int, task: Task, times: tuple[int, ...]) -> None:
+        """Store the times of a task: start, pause, resume, end and arrival."""
         op, iteration = task.operation, task.iteration
         self.rows.append(
             (device, op.virtual_stage, int(op.phase), op.microbatch, iteration, *times)
@@ -178,31 +182,31 @@ class _Run:
             if not self.left[iteration, device]:
                 self.done[iteration, device] = times[3]
 
-    def step(self, device: int) -> bool:
-        """Run what the device has next if its inputs are there.
+    def run_next(self, device: int) -> bool:
+        """Run the next task or pair of tasks of a device, and return whether inputs were ready.
 
-        Two tasks are put down one after the other, so that each has its time::
+        A pair is recorded one task after the other, and both results are ready at the end::
 
             inputs of both   │
-            put down         ├─F──┤├─B──────┤
+            recorded         ├─F──┤├─B──────┤
             results                         │ of both
         """
-        group = self.group(device)
-        inputs = [(task, self.ready(device, task)) for task in group]
-        known = [(task, when) for task, when in inputs if when is not None]
-        if not group or len(known) < len(group):
+        group = self.get_group(device)
+        inputs = [(task, self.find_ready_ns(device, task)) for task in group]
+        ready = [(task, when) for task, when in inputs if when is not None]
+        if not group or len(ready) < len(group):
             return False
-        remotes = [remote for _, (_, remote) in known]
+        remotes = [remote for _, (_, remote) in ready]
         ahead = self.prelude(group[0]) if len(group) == 1 and remotes[0] != NONE else 0
-        start = max(self.free[device], *(local for _, (local, _) in known))
+        start = max(self.free[device], *(local for _, (local, _) in ready))
         start = (start if ahead else max(start, *remotes)) + self.delay(group[0])
-        for task, (_, remote) in known:
+        for task, (_, remote) in ready:
             pause = start + ahead
             resume = max(pause, remote) if ahead else pause
             end = resume + self.duration(task) - ahead
             if resume == pause:
                 pause = resume = start
-            self.put(device, task, (start, pause, resume, end, remote))
+            self.record(device, task, (start, pause, resume, end, remote))
             start = end
         for task in group:
             op = task.operation
@@ -212,12 +216,14 @@ class _Run:
         return True
 
 
-def all_done(devices: int) -> Gate:
-    """Return the gate that opens when all devices ended an iteration's work, as a norm makes it."""
+def make_barrier(devices: int) -> Gate:
+    """Return a gate that opens when all devices have ended the iteration, like a gradient norm."""
 
     def gate(iteration: int, _: int, done: Mapping[tuple[int, int], int]) -> int | None:
-        ends = [done[iteration, device] for device in range(devices) if (iteration, device) in done]
-        return max(ends) if len(ends) == devices else None
+        end_ns = [
+            done[iteration, device] for device in range(devices) if (iteration, device) in done
+        ]
+        return max(end_ns) if len(end_ns) == devices else None
 
     return gate
 
@@ -229,37 +235,37 @@ def simulate(
     optimizer: bool = False,
     postponed: bool = False,
     transfer_ns: int | Duration = 0,
-    prelude: Duration = _no_time,
-    delay: Duration = _no_time,
+    prelude: Duration = _take_no_time,
+    delay: Duration = _take_no_time,
     gate: Gate | None = None,
 ) -> Simulation:
-    """Return when every task runs: each device does what it can, until none can do anything.
+    """Simulate consecutive iterations: each device runs its next task as soon as it can.
 
     Args:
-        plans: one plan an iteration, back to back, all with one placement.
-        duration: how long each task takes, in nanoseconds.
-        optimizer: end each iteration that trains with an Optimizer task.
-        postponed: run a second part of each Optimizer after the first operation of the next
-            iteration, as post-validation does (arXiv 2401.10241, section 4).
-        transfer_ns: latency of every edge between two devices (T_comm), one number or one by the
-            task that waits.
-        prelude: the part of a task that runs before its remote input is needed; a task with
-            such a part starts without it and waits in the middle.
-        delay: how long after it could have started a task starts (a host that launches late).
-        gate: gives for an iteration and a device when its Optimizer can start at the earliest, from
-            when devices ended the iteration's work, by iteration and device; None where that is
-            open yet. It opens at the latest once all have.
+        plans: One plan per iteration, all with the same placement.
+        duration: Duration of each task, in nanoseconds.
+        optimizer: Whether each training iteration ends with an Optimizer task.
+        postponed: Whether a second part of each Optimizer runs after the first operation of the
+            next iteration, as in post-validation (arXiv 2401.10241, section 4).
+        transfer_ns: Latency of every transfer between two devices (T_comm): one number, or a
+            function of the task that waits.
+        prelude: Length of the part of a task that needs no remote input. A task with such a part
+            starts without the input and waits in the middle.
+        delay: Delay between the time a task could start and its start (late launches).
+        gate: Function that returns the earliest start of an Optimizer for an iteration, a device
+            and the ends of work so far, or None if that is still unknown. It must return a time
+            once all devices have ended the iteration.
 
     Raises:
-        MismatchError: the order deadlocks.
+        MismatchError: The order deadlocks.
     """
     devices = range(plans[0].stages)
-    tasks = [_tasks_of(plans, d, optimizer=optimizer, postponed=postponed) for d in devices]
+    tasks = [_list_tasks(plans, d, optimizer=optimizer, postponed=postponed) for d in devices]
     transfer = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
     run = _Run(plans, tasks, duration, transfer, prelude, delay, gate)
-    while sum(run.step(device) for device in devices):
+    while sum(run.run_next(device) for device in devices):
         pass
-    if stuck := [str(task.operation) for device in devices for task in run.group(device)]:
+    if stuck := [str(task.operation) for device in devices for task in run.get_group(device)]:
         raise MismatchError(f"the order deadlocks before {', '.join(stuck)}")
     names = Simulation.column_names()
     table = np.array(run.rows, dtype=np.int64).reshape(-1, len(names))

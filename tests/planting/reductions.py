@@ -14,26 +14,26 @@ from collections.abc import Mapping
 
 from tests.planting.options import Planting
 
-#: When each device ended the work of an iteration, by iteration and device.
+#: End of the work of an iteration on a device, keyed by (iteration, device).
 Done = Mapping[tuple[int, int], int]
 
 
-def entered_ns(planting: Planting, done_ns: int, device: int) -> int:
+def compute_entry_ns(planting: Planting, done_ns: int, device: int) -> int:
     """Return when a device enters its reduce-scatter."""
-    late = planting.late_reduce_ns if device == late_device(planting) else 0
-    return done_ns + late
+    delay_ns = planting.late_reduce_ns if device == find_late_device(planting) else 0
+    return done_ns + delay_ns
 
 
-def late_device(planting: Planting) -> int:
-    """Return the simulated device of the rank that enters late; -1 none."""
+def find_late_device(planting: Planting) -> int:
+    """Return the simulated device of the rank that enters late, or -1 for none."""
     if planting.late_reducer < 0:
         return -1
     stage, pipeline = divmod(planting.late_reducer, planting.tensor * planting.replicas)
     return stage + planting.stages * (pipeline // planting.tensor)
 
 
-def reduced_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
-    """Return when the reduce-scatter of a device ends; None where a member has not ended."""
+def compute_reduced_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
+    """Return when the reduce-scatter of a device ends, or None if a member has not entered."""
     devices = planting.stages * planting.replicas
     members = [d for d in range(devices) if d % planting.stages == device % planting.stages]
     if not planting.reduce_ns:
@@ -42,7 +42,7 @@ def reduced_ns(planting: Planting, iteration: int, device: int, done: Done) -> i
         return None
     if not planting.reduce_ns:
         return done[iteration, device]
-    last = max(entered_ns(planting, done[iteration, member], member) for member in members)
+    last = max(compute_entry_ns(planting, done[iteration, member], member) for member in members)
     return last + planting.reduce_ns
 
 
@@ -52,14 +52,14 @@ def is_idle(planting: Planting, iteration: int, device: int) -> bool:
     return is_idle_stage and iteration in planting.idle_iterations
 
 
-def opens_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
-    """Return when the optimizer of a device can start; None where that is open yet."""
+def compute_opening_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
+    """Return when the optimizer of a device can start, or None if that is still unknown."""
     if not planting.barrier:
-        return reduced_ns(planting, iteration, device, done)
-    ends = [
-        reduced_ns(planting, iteration, member, done)
+        return compute_reduced_ns(planting, iteration, device, done)
+    end_ns = [
+        compute_reduced_ns(planting, iteration, member, done)
         for member in range(planting.stages * planting.replicas)
         if not is_idle(planting, iteration, member)
     ]
-    known = [end for end in ends if end is not None]
-    return max(known) + planting.norm_ns if len(known) == len(ends) else None
+    known_end_ns = [end for end in end_ns if end is not None]
+    return max(known_end_ns) + planting.norm_ns if len(known_end_ns) == len(end_ns) else None

@@ -1,7 +1,7 @@
-"""What a planted run really did: operations, clocks, and ratios by plain slow exact code.
+"""The truth about a planted run: operations, clocks, and ratios computed by slow exact code.
 
-The file ``truth.json`` beside fixtures holds a :class:`Truth`. Times without a prefix are
-nanoseconds on the true global clock; ``file_`` times are the file's own.
+The file ``truth.json`` next to fixtures contains a :class:`Truth`. Times without a prefix are
+nanoseconds on the true global clock; ``file_`` times are on the clock of the file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TrueRank:
 
 @dataclass(frozen=True)
 class TrueOperation:
-    """One operation; of its span what the capture holds, null times without device work."""
+    """One operation, with the captured part of its span; times are null without device work."""
 
     rank: int
     iteration: int
@@ -63,7 +63,7 @@ class TrueOperation:
 
     @property
     def span(self) -> Span | None:
-        """From its start to its end."""
+        """Start and end of the operation, or None without device work."""
         return (
             None if self.start_ns is None or self.end_ns is None else (self.start_ns, self.end_ns)
         )
@@ -71,7 +71,7 @@ class TrueOperation:
 
 @dataclass(frozen=True)
 class TrueIteration:
-    """One iteration and its ratios; null where they cannot be told."""
+    """One iteration and its ratios, which are null if they are unknown."""
 
     index: int
     kind: str
@@ -84,7 +84,7 @@ class TrueIteration:
 
 @dataclass(frozen=True)
 class Truth:
-    """All of it; ``unattributed`` are compute kernels outside every compute operation, by rank."""
+    """The whole truth; ``unattributed`` are the compute kernels outside operations, by rank."""
 
     planting: Planting
     files: tuple[TrueFile, ...]
@@ -94,16 +94,16 @@ class Truth:
     iterations: tuple[TrueIteration, ...]
 
     def to_json(self) -> str:
-        """Return the text of ``truth.json``: one operation a line, as a row."""
-        parts = (f'"{f.name}": {_lines(getattr(self, f.name))}' for f in fields(self))
+        """Return the text of ``truth.json``, with one operation per line."""
+        parts = (f'"{f.name}": {_format_lines(getattr(self, f.name))}' for f in fields(self))
         return "{" + ",\n".join(parts) + "}\n"
 
 
 _COLUMNS = tuple(f.name for f in fields(TrueOperation))
 
 
-def _lines(value: object) -> str:
-    """Return JSON text, a list with one item a line."""
+def _format_lines(value: object) -> str:
+    """Return JSON text; a list has one item per line."""
     if not isinstance(value, tuple):
         return msgspec.json.encode(value).decode()
     items = (
@@ -113,13 +113,13 @@ def _lines(value: object) -> str:
 
 
 def read_truth(path: Path) -> Truth:
-    """Return what ``truth.json`` holds."""
-    held = msgspec.json.decode(path.read_bytes())
-    rows = [dict(zip(_COLUMNS, row, strict=True)) for row in held["operations"]]
-    return msgspec.convert({**held, "operations": rows}, Truth, str_keys=True)
+    """Read a ``truth.json`` file."""
+    document = msgspec.json.decode(path.read_bytes())
+    rows = [dict(zip(_COLUMNS, row, strict=True)) for row in document["operations"]]
+    return msgspec.convert({**document, "operations": rows}, Truth, str_keys=True)
 
 
-def iterations_of(
+def compute_iterations(
     operations: Sequence[TrueOperation], unattributed: dict[int, list[Span]]
 ) -> tuple[TrueIteration, ...]:
     """Return the iterations with their ratios, as ``bubbleviz guide ratios`` defines them."""

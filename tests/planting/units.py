@@ -1,4 +1,4 @@
-"""The operations of a simulated run as they are recorded: named, timed, with their transfers."""
+"""The operations of a simulated run as a profiler records them, with names and transfers."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from tests.planting.orders import (
     Operation,
     Plan,
     clear_stage,
-    keep_forwards,
     make_plan,
     replicate,
+    select_forwards,
 )
 from tests.planting.places import TRAINING_STARTS_NS
 from tests.planting.programs import POSTPONED, Duration, Simulation, Task, simulate
-from tests.planting.reductions import is_idle, opens_ns, reduced_ns
+from tests.planting.reductions import compute_opening_ns, compute_reduced_ns, is_idle
 from tests.support.stage_times import stage_durations
 
 #: How many times as long a slow microbatch or iteration takes.
 SLOW = 1.5
 
 
-def plan_of(planting: Planting) -> Plan:
-    """Return the order of one training iteration: the schedule's, but for a planted deviation."""
+def make_plan_of_run(planting: Planting) -> Plan:
+    """Return the order of one training iteration: the schedule's, plus the planted deviation."""
     plan = make_plan(planting.schedule, planting.stages, planting.microbatches, planting.chunks)
     plan = replicate(plan, planting.replicas)
     if planting.swapped_device < 0:
         return plan
     orders = [list(order) for order in plan.orders]
-    own, at = orders[planting.swapped_device], planting.swapped_at
-    own[at], own[at + 1] = own[at + 1], own[at]
+    swapped, index = orders[planting.swapped_device], planting.swapped_at
+    swapped[index], swapped[index + 1] = swapped[index + 1], swapped[index]
     return replace(plan, orders=tuple(tuple(order) for order in orders))
 
 
-def simulation_of(planting: Planting) -> Simulation:
-    """Return when every task ran, from time 0."""
-    plan = plan_of(planting)
-    plans = [keep_forwards(plan) if planting.inference else plan] * planting.iterations
+def simulate_run(planting: Planting) -> Simulation:
+    """Simulate the run, starting at time 0."""
+    plan = make_plan_of_run(planting)
+    plans = [select_forwards(plan) if planting.inference else plan] * planting.iterations
     for iteration in planting.idle_iterations:
         plans[iteration] = clear_stage(plan, planting.idle_stage)
     if planting.evaluation_at >= 0:
-        plans[planting.evaluation_at] = keep_forwards(plan)
+        plans[planting.evaluation_at] = select_forwards(plan)
 
     def prelude(task: Task) -> int:
         return planting.nested_receive_ns if task.operation.phase is Phase.F else 0
@@ -56,23 +56,25 @@ def simulation_of(planting: Planting) -> Simulation:
         if task.operation.phase is Phase.OPTIMIZER:
             is_late = plan.device_of(task.operation.virtual_stage) == planting.late_optimizer
             return planting.late_optimizer_ns if is_late else 0
-        late = _stage(planting, plan, task.operation.virtual_stage) == planting.late_stage
-        return planting.late_ns if late and task.operation.phase is Phase.F else 0
+        is_late = _find_stage(planting, plan, task.operation.virtual_stage) == planting.late_stage
+        return planting.late_ns if is_late and task.operation.phase is Phase.F else 0
 
     return simulate(
         plans,
-        _durations(planting, plan),
+        _make_durations(planting, plan),
         optimizer=planting.optimizer_ns >= 0,
         postponed=planting.postponed_ns > 0,
-        transfer_ns=_transfers(planting, plan),
+        transfer_ns=_make_transfers(planting, plan),
         prelude=prelude,
         delay=delay,
-        gate=partial(opens_ns, planting) if planting.barrier or planting.reduce_ns else None,
+        gate=partial(compute_opening_ns, planting)
+        if planting.barrier or planting.reduce_ns
+        else None,
     )
 
 
-def _durations(planting: Planting, plan: Plan) -> Duration:
-    """Return durations with the planted jitter and slow stage."""
+def _make_durations(planting: Planting, plan: Plan) -> Duration:
+    """Return the duration function of the tasks, with jitter and all planted slowness."""
     chunks = plan.chunks
     base = stage_durations(
         planting.forward_ns // chunks,
@@ -90,8 +92,8 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
         length = base(task)
         scale = 1.0
         if planting.layers:
-            own = planting.layers_of(op.virtual_stage % (plan.virtual_stages // plan.replicas))
-            scale *= chunks * sum(planting.layers[layer] for layer in own) / 100
+            layers = planting.layers_of(op.virtual_stage % (plan.virtual_stages // plan.replicas))
+            scale *= chunks * sum(planting.layers[layer] for layer in layers) / 100
         if noise is not None:
             scale += (
                 planting.jitter * noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
@@ -100,16 +102,16 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
         slow = device % planting.stages == planting.slow_stage
         if slow or device // planting.stages == planting.slow_pipeline:
             scale *= planting.slow_factor
-        scale *= _planted_slowness(planting, plan, task)
-        return (length if scale == 1.0 else round(length * scale)) + _paused_ns(
+        scale *= _compute_slowness(planting, plan, task)
+        return (length if scale == 1.0 else round(length * scale)) + _get_pause_ns(
             planting, plan, op, task.iteration
         )
 
     return duration
 
 
-def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
-    """Return how many times as long a task takes, for its rank, microbatch and iteration."""
+def _compute_slowness(planting: Planting, plan: Plan, task: Task) -> float:
+    """Return the factor by which a task is slow because of its rank, microbatch and iteration."""
     op = task.operation
     scale = 1.0 + planting.drift * task.iteration / max(planting.iterations - 1, 1)
     if planting.lengths and op.phase is not Phase.OPTIMIZER:
@@ -124,20 +126,20 @@ def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
     return scale
 
 
-def _paused_ns(planting: Planting, plan: Plan, op: Operation, iteration: int) -> int:
-    """Return how much longer an operation takes since its rank pauses, in its second forward."""
+def _get_pause_ns(planting: Planting, plan: Plan, op: Operation, iteration: int) -> int:
+    """Return the planted pause in an operation; it affects the rank's second forward."""
     pauses = plan.device_of(op.virtual_stage) == planting.pause_device
     pauses = pauses and op.phase is Phase.F and op.microbatch == 1
     return planting.pause_ns if pauses and iteration % planting.pause_every == 0 else 0
 
 
-def _stage(planting: Planting, plan: Plan, virtual_stage: int) -> int:
-    """Return the place in its pipeline of the device that holds a virtual stage."""
+def _find_stage(planting: Planting, plan: Plan, virtual_stage: int) -> int:
+    """Return the position in its pipeline of the device of a virtual stage."""
     return plan.device_of(virtual_stage) % planting.stages
 
 
-def _transfers(planting: Planting, plan: Plan) -> Duration:
-    """Return how long the input of each task is on its way."""
+def _make_transfers(planting: Planting, plan: Plan) -> Duration:
+    """Return the function that gives the transfer time of each task's input."""
     back = planting.transfer_ns if planting.transfer_back_ns < 0 else planting.transfer_back_ns
     shape = (planting.iterations, len(Phase), plan.virtual_stages, planting.microbatches)
     noise = np.random.default_rng([planting.seed, 1]).uniform(0, planting.transfer_jitter, shape)
@@ -145,24 +147,24 @@ def _transfers(planting: Planting, plan: Plan) -> Duration:
     def transfer(task: Task) -> int:
         op = task.operation
         length = planting.transfer_ns if op.phase is Phase.F else back
-        before = op.virtual_stage + (-1 if op.phase is Phase.F else 1)
-        if planting.slow_link >= 0 and 0 <= before < plan.virtual_stages:
-            # The way back of a V goes over the same links.
-            ends = {_stage(planting, plan, at) for at in (before, op.virtual_stage)}
-            slow = ends == {planting.slow_link, planting.slow_link + 1}
+        source = op.virtual_stage + (-1 if op.phase is Phase.F else 1)
+        if planting.slow_link >= 0 and 0 <= source < plan.virtual_stages:
+            # In a V, the way back uses the same links.
+            stages = {_find_stage(planting, plan, at) for at in (source, op.virtual_stage)}
+            slow = stages == {planting.slow_link, planting.slow_link + 1}
             length = round(length * (planting.slow_link_factor if slow else 1))
-        more = noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
-        return length + round(length * float(more))
+        jitter = noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
+        return length + round(length * float(jitter))
 
     return transfer
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One operation of one rank as it is recorded: a task, or several under one name.
+    """One operation of one rank as recorded: one task, or several tasks under one name.
 
-    Times are on the global clock; ``previous_ns`` is the end of the rank's unit before, and
-    ``reduced_ns`` that of its reduce-scatter, before an optimizer.
+    Times are on the global clock. ``previous_ns`` is the end of the rank's previous unit. For an
+    optimizer, ``reduced_ns`` is the end of the reduce-scatter before it.
     """
 
     phase: Phase
@@ -184,21 +186,23 @@ class Unit:
     paused_ns: int = 0
 
 
-def units_of(planting: Planting, plan: Plan, sim: Simulation, device: int) -> list[Unit]:
-    """Return what a rank runs, in order."""
+def list_units(planting: Planting, plan: Plan, sim: Simulation, device: int) -> list[Unit]:
+    """Return the operations of a rank, in order."""
     rows = np.flatnonzero(sim.device == device)
     units: list[Unit] = []
     previous = TRAINING_STARTS_NS
     for row in rows.tolist():
-        unit = _unit(planting, plan, sim, row, previous)
+        unit = _make_unit(planting, plan, sim, row, previous)
         units.append(unit)
         previous = unit.end_ns
-    units = _reduced(planting, sim, device, units)
-    return _cleared(units) if planting.w_clear else units
+    units = _add_reductions(planting, sim, device, units)
+    return _join_cleared_weights(units) if planting.w_clear else units
 
 
-def _reduced(planting: Planting, sim: Simulation, device: int, units: list[Unit]) -> list[Unit]:
-    """Return the units of a device, optimizers with the end of their reduce-scatter."""
+def _add_reductions(
+    planting: Planting, sim: Simulation, device: int, units: list[Unit]
+) -> list[Unit]:
+    """Return the units of a device, with the end of the reduce-scatter added to optimizers."""
     if not planting.gated:
         return units
     work = np.isin(sim.phase, WORK)
@@ -207,14 +211,14 @@ def _reduced(planting: Planting, sim: Simulation, device: int, units: list[Unit]
         key = int(sim.iteration[row]), int(sim.device[row])
         done[key] = max(done.get(key, 0), int(sim.end_ns[row]) + TRAINING_STARTS_NS)
     return [
-        replace(unit, reduced_ns=reduced_ns(planting, unit.iteration, device, done) or 0)
+        replace(unit, reduced_ns=compute_reduced_ns(planting, unit.iteration, device, done) or 0)
         if unit.name == "Optimizer"
         else unit
         for unit in units
     ]
 
 
-def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: int) -> Unit:
+def _make_unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: int) -> Unit:
     phase = Phase(int(sim.phase[row]))
     stage, microbatch = int(sim.virtual_stage[row]), int(sim.microbatch[row])
     times = {
@@ -235,7 +239,7 @@ def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: i
         if sim.arrival_ns[row] != NONE:
             receives = f"RECV_{way}{suffix}"
         iteration = int(sim.iteration[row])
-        if _other_device(plan, stage, stage + step) and not is_idle(
+        if _is_on_other_device(plan, stage, stage + step) and not is_idle(
             planting, iteration, plan.device_of(stage + step)
         ):
             sends = f"SEND_{way}{suffix}"
@@ -249,40 +253,40 @@ def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: i
         previous_ns=previous,
         receives=receives,
         sends=sends,
-        paused_ns=_paused_ns(
+        paused_ns=_get_pause_ns(
             planting, plan, Operation(stage, phase, microbatch), int(sim.iteration[row])
         )
         if planting.pause_dry and work
         else 0,
         late=plan.device_of(stage) == planting.late_optimizer
         if phase is Phase.OPTIMIZER
-        else _stage(planting, plan, stage) == planting.late_stage and phase is Phase.F,
+        else _find_stage(planting, plan, stage) == planting.late_stage and phase is Phase.F,
         **times,
     )
 
 
-def _other_device(plan: Plan, stage: int, other: int) -> bool:
-    """Return whether the other virtual stage exists, on another device."""
+def _is_on_other_device(plan: Plan, stage: int, other: int) -> bool:
+    """Return whether the other virtual stage exists and is on another device."""
     length = plan.virtual_stages // plan.replicas
     return other // length == stage // length and plan.device_of(other) != plan.device_of(stage)
 
 
-def _cleared(units: Sequence[Unit]) -> list[Unit]:
-    """Return the units with the W that end an iteration joined, chunk by chunk."""
-    last_other = {unit.iteration: n for n, unit in enumerate(units) if _keeps(unit)}
-    joined: list[Unit] = []
+def _join_cleared_weights(units: Sequence[Unit]) -> list[Unit]:
+    """Return the units with the last W of each iteration joined into one unit per chunk."""
+    last_other = {unit.iteration: n for n, unit in enumerate(units) if _is_not_weight(unit)}
+    joined_units: list[Unit] = []
     for n, unit in enumerate(units):
         if unit.phase is not Phase.W or n < last_other[unit.iteration]:
-            joined.append(unit)
+            joined_units.append(unit)
             continue
-        before = joined[-1]
+        previous = joined_units[-1]
         name = f"W_clear.{unit.chunk}.0"
-        if before.name == name and before.iteration == unit.iteration:
-            joined[-1] = replace(before, end_ns=unit.end_ns)
+        if previous.name == name and previous.iteration == unit.iteration:
+            joined_units[-1] = replace(previous, end_ns=unit.end_ns)
         else:
-            joined.append(replace(unit, name=name, microbatch=None))
-    return joined
+            joined_units.append(replace(unit, name=name, microbatch=None))
+    return joined_units
 
 
-def _keeps(unit: Unit) -> bool:
+def _is_not_weight(unit: Unit) -> bool:
     return unit.phase not in (Phase.W, Phase.OPTIMIZER)

@@ -24,7 +24,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write four stages of 64 pipelines, eight of each a file."""
     folder = tmp_path_factory.mktemp("run")
     run = plant_ranks(Recipe(256, microbatches=8, stages=4, iterations=2))
-    write_tables(run, folder, told=True, transfers=False, collectives=False, clock_errors_ns=None)
+    write_tables(
+        run, folder, with_stages=True, transfers=False, collectives=False, clock_errors_ns=None
+    )
     return folder
 
 

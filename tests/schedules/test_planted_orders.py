@@ -100,7 +100,7 @@ def test_planted_orders_are_those_of_pytorch(file: str, name: str) -> None:
 
 def test_an_order_can_come_from_a_file() -> None:
     known = find_schedule("v-half").plan(4, 8, 2)
-    read = orders.plan_from_csv(torch_csv.write(known))
+    read = orders.parse_plan(torch_csv.write(known))
 
     assert cells_of(read) == cells_of(known)
     assert (read.placement, read.chunks, read.microbatches) == (known.placement, 2, 8)

@@ -39,7 +39,7 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 from tests.planting.orders import Plan, one_forward_one_backward
-from tests.planting.programs import Duration, all_done, simulate
+from tests.planting.programs import Duration, make_barrier, simulate
 from tests.support.stage_times import stage_durations
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -263,7 +263,7 @@ def ran(
     optimizer: bool = False,
 ) -> list[Op]:
     """Return the operations of an iteration of a plan, whose optimizers wait for each other."""
-    gate = all_done(plan.stages)
+    gate = make_barrier(plan.stages)
     simulation = simulate([plan], durations, optimizer=optimizer, transfer_ns=latency, gate=gate)
     names = ("device", "phase", "virtual_stage", "microbatch", "start_ns", "end_ns")
     ops = []

@@ -1,1 +1,1 @@
-"""Profiles of many kernels: 1F1B of eight processes in one file, of any number of kernels."""
+"""Profiles with any number of kernels: 1F1B on eight processes in one file."""

@@ -1,6 +1,6 @@
-"""What one process does in one iteration: its kernels, its API calls and its NVTX ranges.
+"""Kernels, API calls and NVTX ranges of one process in one iteration.
 
-The host runs 50 us ahead of the device. Every launch has a slot there, as far before its kernel::
+The host runs 50 us ahead of the device. Every launch has a slot at that distance from its kernel::
 
     host    |push RECV pop|push F3.0.0 [slot: launch, query] [slot: launch] ... pop|push SEND pop|
     device       SendRecv              kernel               kernel                  SendRecv
@@ -23,7 +23,7 @@ Arrays: TypeAlias = "dict[str, Ints]"
 
 #: Rows of tests.planting.recorder.KERNEL_NAMES.
 GEMM, ADD, ADAM, SEND_RECV = range(4)
-#: Names of API calls, by the numbers in ``calls["name"]``.
+#: Names of API calls, indexed by ``calls["name"]``.
 CALL_NAMES = (
     "cudaLaunchKernel_v7000",
     "cuLaunchKernelEx",
@@ -34,13 +34,13 @@ _LAUNCH, _LAUNCH_EX, _QUERY, _RECORD = range(4)
 #: Event classes of API calls.
 RUNTIME, DRIVER = 0, 1
 
-#: How far the host is ahead of the device.
+#: Time by which the host is ahead of the device.
 _AHEAD_NS = 50_000
-#: Start and end in a slot: of the launching call, of a call that launches nothing, of the outer
-#: and the inner library range. No kernel follows the one before within the last of them.
+#: Start and end within a slot of the launching call, of a call without work, and of the outer and
+#: the inner library range. Slots never overlap, because kernels are farther apart than that.
 _CALL_NS, _OTHER_NS = (500, 2_000), (2_800, 3_400)
 _OUTER_NS, _INNER_NS = (100, 2_400), (300, 2_200)
-#: Start and end of an operation's range, from its first and from its last slot.
+#: Start of an operation's range relative to its first slot, and its end relative to its last slot.
 _PUSH_NS, _POP_NS = -1_000, 4_000
 #: Transfers: their range, NCCL's own in it and the call, from the host's side of the operation's
 #: start (receive) or end (send); their kernel, from that instant on the device.
@@ -49,21 +49,21 @@ _RECEIVE_NS = {
     "kernel": (-16_000, -2_000),
 }  # fmt: skip
 _SEND_NS = {"range": (1_000, 6_000), "call": (2_000, 5_000), "kernel": (2_000, 12_000)}
-#: How far an iteration's range reaches beyond its operations' slots.
+#: Time by which the range of an iteration extends beyond the slots of its operations.
 _ITERATION_NS = (-20_000, 8_000)
-#: Correlation ids: the first one, their mean step, and how far each may be off its place.
+#: First correlation id, mean step between ids, and maximum deviation of an id.
 _FIRST_ID, _ID_STEP, _ID_JITTER = 1_000, 6, 5
 
 
 @dataclass(frozen=True)
 class Range:
-    """An NVTX push/pop range that is none of a library's.
+    """An NVTX push/pop range of the framework or of NCCL.
 
     Attributes:
-        start_ns: push.
-        end_ns: pop.
-        text: its name.
-        nccl: whether NCCL pushed it: in a domain of its own, as a registered string.
+        start_ns: Time of the push.
+        end_ns: Time of the pop.
+        text: Name of the range.
+        nccl: Whether NCCL pushed it, in its own domain and with a registered string.
     """
 
     start_ns: int
@@ -77,11 +77,11 @@ class Block:
     """One process in one iteration, on the profile's clock.
 
     Attributes:
-        device: which process.
-        kernels: ``start, end, stream, name, correlation``.
-        calls: ``start, end, class, name, correlation``, in the order of time.
-        ranges: ranges of the framework and of NCCL.
-        slots: where the slot of each compute kernel begins on the host.
+        device: Index of the process.
+        kernels: Columns ``start, end, stream, name, correlation``.
+        calls: Columns ``start, end, class, name, correlation``, sorted by time.
+        ranges: Ranges of the framework and of NCCL.
+        slots: Start of the slot of each compute kernel on the host.
     """
 
     device: int
@@ -99,7 +99,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A send or a receive: its name, its times, and the instant they count from."""
+    """A send or a receive: its name, its times, and the time they are relative to."""
 
     name: str
     at_ns: int
@@ -110,27 +110,27 @@ class _Transfer:
         return self.at_ns - _AHEAD_NS + start, self.at_ns - _AHEAD_NS + end
 
 
-def block_of(timetable: Timetable, device: int, iteration: int) -> Block:
-    """Return what one process does in one iteration; the same each time it is asked for."""
+def make_block(timetable: Timetable, device: int, iteration: int) -> Block:
+    """Return the activity of one process in one iteration; calls are deterministic."""
     simulation = timetable.iterations[iteration]
     rows = simulation.take(simulation.device == device)
-    begin = timetable.starts_ns[iteration]
-    starts, ends = rows.start_ns + begin, rows.end_ns + begin
+    begin_ns = timetable.starts_ns[iteration]
+    starts, end_ns = rows.start_ns + begin_ns, rows.end_ns + begin_ns
     seed = [timetable.recipe.seed, iteration, device]
-    kernel_starts, kernel_ends = _kernel_times(
-        starts, ends, timetable.recipe.kernels_per_operation, np.random.default_rng(seed)
+    kernel_starts, kernel_ends = _place_kernels(
+        starts, end_ns, timetable.recipe.kernels_per_operation, np.random.default_rng(seed)
     )
     phases, microbatches = rows.phase.tolist(), rows.microbatch.tolist()
-    transfers = _transfers(device, phases, microbatches, starts.tolist(), ends.tolist())
+    transfers = _list_transfers(device, phases, microbatches, starts.tolist(), end_ns.tolist())
     slots = kernel_starts - _AHEAD_NS
     ranges = [
-        *_operation_ranges(phases, microbatches, slots),
-        *_transfer_ranges(transfers),
-        _iteration_range(f"iter_{device}_{iteration}", phases, starts, ends),
+        *_make_operation_ranges(phases, microbatches, slots),
+        *_make_transfer_ranges(transfers),
+        _make_iteration_range(f"iter_{device}_{iteration}", phases, starts, end_ns),
     ]
-    calls = _calls(slots.ravel(), transfers)
+    calls = _make_calls(slots.ravel(), transfers)
     _number(calls, iteration)
-    kernels = _kernels(kernel_starts, kernel_ends, phases, transfers)
+    kernels = _make_kernels(kernel_starts, kernel_ends, phases, transfers)
     launching = calls["name"] <= _LAUNCH_EX
     kernels["correlation"] = calls["correlation"][launching][
         invert_permutation(calls["kernel"][launching])
@@ -138,24 +138,24 @@ def block_of(timetable: Timetable, device: int, iteration: int) -> Block:
     return Block(device, kernels, calls, tuple(ranges), slots.ravel())
 
 
-def _kernel_times(
-    starts: Ints, ends: Ints, count: int, random: np.random.Generator
+def _place_kernels(
+    start_ns: Ints, end_ns: Ints, count: int, random: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Return start and end of the compute kernels, one row per operation, that fill it exactly."""
-    weights = np.cumsum(random.integers(750, 1_251, (len(starts), count)), axis=1)
-    length = (ends - starts)[:, None]
-    edges = np.zeros((len(starts), count + 1), dtype=np.int64)
+    """Return starts and ends of compute kernels that fill each operation, one row per operation."""
+    weights = np.cumsum(random.integers(750, 1_251, (len(start_ns), count)), axis=1)
+    length = (end_ns - start_ns)[:, None]
+    edges = np.zeros((len(start_ns), count + 1), dtype=np.int64)
     edges[:, 1:] = length * weights // weights[:, -1:]
-    edges += starts[:, None]
+    edges += start_ns[:, None]
     kernel_ends = edges[:, 1:] - (edges[:, 1:] - edges[:, :-1]) // 5
-    kernel_ends[:, -1] = ends
+    kernel_ends[:, -1] = end_ns
     return edges[:, :-1], kernel_ends
 
 
-def _transfers(
+def _list_transfers(
     device: int, phases: list[int], microbatches: list[int], starts: list[int], ends: list[int]
 ) -> list[_Transfer]:
-    """Return the transfers, first by operation: a receive before it, a send after it."""
+    """Return the transfers of each operation: a receive before it, and a send after it."""
     transfers = []
     for phase, microbatch, start, end in zip(phases, microbatches, starts, ends, strict=True):
         if phase == Phase.OPTIMIZER:
@@ -170,7 +170,7 @@ def _transfers(
     return transfers
 
 
-def _operation_ranges(phases: list[int], microbatches: list[int], slots: Ints) -> list[Range]:
+def _make_operation_ranges(phases: list[int], microbatches: list[int], slots: Ints) -> list[Range]:
     ranges = []
     firsts, lasts = slots[:, 0].tolist(), slots[:, -1].tolist()
     for phase, microbatch, first, last in zip(phases, microbatches, firsts, lasts, strict=True):
@@ -180,7 +180,7 @@ def _operation_ranges(phases: list[int], microbatches: list[int], slots: Ints) -
     return ranges
 
 
-def _transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
+def _make_transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
     ranges = []
     for transfer in transfers:
         ranges.append(Range(*transfer.on_host("range"), transfer.name))
@@ -189,16 +189,16 @@ def _transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
     return ranges
 
 
-def _iteration_range(text: str, phases: list[int], starts: Ints, ends: Ints) -> Range:
+def _make_iteration_range(text: str, phases: list[int], starts: Ints, ends: Ints) -> Range:
     """Return the range around the work of an iteration, which ends before its Optimizer."""
     work = np.array(phases) != Phase.OPTIMIZER
-    before, after = _ITERATION_NS
+    first_ns, last_ns = _ITERATION_NS
     first, last = int(starts[work].min()), int(ends[work].max())
-    return Range(first - _AHEAD_NS + before, last - _AHEAD_NS + after, text)
+    return Range(first - _AHEAD_NS + first_ns, last - _AHEAD_NS + last_ns, text)
 
 
-def _calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
-    """Return the calls in the order of time; ``kernel`` is the row a launching one launches."""
+def _make_calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
+    """Return the calls sorted by time; ``kernel`` is the row of the kernel that a call launches."""
     number = np.arange(len(slots), dtype=np.int64)
     driver, other = number % 3 == 2, number[number % 3 != 2]
     times = [transfer.on_host("call") for transfer in transfers]
@@ -218,13 +218,17 @@ def _calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
 
 
 def _number(calls: Arrays, iteration: int) -> None:
-    """Give the calls of an iteration their ids, which rise with time and from all before them."""
+    """Assign ids to the calls of an iteration, larger than all ids of earlier iterations."""
     count = len(calls["start"])
-    place = iteration * count + np.arange(count, dtype=np.int64)
-    calls["correlation"] = _FIRST_ID + _ID_STEP * place + (7 * place + iteration) % _ID_JITTER
+    expected_id = iteration * count + np.arange(count, dtype=np.int64)
+    calls["correlation"] = (
+        _FIRST_ID + _ID_STEP * expected_id + (7 * expected_id + iteration) % _ID_JITTER
+    )
 
 
-def _kernels(starts: Ints, ends: Ints, phases: list[int], transfers: list[_Transfer]) -> Arrays:
+def _make_kernels(
+    starts: Ints, ends: Ints, phases: list[int], transfers: list[_Transfer]
+) -> Arrays:
     """Return the kernels: compute by operation, then transfers."""
     adam: Bools = np.repeat(np.array(phases) == Phase.OPTIMIZER, starts.shape[1])
     number = np.arange(starts.size, dtype=np.int64)

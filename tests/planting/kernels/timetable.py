@@ -1,4 +1,4 @@
-"""When each operation of a benchmark profile runs: 1F1B, simulated one iteration at a time."""
+"""Times of the operations in a benchmark profile: 1F1B, simulated iteration by iteration."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import numpy as np
 
 from bubbleviz.model.phases import Phase
 from tests.planting.orders import one_forward_one_backward
-from tests.planting.programs import Simulation, Task, all_done, simulate
+from tests.planting.programs import Simulation, Task, make_barrier, simulate
 
 DEVICES, MICROBATCHES = 8, 16
-#: F and B of every microbatch, and one Optimizer, on every device.
+#: Number of operations per iteration: F and B of every microbatch, and one Optimizer, per device.
 OPERATIONS = DEVICES * (2 * MICROBATCHES + 1)
-#: Compute kernels of an operation in a profile large enough for two iterations of them.
+#: Compute kernels per operation in profiles that are large enough for two iterations.
 USUAL_KERNELS = 179
 #: Mean time from one kernel to the next, in nanoseconds.
 _PERIOD_NS = {Phase.F: 8_000, Phase.BW: 12_000, Phase.OPTIMIZER: 8_000}
-#: How long after its input an operation starts (the host posts transfers), and the transfer.
+#: Delay of an operation after its input (the host posts transfers), and length of a transfer.
 _DELAY_NS, _TRANSFER_NS = 20_000, 100_000
-#: Before the first iteration (a capture seldom begins with the training), and between two.
+#: Time before the first iteration (captures rarely start with training), and between iterations.
 _FIRST_NS, _BETWEEN_NS = 60_000_000_000, 300_000
-#: Durations differ by as much as this from their mean, in thousandths.
+#: Maximum deviation of durations from their mean, in thousandths.
 _JITTER = 50
 KINDS = ("light", "deep")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a profile is made from; the same recipe makes the same bytes.
+    """Parameters of a profile; the same recipe gives the same bytes.
 
     Attributes:
-        kernels: compute kernels asked for; what is made is as near as whole operations allow.
+        kernels: Requested number of compute kernels; the profile has the closest possible number.
         kind: ``light`` (phases, transfers, iterations) or ``deep`` (library ranges as well).
-        seed: of durations.
+        seed: Seed of the durations.
     """
 
     kernels: int
@@ -42,17 +42,17 @@ class Recipe:
 
     @property
     def iterations(self) -> int:
-        """How many iterations the profile holds: two at least."""
+        """Number of iterations, at least two."""
         return max(2, round(self.kernels / (OPERATIONS * USUAL_KERNELS)))
 
     @property
     def kernels_per_operation(self) -> int:
-        """How many compute kernels each operation launches."""
+        """Number of compute kernels per operation."""
         return max(2, round(self.kernels / (OPERATIONS * self.iterations)))
 
     @property
     def deep(self) -> bool:
-        """Whether two library ranges lie around every launch."""
+        """Whether every launch is inside two library ranges."""
         return self.kind == "deep"
 
 
@@ -61,9 +61,9 @@ class Timetable:
     """All iterations of a profile.
 
     Attributes:
-        recipe: what it was made from.
-        iterations: one simulation each, from time 0.
-        starts_ns: where on the profile's clock each begins.
+        recipe: Parameters of the profile.
+        iterations: One simulation per iteration, each starting at time 0.
+        starts_ns: Start of each iteration on the profile's clock.
     """
 
     recipe: Recipe
@@ -82,31 +82,31 @@ class Timetable:
 
     @property
     def operations(self) -> int:
-        """How many operations it holds, Optimizers included."""
+        """Number of operations, including Optimizers."""
         return sum(len(iteration) for iteration in self.iterations)
 
 
-def timetable_of(recipe: Recipe) -> Timetable:
-    """Simulate the iterations of a recipe, one after the other."""
+def simulate_timetable(recipe: Recipe) -> Timetable:
+    """Simulate the iterations of a recipe."""
     plan = one_forward_one_backward(DEVICES, MICROBATCHES)
-    iterations, starts, at = [], [], _FIRST_NS
+    iterations, starts, start_ns = [], [], _FIRST_NS
     for number in range(recipe.iterations):
         iteration = simulate(
             [plan],
             _Durations(recipe, number),
             optimizer=True,
             transfer_ns=_TRANSFER_NS,
-            gate=all_done(DEVICES),
+            gate=make_barrier(DEVICES),
             delay=lambda _: _DELAY_NS,
         )
         iterations.append(iteration)
-        starts.append(at)
-        at += int(iteration.end_ns.max()) + _BETWEEN_NS
+        starts.append(start_ns)
+        start_ns += int(iteration.end_ns.max()) + _BETWEEN_NS
     return Timetable(recipe, tuple(iterations), tuple(starts))
 
 
 class _Durations:
-    """How long the operations of one iteration take, in nanoseconds."""
+    """Durations of the operations of one iteration, in nanoseconds."""
 
     def __init__(self, recipe: Recipe, iteration: int) -> None:
         self.kernels = recipe.kernels_per_operation
@@ -115,7 +115,7 @@ class _Durations:
         self.thousandths = 1_000 + random.integers(-_JITTER, _JITTER + 1, shape)
 
     def __call__(self, task: Task) -> int:
-        """Return the length of one operation."""
+        """Return the duration of one operation."""
         operation = task.operation
         jitter = self.thousandths[operation.virtual_stage, operation.phase, operation.microbatch]
         return self.kernels * _PERIOD_NS[operation.phase] * int(jitter) // 1_000

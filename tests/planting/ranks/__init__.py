@@ -1,1 +1,1 @@
-"""Runs of many ranks: 1F1B in every pipeline, as exports, tables or recordings."""
+"""Runs with many ranks: 1F1B in every pipeline, as exports, tables or recordings."""

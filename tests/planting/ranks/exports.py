@@ -8,43 +8,43 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.planting.host_tables import KERNEL_CONSTANTS, process_tables, session_tables
-from tests.planting.layout import EXPORT_VERSION, Columns, enums, write_export
+from tests.planting.host_tables import KERNEL_CONSTANTS, make_process_tables, make_session_tables
+from tests.planting.layout import EXPORT_VERSION, Columns, make_enums, write_export
 from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 from tests.planting.recorder import KERNEL_NAMES
 
-#: When the first session began, how much later that of each next server did, and what the first
-#: host's monotonic clock showed when true time began.
+#: Start of the first session, delay from server to server, and monotonic clock of the first host
+#: at global time 0.
 _SESSION_NS, _LATER_NS, _UPTIME_NS = 1_000_000_000, 1_000_000, 5_000_000_000_000
-#: How long before its first kernel a range is opened: that of an operation, that of the receive
-#: before it and that of the send behind it, so that no two ranges of a host overlap.
+#: Time between the push of a range and its first kernel, for operations, receives and sends. They
+#: differ so that no two ranges of a host overlap.
 _AHEAD_NS, _RECEIVE_AHEAD_NS, _SEND_AHEAD_NS = 35_000, 55_000, 75_000
-#: Length of a range, and of a launching call in it.
+#: Length of a range, and of a launching call inside it.
 _RANGE_NS, _CALL_NS = 15_000, 3_000
-#: The shortest kernel of a transfer.
+#: Minimum length of a transfer kernel.
 _TRANSFER_KERNEL_NS = 2_000
 _GEMM, _ADD, _ADAM, _SEND_RECV, _, _REDUCE = range(len(KERNEL_NAMES))
 _COMPUTE, _SENDS, _RECEIVES, _REDUCES = 7, 19, 23, 35
 _LAUNCH, _PYTHON = "cudaLaunchKernel_v7000", "python3"
 _PUSH_POP = 59
 _TRANSFERS = ("SEND_FORWARD", "RECV_FORWARD", "SEND_BACKWARD", "RECV_BACKWARD")
-#: Where a rank has no transfer.
+#: Marks a rank without a transfer.
 _NOTHING = -1
 
 
 @dataclass(frozen=True)
 class _Launches:
-    """Kernels and what launched them; arrays of shape (ranks, kernels of a rank).
+    """Kernels and their launches; arrays of shape (ranks, kernels per rank).
 
     Attributes:
-        text: of the range around the launching call, as a number of :func:`_texts`.
-        place: of the call in its range, from 0.
-        opened_ns: when the range was.
-        kernel: which of :data:`KERNEL_NAMES`.
-        stream: that it runs on.
-        start_ns: of the kernel.
-        end_ns: likewise.
+        text: Text of the range around the launching call, as an index of :func:`_list_texts`.
+        place: Position of the call in its range, from 0.
+        opened_ns: Push of the range.
+        kernel: Index in :data:`KERNEL_NAMES`.
+        stream: Stream of the kernel.
+        start_ns: Start of the kernel.
+        end_ns: End of the kernel.
     """
 
     text: Ints
@@ -64,89 +64,89 @@ def write_exports(
     collectives: bool,
     clock_errors_ns: Ints | None,
 ) -> list[Path]:
-    """Write a run and return the files, by server.
+    """Write a run, and return one file per server.
 
     Args:
-        run: the run.
-        folder: of the files, which is made.
-        transfers: whether they hold sends and receives.
-        collectives: whether they hold the reduce-scatter of each stage's gradients.
-        clock_errors_ns: by which the UTC of each server is off; None for not at all.
+        run: Planted run.
+        folder: Output directory, which is created.
+        transfers: Whether to write sends and receives.
+        collectives: Whether to write the reduce-scatter of each stage's gradients.
+        clock_errors_ns: Error of each server's UTC clock, or None for correct clocks.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [*_operations(run), *_steps(run, collectives)]
-    parts += _transfers(run) if transfers else []
+    parts = [*_launch_operations(run), *_launch_steps(run, collectives)]
+    parts += _launch_transfers(run) if transfers else []
     launches = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts], axis=1)
         for field in fields(_Launches)
     }
-    texts = _texts(run.recipe.microbatches)
+    texts = _list_texts(run.recipe.microbatches)
     files = []
     for server in range(-(-run.recipe.ranks // SERVER)):
         ranks = slice(server * SERVER, min((server + 1) * SERVER, run.recipe.ranks))
-        rank, at = np.nonzero(launches["text"][ranks] != _NOTHING)
-        rows = {name: column[ranks][rank, at] for name, column in launches.items()}
+        rank, is_on_server = np.nonzero(launches["text"][ranks] != _NOTHING)
+        rows = {name: column[ranks][rank, is_on_server] for name, column in launches.items()}
         error = 0 if clock_errors_ns is None else int(clock_errors_ns[server])
         session_ns = _SESSION_NS + server * _LATER_NS
         files.append(folder / f"node{server:05}.sqlite")
         tables = {
-            **_recorded(rows, rank, texts, session_ns),
-            **_target(server, ranks.stop - ranks.start, session_ns, error),
-            **enums(),
+            **_make_tables(rows, rank, texts, session_ns),
+            **_make_target_tables(server, ranks.stop - ranks.start, session_ns, error),
+            **make_enums(),
         }
         write_export(files[-1], tables)
     return files
 
 
-def _texts(microbatches: int) -> list[str]:
+def _list_texts(microbatches: int) -> list[str]:
     operations = [f"{phase}{number}.0.0" for phase in "FB" for number in range(microbatches)]
     return [*operations, "Optimizer", *_TRANSFERS]
 
 
-def _launches(
+def _make_launches(
     text: Ints | int,
     opened_ns: Ints,
     kernel: int,
     stream: int,
     times_ns: tuple[Ints, Ints],
-    place: int = 0,
+    position: int = 0,
 ) -> _Launches:
-    """Return launches of one kernel a range; of arrays, the first axis is that of ranks."""
-    columns = (text, place, opened_ns, kernel, stream, *times_ns)
+    """Return launches with one kernel per range; the first axis of arrays is the rank."""
+    columns = (text, position, opened_ns, kernel, stream, *times_ns)
     shape = times_ns[0].shape
     return _Launches(
         *(np.broadcast_to(np.asarray(c, np.int64), shape).reshape(shape[0], -1) for c in columns)
     )
 
 
-def _operations(run: PlantedRun) -> list[_Launches]:
-    """Return F and B, two kernels each."""
+def _launch_operations(run: PlantedRun) -> list[_Launches]:
+    """Return the launches of F and B, with two kernels per operation."""
     start, end = run.by_rank(run.start_ns), run.by_rank(run.end_ns)
     middle, opened = (start + end) // 2, start - _AHEAD_NS
     text = np.arange(2 * run.recipe.microbatches).reshape(2, -1)
     return [
-        _launches(text, opened, _GEMM, _COMPUTE, (start, middle)),
-        _launches(text, opened, _ADD, _COMPUTE, (middle, end), place=1),
+        _make_launches(text, opened, _GEMM, _COMPUTE, (start, middle)),
+        _make_launches(text, opened, _ADD, _COMPUTE, (middle, end), position=1),
     ]
 
 
-def _steps(run: PlantedRun, collectives: bool) -> list[_Launches]:
-    """Return the optimizers, and before them in their ranges what reduces the gradients."""
+def _launch_steps(run: PlantedRun, collectives: bool) -> list[_Launches]:
+    """Return the launches of the optimizers, and of the gradient reduction in their ranges."""
     text, done = 2 * run.recipe.microbatches, run.by_rank(run.end_ns).max(axis=(2, 3))
     start, end = run.by_rank(run.step_start_ns), run.by_rank(run.step_end_ns)
     opened = (done if collectives else start) - _AHEAD_NS
-    place = int(collectives)
-    steps = [_launches(text, opened, _ADAM, _COMPUTE, (start, end), place)]
+    position = int(collectives)
+    steps = [_make_launches(text, opened, _ADAM, _COMPUTE, (start, end), position)]
     if collectives:
-        steps.append(_launches(text, opened, _REDUCE, _REDUCES, (done, start)))
+        steps.append(_make_launches(text, opened, _REDUCE, _REDUCES, (done, start)))
     return steps
 
 
-def _transfers(run: PlantedRun) -> list[_Launches]:
-    """Return sends, behind their operation, and receives, which spin from the one before on."""
+def _launch_transfers(run: PlantedRun) -> list[_Launches]:
+    """Return sends, after their operation, and receives, which spin from the previous operation."""
     first_text = 2 * run.recipe.microbatches + 1
     stage = np.repeat(np.arange(run.recipe.stages), run.recipe.pipelines)[:, None, None]
-    before = _ends_before(run)
+    before = _find_previous_ends(run)
     launches = []
     for phase, towards in ((0, 1), (1, -1)):
         sent = run.end_ns[:, :, :, phase]
@@ -162,34 +162,34 @@ def _transfers(run: PlantedRun) -> list[_Launches]:
             (receive, first, _RECEIVE_AHEAD_NS, _RECEIVES, (began, arrived)),
         ):
             named = np.where(stage == without, _NOTHING, text)
-            launches.append(_launches(named, times[0] - ahead, _SEND_RECV, stream, times))
+            launches.append(_make_launches(named, times[0] - ahead, _SEND_RECV, stream, times))
     return launches
 
 
-def _ends_before(run: PlantedRun) -> Ints:
-    """Return when the operation before each F and B ended, shape (ranks, iterations, 2, m)."""
+def _find_previous_ends(run: PlantedRun) -> Ints:
+    """Return the end of the operation before each F and B, shape (ranks, iterations, 2, m)."""
     ranks, iterations = run.recipe.ranks, run.recipe.iterations
     start, end = (run.by_rank(t).reshape(ranks, iterations, -1) for t in (run.start_ns, run.end_ns))
     order = np.argsort(start, axis=2)
-    ended = np.take_along_axis(end, order, axis=2)
+    end_ns = np.take_along_axis(end, order, axis=2)
     began = np.take_along_axis(start, order[..., :1], axis=2)[..., 0]
     began[:, 1:] = run.by_rank(run.step_end_ns)[:, :-1]
-    before = np.empty_like(end)
-    shifted = np.concatenate([began[..., None], ended[..., :-1]], axis=2)
-    np.put_along_axis(before, order, shifted, axis=2)
-    return before.reshape(ranks, iterations, 2, -1)
+    previous_end_ns = np.empty_like(end)
+    shifted = np.concatenate([began[..., None], end_ns[..., :-1]], axis=2)
+    np.put_along_axis(previous_end_ns, order, shifted, axis=2)
+    return previous_end_ns.reshape(ranks, iterations, 2, -1)
 
 
-def _recorded(
+def _make_tables(
     rows: Mapping[str, Ints], rank: Ints, texts: list[str], session_ns: int
 ) -> dict[str, Columns]:
     """Return the tables of kernels, calls, ranges and strings of one server."""
-    ids = {text: 71_000 + 4 * n for n, text in enumerate(dict.fromkeys(_all_strings()))}
+    ids = {text: 71_000 + 4 * n for n, text in enumerate(dict.fromkeys(_list_strings()))}
     names = np.array([[ids[text] for text in kernel] for kernel in KERNEL_NAMES])
-    pid = _pids(rank)
+    pid = _get_pids(rank)
     thread = HOST_ID + (pid << 24) + pid
     called = rows["opened_ns"] + 1_000 + 2 * _CALL_NS * rows["place"] - session_ns
-    # Correlation ids rise with time and are those of a process.
+    # Correlation ids increase with time and are unique within a process.
     order = np.lexsort((called, rank))
     correlation = np.empty(len(order), np.int64)
     correlation[order] = 1_000 + 6 * np.arange(len(order))
@@ -197,7 +197,7 @@ def _recorded(
     ranges = ranges[np.lexsort((rank[ranges], rows["opened_ns"][ranges]))]
     kernels = np.lexsort((rank, rows["start_ns"]))
     opened = rows["opened_ns"][ranges] - session_ns
-    named = names[rows["kernel"][kernels]]
+    name_ids = names[rows["kernel"][kernels]]
     return {
         "StringIds": {"id": list(ids.values()), "value": list(ids)},
         "CUPTI_ACTIVITY_KIND_KERNEL": {
@@ -207,9 +207,9 @@ def _recorded(
             "streamId": rows["stream"][kernels],
             "correlationId": correlation[kernels],
             "globalPid": HOST_ID + (pid[kernels] << 24),
-            "demangledName": named[:, 0],
-            "shortName": named[:, 1],
-            "mangledName": named[:, 2],
+            "demangledName": name_ids[:, 0],
+            "shortName": name_ids[:, 1],
+            "mangledName": name_ids[:, 2],
             "gridId": np.arange(1, len(kernels) + 1),
             **KERNEL_CONSTANTS,
         },
@@ -234,21 +234,23 @@ def _recorded(
     }
 
 
-def _all_strings() -> list[str]:
+def _list_strings() -> list[str]:
     return [*(text for names in KERNEL_NAMES for text in names), _LAUNCH, _PYTHON]
 
 
-def _pids(rank: Ints) -> Ints:
+def _get_pids(rank: Ints) -> Ints:
     return 2_001 + 64 * rank
 
 
-def _target(server: int, ranks: int, session_ns: int, error_ns: int) -> dict[str, Columns]:
-    """Return the tables that say where, when and by what an export was made."""
+def _make_target_tables(
+    server: int, ranks: int, session_ns: int, error_ns: int
+) -> dict[str, Columns]:
+    """Return the tables of the host, the session and the exporter."""
     host, devices = f"node{server:05}", range(ranks)
-    pids = _pids(np.arange(ranks)).tolist()
+    pids = _get_pids(np.arange(ranks)).tolist()
     return {
-        **process_tables(host, pids, devices, devices),
-        **session_tables(
+        **make_process_tables(host, pids, devices, devices),
+        **make_session_tables(
             host,
             utc_epoch_ns=EPOCH_NS + session_ns + error_ns,
             monotonic_ns=_UPTIME_NS + 777_000_000 * server + session_ns,

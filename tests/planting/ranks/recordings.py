@@ -1,4 +1,4 @@
-"""Planted runs as ``bubbleviz.annotate`` records them: one file per rank."""
+"""Write planted runs as recordings of ``bubbleviz.annotate``, one file per rank."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from bubbleviz.annotate.ranges import name_of
 from bubbleviz.recording_layout import SCHEMA, SUFFIX
 from tests.planting.ranks.runs import SERVER, Ints, PlantedRun
 
-#: UTC and the monotonic clock of a host when the first true nanosecond passes.
+#: UTC and the monotonic clock of a host at global time 0.
 _UTC_NS, _UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
-#: The clocks of two neighbouring hosts were switched on this long after each other.
+#: Difference between the monotonic clocks of neighbouring hosts.
 _LATER_NS = 777_000_000
 
 
 def write_recordings(run: PlantedRun, folder: Path, clock_errors_ns: Ints | None) -> list[Path]:
-    """Write a run and return the files, by rank.
+    """Write a run, and return one file per rank.
 
     Args:
-        run: the run.
-        folder: of the files, which is made.
-        clock_errors_ns: by which the UTC of each server is off; None for not at all.
+        run: Planted run.
+        folder: Output directory, which is created.
+        clock_errors_ns: Error of each server's UTC clock, or None for correct clocks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     recipe = run.recipe
@@ -36,27 +36,29 @@ def write_recordings(run: PlantedRun, folder: Path, clock_errors_ns: Ints | None
         uptime = _UPTIME_NS + _LATER_NS * server
         error = 0 if clock_errors_ns is None else int(clock_errors_ns[server])
         utc_less_ns = _UTC_NS - uptime + error
-        lines = [_header(rank, recipe.ranks, f"node{server:05}", uptime, utc_less_ns)]
+        lines = [_make_header(rank, recipe.ranks, f"node{server:05}", uptime, utc_less_ns)]
         order = np.append(run.order[stage], 2 * recipe.microbatches)
         for k in range(recipe.iterations):
-            begins = np.append(start[rank, k].ravel()[order[:-1]], steps[0][rank, k]) + uptime
-            ends = np.append(end[rank, k].ravel()[order[:-1]], steps[1][rank, k]) + uptime
-            fields = _iteration(order, begins, ends, utc_less_ns)
+            begin_ns = np.append(start[rank, k].ravel()[order[:-1]], steps[0][rank, k]) + uptime
+            end_ns = np.append(end[rank, k].ravel()[order[:-1]], steps[1][rank, k]) + uptime
+            fields = _make_iteration(order, begin_ns, end_ns, utc_less_ns)
             if k == 0:
-                fields["names"] = dict(enumerate(_names(stage, recipe.microbatches)))
+                fields["names"] = dict(enumerate(_list_names(stage, recipe.microbatches)))
             lines.append({"iteration": k, **fields})
         files.append(folder / f"rank-{rank:05}{SUFFIX}")
         files[-1].write_bytes(b"".join(map(encode_line, lines)))
     return files
 
 
-def _clock(monotonic_ns: int, utc_less_ns: int) -> dict[str, int]:
-    """Return both clocks of a host; ``utc_less_ns`` is UTC less the monotonic clock."""
+def _make_clock(monotonic_ns: int, utc_less_ns: int) -> dict[str, int]:
+    """Return both clocks of a host; ``utc_less_ns`` is UTC minus the monotonic clock."""
     utc_ns = monotonic_ns + utc_less_ns
     return {"monotonic_ns": monotonic_ns, "utc_ns": utc_ns, "half_width_ns": 1_000}
 
 
-def _header(rank: int, ranks: int, host: str, uptime_ns: int, utc_less_ns: int) -> dict[str, Any]:
+def _make_header(
+    rank: int, ranks: int, host: str, uptime_ns: int, utc_less_ns: int
+) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "rank": rank,
@@ -64,29 +66,31 @@ def _header(rank: int, ranks: int, host: str, uptime_ns: int, utc_less_ns: int) 
         "pid": 1000 + rank,
         "host": host,
         "began_ns": uptime_ns,
-        "clock": _clock(uptime_ns, utc_less_ns),
+        "clock": _make_clock(uptime_ns, utc_less_ns),
     }
 
 
-def _names(stage: int, microbatches: int) -> list[str]:
+def _list_names(stage: int, microbatches: int) -> list[str]:
     names = [name_of(p, m, None, stage) for p in ("F", "BW") for m in range(microbatches)]
     return [*names, name_of("Optimizer")]
 
 
-def _iteration(name_ids: Ints, start_ns: Ints, end_ns: Ints, utc_less_ns: int) -> dict[str, Any]:
+def _make_iteration(
+    name_ids: Ints, start_ns: Ints, end_ns: Ints, utc_less_ns: int
+) -> dict[str, Any]:
     """Return the line of an iteration, without its number.
 
     Args:
-        name_ids: Ids of the names of its operations, in order of their starts.
-        start_ns: When the operations began.
-        end_ns: When they ended.
-        utc_less_ns: UTC less the monotonic clock.
+        name_ids: Name ids of its operations, sorted by start.
+        start_ns: Starts of the operations.
+        end_ns: Ends of the operations.
+        utc_less_ns: UTC minus the monotonic clock.
     """
     first, last = int(start_ns[0]), int(end_ns[-1])
     return {
         "start_ns": first,
         "end_ns": last,
-        "clock": _clock(last, utc_less_ns),
+        "clock": _make_clock(last, utc_less_ns),
         "operations": {
             "name": name_ids.tolist(),
             "start": (start_ns - first).tolist(),

@@ -1,4 +1,4 @@
-"""Planted runs as tables of operations: a Parquet file a server."""
+"""Write planted runs as tables of operations, one Parquet file per server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 
 _PHASES = ("F", "B", "Optimizer", "COLLECTIVE", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
 _F, _B, _STEP, _REDUCE, _SEND_F, _RECV_F, _SEND_B, _RECV_B = range(len(_PHASES))
-#: Stands where a rank has no operation.
+#: Marks a rank without an operation.
 _NOTHING = -1
 
 
@@ -20,25 +20,25 @@ def write_tables(
     run: PlantedRun,
     folder: Path,
     *,
-    told: bool,
+    with_stages: bool,
     transfers: bool,
     collectives: bool,
     clock_errors_ns: Ints | None,
 ) -> list[Path]:
-    """Write a run and return the files, by server.
+    """Write a run, and return one file per server.
 
     Args:
-        run: the run.
-        folder: of the files, which is made.
-        told: whether they tell stages and pipelines.
-        transfers: whether they hold sends and receives.
-        collectives: whether they hold the all-reduce of each stage's gradients.
-        clock_errors_ns: of each server, which then has a clock of its own; None for one clock.
+        run: Planted run.
+        folder: Output directory, which is created.
+        with_stages: Whether to write columns for stages and pipelines.
+        transfers: Whether to write sends and receives.
+        collectives: Whether to write the all-reduce of each stage's gradients.
+        clock_errors_ns: Clock error of each server, or None if all ranks share one clock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [*_operations(run), *(_transfers(run) if transfers else [])]
-    parts += [_reductions(run)] if collectives else []
-    # Each part is columns of shape (ranks, operations of a rank).
+    parts = [*_list_operations(run), *(_list_transfers(run) if transfers else [])]
+    parts += [_list_reductions(run)] if collectives else []
+    # Each part consists of columns of shape (ranks, operations per rank).
     phase, iteration, microbatch, start, end = (
         np.concatenate([part[column] for part in parts], axis=1) for column in range(5)
     )
@@ -46,26 +46,26 @@ def write_tables(
     files = []
     for server in range(-(-run.recipe.ranks // SERVER)):
         ranks = np.arange(server * SERVER, min((server + 1) * SERVER, run.recipe.ranks))
-        rank, at = np.nonzero(phase[ranks] != _NOTHING)
+        rank, is_on_server = np.nonzero(phase[ranks] != _NOTHING)
         rank = ranks[rank]
-        order = np.lexsort((start[rank, at], rank))
-        rank, at = rank[order], at[order]
+        order = np.lexsort((start[rank, is_on_server], rank))
+        rank, is_on_server = rank[order], is_on_server[order]
         error = 0 if clock_errors_ns is None else int(clock_errors_ns[server])
-        number = microbatch[rank, at]
-        codes = pa.array(phase[rank, at].astype(np.int8))
+        number = microbatch[rank, is_on_server]
+        codes = pa.array(phase[rank, is_on_server].astype(np.int8))
         columns = {
             "rank": pa.array(rank),
             "phase": pa.DictionaryArray.from_arrays(codes, phases),
-            "start_ns": pa.array(start[rank, at] + error),
-            "end_ns": pa.array(end[rank, at] + error),
-            "iteration": pa.array(iteration[rank, at]),
+            "start_ns": pa.array(start[rank, is_on_server] + error),
+            "end_ns": pa.array(end[rank, is_on_server] + error),
+            "iteration": pa.array(iteration[rank, is_on_server]),
             "microbatch": pa.array(number, mask=number < 0),
         }
-        if told:
+        if with_stages:
             columns["stage"] = pa.array(rank // run.recipe.pipelines)
             columns["pipeline"] = pa.array(rank % run.recipe.pipelines)
         if collectives:
-            reduces = phase[rank, at] == _REDUCE
+            reduces = phase[rank, is_on_server] == _REDUCE
             columns["kind"] = pa.array(np.where(reduces, "all-reduce", ""))
             stage = rank // run.recipe.pipelines
             columns["group"] = pa.array(np.where(reduces, stage.astype(str), ""))
@@ -80,8 +80,8 @@ def write_tables(
     return files
 
 
-def _operations(run: PlantedRun) -> list[tuple[Ints, ...]]:
-    """Return F and B, then the optimizer: phase, iteration, microbatch, start, end."""
+def _list_operations(run: PlantedRun) -> list[tuple[Ints, ...]]:
+    """Return phase, iteration, microbatch, start and end of F and B, then of optimizers."""
     recipe, m = run.recipe, run.recipe.microbatches
     shape = (recipe.ranks, recipe.iterations, 2, m)
     phase = np.broadcast_to(np.array([_F, _B])[:, None], shape)
@@ -100,8 +100,8 @@ def _operations(run: PlantedRun) -> list[tuple[Ints, ...]]:
     return [tuple(column.reshape(recipe.ranks, -1) for column in each), step]
 
 
-def _reductions(run: PlantedRun) -> tuple[Ints, ...]:
-    """Return the collective by which replicas reduce the gradients of their stage."""
+def _list_reductions(run: PlantedRun) -> tuple[Ints, ...]:
+    """Return the collectives in which replicas reduce the gradients of their stage."""
     recipe = run.recipe
     shape = (recipe.ranks, recipe.iterations)
     return (
@@ -113,10 +113,10 @@ def _reductions(run: PlantedRun) -> tuple[Ints, ...]:
     )
 
 
-def _transfers(run: PlantedRun) -> list[tuple[Ints, ...]]:
-    """Return sends and receives; those of a pipeline's ends, which have none, are left out.
+def _list_transfers(run: PlantedRun) -> list[tuple[Ints, ...]]:
+    """Return sends and receives, without the outer ends of pipelines, which have none.
 
-    A receive is posted a transfer's time before its input was sent, so that it waits as long.
+    A receive is posted one transfer time before its input is sent, so it waits that long.
     """
     recipe, m = run.recipe, run.recipe.microbatches
     parts = []
