@@ -130,9 +130,9 @@ def analyze(
             find_conventions(convention),
             cross_thread,
             keep_export,
-            drafted=is_drafted,
+            has_draft=is_drafted,
             memory=memory,
-            given=" ".join(map(quote_for_shell, given)),
+            run_paths=" ".join(map(quote_for_shell, given)),
         )
         hints = RunHints(tuple(order), parallel, same_clock, align)
         recordings, run, unreadable = _read_run(fleet, files, options, hints, watched)

@@ -26,7 +26,7 @@ from bubbleviz.analyses.idle.report import DEFINITIONS
 from bubbleviz.analyses.inspection import inspect as inspect_profile
 from bubbleviz.analyses.plan.documents import as_json
 from bubbleviz.analyses.plan.planned_run import extract_run, load_run, plan_run
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import BubblevizError, InputError, OutputError, UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -211,7 +211,7 @@ def marked(value: Any, key: str = "") -> Any:
 @lru_cache(maxsize=1)
 def _names() -> frozenset[str]:
     """Return the names of ratios and schedules; others in a saved report are not bubbleviz's."""
-    return frozenset((*(own.name for own in ratio_definitions()), *list_names()))
+    return frozenset((*(own.name for own in list_ratios()), *list_names()))
 
 
 def bounded(answer: Answer) -> Answer:
@@ -385,7 +385,7 @@ def _saved(path: str) -> Answer:
 
 
 def _headline(name: str, mean: float | None) -> Answer:
-    definitions = {own.name: own.definition for own in ratio_definitions()}
+    definitions = {own.name: own.definition for own in list_ratios()}
     return {
         "ratio": name,
         "bubble_ratio": mean,

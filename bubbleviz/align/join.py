@@ -201,12 +201,12 @@ def _number_over_all(parts: Recordings) -> dict[str, Any]:
     first_number = {
         "meeting": _find_first_meetings(parts),
         "rank": _count_rows_before(n_ranks),
-        "operation": _count_rows_before(parts.lengths("operations")),
+        "operation": _count_rows_before(parts.count_rows("operations")),
         "name_id": _count_rows_before(parts.names),
     }
     tables = {}
     for table_name in (part.name for part in fields(RecordedTables)):
-        table, lengths = getattr(parts, table_name), parts.lengths(table_name)
+        table, lengths = getattr(parts, table_name), parts.count_rows(table_name)
         columns = {}
         for column, first in first_number.items():
             local_number = getattr(table, column, None)
@@ -237,7 +237,7 @@ def _find_first_meetings(parts: Recordings) -> Ints:
 
     Each recording numbers its meetings from 0. In the run they follow each other.
     """
-    lengths = parts.lengths("collectives")
+    lengths = parts.count_rows("collectives")
     pieces = np.split(parts.collectives.meeting, np.cumsum(lengths)[:-1])
     meetings = np.array([piece.max(initial=NONE) + 1 for piece in pieces], np.int64)
     return np.cumsum(meetings) - meetings

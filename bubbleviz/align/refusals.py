@@ -40,7 +40,7 @@ def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tup
     numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
     is_numbered = None not in numbers and len(set(numbers)) == len(numbers)
     n_ranks = np.array([len(recording.ranks) for recording in recordings], np.int64)
-    fitting = as_much_as_most(n_ranks, parts.lengths("operations"))
+    fitting = as_much_as_most(n_ranks, parts.count_rows("operations"))
     sessions = session_clocks(sources, machines)
     return refuse_unrelated(sources, captures, sessions, fitting, numbered=is_numbered)
 

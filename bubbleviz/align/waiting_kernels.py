@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.profile_clocks import ProfileClock
-from bubbleviz.interpret.communication import addition
+from bubbleviz.interpret.communication import format_addition
 from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -104,7 +104,7 @@ def waiting_limitation(
         f"{to_one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
         f"{format_count(len(of_ranks), 'rank')} and {behaviour}, so {consequence}; if it "
         "communicates, list it under communication in a TOML file, and give it with --convention: "
-        f"{addition([name])}",
+        f"{format_addition([name])}",
         sum(of_rank.count for of_rank in of_ranks),
         LimitationKind.WAITING_COUNTED,
     )

@@ -62,7 +62,7 @@ def _by_names(
         try:
             if noun := reader_of(file.path).operations:
                 return "analyze", f"{file.path} is {noun}"
-            names = record.sampled_names(file.path, globs, partial(progress.read, file.path))
+            names = record.sample_names(file.path, globs, partial(progress.read, file.path))
         except ProfileError:
             continue
         examined.append(file.path)

@@ -13,7 +13,7 @@ from bubbleviz.conventions.recognition import (
     score_conventions,
     select_conventions,
 )
-from bubbleviz.count.draft_trial import best_draft
+from bubbleviz.count.draft_trial import choose_draft
 from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
@@ -41,7 +41,7 @@ def inspect(
     given = convention_file.find_conventions(convention)
     chosen = tuple(each for each in given if each.patterns)
     known = chosen or tuple(convention_file.built_in().values())
-    with record.opened_profile(file) as (opened, _):
+    with record.open_profile(file) as (opened, _):
         if isinstance(opened, OpenOperations):
             return looks.inspect_table(opened.inspect(()))
         sample = opened.sample(("*",))
@@ -66,20 +66,20 @@ def inspect(
         contents = replace(contents, source=replace(contents.source, path=file))
         draft = next(iter(drafted), None)
         inspection = looks.inspect_contents(contents, known, sample, followed, draft)
-        work = record.work_in(opened)
+        work = record.get_work(opened)
         if work is not None:
-            candidates = communication.candidates_in(
+            candidates = communication.describe_candidates(
                 work, file, convention_file.collect_kinds(given)
             )
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             additions = tuple(each for each in given if not each.patterns)
-            best = best_draft(opened, drafted, additions)
+            best = choose_draft(opened, drafted, additions)
             inspection = replace(inspection, suggestion=None, trial=None)
             inspection = inspection if best is None else _tried(inspection, *best)
         if inspection.analysable:
             return inspection
-        others = record.other_commands(work, file, sample)
+        others = record.suggest_other_commands(work, file, sample)
         return replace(
             inspection, missing=(*inspection.missing, looks.describe_next_step(inspection, others))
         )

@@ -65,9 +65,9 @@ def convention_names() -> list[str]:
 
 def limit_beginnings() -> list[str]:
     """Return the beginning of a limit on each ratio."""
-    from bubbleviz.count.ratios import ratio_definitions
+    from bubbleviz.count.ratios import list_ratios
 
-    return [f"{ratio.name}=" for ratio in ratio_definitions()]
+    return [f"{ratio.name}=" for ratio in list_ratios()]
 
 
 def _convention(summary: str) -> Any:

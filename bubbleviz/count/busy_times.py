@@ -20,7 +20,7 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
 
 
-def busy_times(
+def measure_use(
     part: RankSlice, windows: Mapping[str, Windows]
 ) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
     """Return when the ranks of a slice were busy.
@@ -89,7 +89,7 @@ def busy_times(
     return times
 
 
-def time_within(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
+def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
     """Return how much of a time lies in each window [low, high].
 
     Of a stretch that a window cuts, the time counts by the share of the stretch inside. Iterations'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.count.rank_slices import joined_ranks
+from bubbleviz.count.rank_slices import join_ranks
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct_rows, find_run_starts, group_rows, sort_rows
@@ -39,7 +39,7 @@ class IterationStatuses:
         missing: what each rank lacks to have a ratio, a place in :data:`LACKS`; shape (iterations,
             ranks).
         unmatched: whether some F has no B though the rank went on, so that no capture cut it.
-        alike: whether all ranks ran the same microbatches, and every backward has its F.
+        is_uniform: whether all ranks ran the same microbatches, and every backward has its F.
         idle: Mask of the ranks that had no forward or backward to run in a complete iteration,
             shape (iterations, ranks).
     """
@@ -51,7 +51,7 @@ class IterationStatuses:
     microbatches: tuple[int | None, ...]
     missing: Ints
     unmatched: Bools
-    alike: Bools
+    is_uniform: Bools
     idle: Bools
 
 
@@ -90,7 +90,7 @@ class Evidence:
     without_forward: Ints
 
     @property
-    def holds_beginning(self) -> Bools:
+    def has_beginning(self) -> Bools:
         """Whether the capture holds the beginning of the rank's part.
 
         An iteration that begins with another than the smallest microbatch holds whole passes up to
@@ -104,7 +104,7 @@ class Evidence:
         names leave out they leave out of all, and a capture cuts the first alone.
         """
         as_many = self.microbatches == self.microbatches.max(initial=NONE)
-        stepped = _earlier(self.optimizer)
+        stepped = _mask_later(self.optimizer)
         begins = self.begins | (self.closed & (stepped | as_many))
         lacking = np.where(begins & self.backward, self.without_forward, 0)
         # What at least two iterations lack, the names leave out: the second largest number.
@@ -114,10 +114,10 @@ class Evidence:
     @property
     def later(self) -> Bools:
         """Whether the rank takes part in a later iteration as well."""
-        return _earlier(self.present[::-1])[::-1]
+        return _mask_later(self.present[::-1])[::-1]
 
 
-def _earlier(flags: Bools) -> Bools:
+def _mask_later(flags: Bools) -> Bools:
     """Return whether each rank has a flag in an iteration before; shape (iterations, ranks)."""
     so_far = np.logical_or.accumulate(flags, axis=0)
     return np.concatenate((np.zeros_like(so_far[:1]), so_far[:-1]))
@@ -165,7 +165,7 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
         is_idle = remaining
 
 
-def iteration_statuses(
+def classify_iterations(
     ran: Evidence, phase: Ints, can_idle: Bools, is_recorded: Bools
 ) -> IterationStatuses:
     """Return the kind and completeness of each iteration.
@@ -187,7 +187,7 @@ def iteration_statuses(
     # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
     # one ended.
     ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
-    whole = (ran.holds_beginning & ~ran.cut & (ran.settled | ended)) | ~present
+    whole = (ran.has_beginning & ~ran.cut & (ran.settled | ended)) | ~present
     idle = np.zeros_like(present)
     if (present[trains] != everyone).any():
         is_whole = np.asarray(whole[trains].all(axis=1), bool)
@@ -214,7 +214,7 @@ def iteration_statuses(
         settled = alike | (np.arange(count) < count - 1) | ~trains.any()
         kind = np.where(trains | ~settled, TRAINING, EVALUATION)
         # Of forwards alone a capture may lack the first ones of a rank.
-        forward = (~ran.cut & (ran.begins | _earlier(present))) | ~present
+        forward = (~ran.cut & (ran.begins | _mask_later(present))) | ~present
         complete = np.where(trains, all_present & whole.all(axis=1), alike & forward.all(axis=1))
     return IterationStatuses(
         kind=tuple(kind.tolist()),
@@ -226,12 +226,12 @@ def iteration_statuses(
         ),
         missing=np.where((kind == TRAINING)[:, None] & ~idle, ran.lacks, 0),
         unmatched=trains & unmatched.any(axis=1),
-        alike=same & ((present & (ran.without_forward == 0)) | idle).all(axis=1),
+        is_uniform=same & ((present & (ran.without_forward == 0)) | idle).all(axis=1),
         idle=idle,
     )
 
 
-def evidence_of(operations: Operations, present: Bools) -> Evidence:
+def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     """Return what ranks ran in iterations.
 
     Args:
@@ -263,13 +263,13 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     forward, gradient = mask_phases(phase, FORWARDS), mask_phases(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
     rows = np.flatnonzero(forward)
-    microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
+    microbatches, ran = _count_microbatches(operations.microbatch[rows], cell[rows], present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     backward = any_of(spanned & (gradient | (phase == Phase.W)))
-    unsettled, without_forward, late = _unpaired(operations, cell, forward)
+    unsettled, without_forward, late = _find_unpaired(operations, cell, forward)
     without_forward = np.bincount(without_forward, minlength=present.size)
     lacks = np.where(backward, 0, 2)
-    begins = _begins(operations, cell, present.size)
+    begins = _find_regular_starts(operations, cell, present.size)
     begins[late] = False
     closed = ~begins & (without_forward == 0)
     if closed.any():
@@ -293,7 +293,7 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     )
 
 
-def _forwards(microbatch: Ints, cell: Ints, cells: int) -> tuple[Ints, Ints]:
+def _count_microbatches(microbatch: Ints, cell: Ints, cells: int) -> tuple[Ints, Ints]:
     """Return how many microbatches each cell ran, -1 unknown, and a number of which these are.
 
     Args:
@@ -312,12 +312,12 @@ def _forwards(microbatch: Ints, cell: Ints, cells: int) -> tuple[Ints, Ints]:
     return count, ran
 
 
-def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
+def join_evidence(parts: Sequence[Evidence]) -> Evidence:
     """Return the evidence of all slices of a run, in their order, as one."""
-    return Evidence(*joined_ranks([vars(part) for part in parts]))
+    return Evidence(*join_ranks([vars(part) for part in parts]))
 
 
-def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
+def _find_regular_starts(operations: Operations, cell: Ints, cells: int) -> Bools:
     """Return for each cell whether its first operation is the smallest microbatch's F."""
     counted = np.flatnonzero(mask_phases(operations.phase, COUNTED) & (operations.microbatch >= 0))
     microbatch = operations.microbatch[counted]
@@ -330,7 +330,7 @@ def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
     return begins
 
 
-def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, Ints, Ints]:
+def _find_unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, Ints, Ints]:
     """Tell which operations are an F without its B, or a B without the W that it owes.
 
     And the cell of each pass that has a backward, or a W of a microbatch, and no F before it, and

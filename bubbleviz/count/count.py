@@ -9,12 +9,12 @@ import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.count import completeness, rank_iterations, rank_slices
-from bubbleviz.count.busy_times import USES, busy_times, time_within
+from bubbleviz.count.busy_times import USES, measure_use, measure_within_windows
 from bubbleviz.count.iterations import Iteration, Ratio
-from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
-from bubbleviz.count.statistics import median
+from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, list_ratios
+from bubbleviz.count.statistics import compute_median
 from bubbleviz.count.summary import Summary, choose_headline, summarize
-from bubbleviz.count.window_bounds import window_bounds
+from bubbleviz.count.window_bounds import bound_windows
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.start_skew import find_common_start
 from bubbleviz.model import intervals
@@ -49,9 +49,9 @@ class Counts:
         extents: first starts and last ends.
         windows: of each ratio, by name.
         one_clock: of each iteration, whether the clocks of all its ranks can be compared.
-        inside: of each iteration, whether it lies in the requested window; the others have no
+        is_in_window: of each iteration, whether it lies in the requested window; the others have no
             ranks.
-        alike: of each iteration, whether no rank lacks a forward or a backward for sure.
+        is_uniform: of each iteration, whether no rank lacks a forward or a backward for sure.
         awaited_ns: Latest start of a recording that other ranks waited for, or None if none waited.
     """
 
@@ -62,8 +62,8 @@ class Counts:
     extents: Extents
     windows: Mapping[str, Windows]
     one_clock: Bools
-    inside: Bools
-    alike: Bools
+    is_in_window: Bools
+    is_uniform: Bools
     awaited_ns: int | None = None
 
 
@@ -80,7 +80,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
         ProfileError: Times of a rank are more than a year apart.
     """
     _refuse_far_times(run)
-    iterations, extents, windows, one_clock, alike, awaited_ns = _measured(run)
+    iterations, extents, windows, one_clock, alike, awaited_ns = _measure_iterations(run)
     inside = np.ones(len(iterations), bool)
     if window is not None:
         start_ns = np.array([i.start_ns for i in iterations], np.int64)
@@ -104,7 +104,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
             is_averaged = iteration.index in averaged
             marked_iterations.append(replace(iteration, averaged=is_averaged))
         else:
-            no_ranks = iteration.ranks.of(iteration.ranks.rank[:0])
+            no_ranks = iteration.ranks.select_ranks(iteration.ranks.rank[:0])
             marked_iterations.append(replace(iteration, ranks=no_ranks))
     iterations = tuple(marked_iterations)
     headline, reason = choose_headline(iterations)
@@ -137,22 +137,22 @@ def _refuse_far_times(run: Run) -> None:
         )
 
 
-def _measured(
+def _measure_iterations(
     run: Run,
 ) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools, Bools, int | None]:
     """Return all iterations, none averaged, and of :class:`Counts` what they rest on."""
-    ratios = ratio_definitions()
-    present = [rank_presence(part) for part in rank_slices.slices_of(run)]
-    columns = rank_slices.joined_ranks([of_ranks for of_ranks, _ in present])
+    ratios = list_ratios()
+    present = [find_presence(part) for part in rank_slices.split_ranks(run)]
+    columns = rank_slices.join_ranks([of_ranks for of_ranks, _ in present])
     first_ns, last_ns, step_last_ns, takes_part, may_have_run, has_stepped = columns
-    paused = _paused(run.pauses, first_ns, takes_part)
+    paused = _find_paused_iterations(run.pauses, first_ns, takes_part)
     extents = Extents(first_ns, last_ns, step_last_ns, takes_part, paused)
-    evidence = completeness.joined_evidence([own for _, own in present])
+    evidence = completeness.join_evidence([own for _, own in present])
     is_running = run.recorded_start_ns <= find_iteration_starts(extents)
-    statuses = completeness.iteration_statuses(
+    statuses = completeness.classify_iterations(
         evidence,
         run.operations.phase,
-        can_idle=_can_idle(run, extents) & ~may_have_run,
+        can_idle=_find_possibly_idle(run, extents) & ~may_have_run,
         is_recorded=has_stepped & is_running,
     )
     awaited_ns = _find_awaited_recording(run, extents)
@@ -164,9 +164,9 @@ def _measured(
     first_ns, last_ns, step_last_ns = extents.first_ns, extents.last_ns, extents.step_last_ns
     takes_part = extents.present
     windows = {ratio.name: ratio.windows(extents) for ratio in ratios}
-    parts = [busy_times(part, windows) for part in rank_slices.slices_of(run)]
-    times = dict(zip(parts[0], rank_slices.joined_ranks(parts), strict=True))
-    bounds = {r.name: window_bounds(r, extents, run.timebase) for r in ratios if r.common_clock}
+    parts = [measure_use(part, windows) for part in rank_slices.split_ranks(run)]
+    times = dict(zip(parts[0], rank_slices.join_ranks(parts), strict=True))
+    bounds = {r.name: bound_windows(r, extents, run.timebase) for r in ratios if r.common_clock}
     accounts = {}
     for ratio in ratios:
         name, clocks = ratio.name, bounds.get(ratio.name)
@@ -187,7 +187,7 @@ def _measured(
             start_ns=window.start_ns,
             end_ns=window.end_ns,
             **uses,
-            running_ns=time_within(run.running, run.running.running_ns, low_ns, high_ns),
+            running_ns=measure_within_windows(run.running, run.running.running_ns, low_ns, high_ns),
             work_ns=work_ns,
             known=tuple(known.tolist()),
             bounds=clocks,
@@ -222,14 +222,17 @@ def _measured(
                 microbatches=statuses.microbatches[k],
                 start_ns=int(first_ns[k, at].min()) if len(at) else 0,
                 end_ns=int(step_last_ns[k, at].max()) if len(at) else 0,
-                ratios={r.name: _ratio(run, r, accounts[r.name], statuses, k, at) for r in ratios},
+                ratios={
+                    r.name: _compute_ratio(run, r, accounts[r.name], statuses, k, at)
+                    for r in ratios
+                },
                 ranks=rank_iterations.RankIterations(ranks, k, at),
             )
         )
-    return tuple(iterations), extents, windows, comparable, statuses.alike, awaited_ns
+    return tuple(iterations), extents, windows, comparable, statuses.is_uniform, awaited_ns
 
 
-def rank_presence(
+def find_presence(
     part: rank_slices.RankSlice,
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
     """Return what the ranks of a slice ran in iterations, and when; no windows are needed for it.
@@ -267,7 +270,7 @@ def rank_presence(
         "may_have_run": may_have_run.reshape(shape),
         "has_stepped": make_mask(present.size, cell[whole_steps]).reshape(shape),
     }
-    return columns, completeness.evidence_of(operations, present)
+    return columns, completeness.collect_evidence(operations, present)
 
 
 def find_possible_work(operations: Operations, cell: Ints) -> Bools:
@@ -313,12 +316,12 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
     starts_ns = find_iteration_starts(extents)
     parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
     length_ns = parts_ns.max(axis=1, initial=0)
-    usual_ns = median(length_ns[extents.present.any(axis=1)])
+    usual_ns = compute_median(length_ns[extents.present.any(axis=1)])
     long_ns = 0 if np.isnan(usual_ns) else round(_LONG_WAIT * usual_ns)
     return find_common_start(run.recorded, long_ns)
 
 
-def _can_idle(run: Run, extents: Extents) -> Bools:
+def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
     """Return a mask of the iterations in which each rank may have had nothing to run.
 
     The mask is False if the clocks of the ranks cannot be compared, or if the recording of the rank
@@ -362,7 +365,7 @@ def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
     )
 
 
-def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
+def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
     """Return behind which iterations the recording of some rank paused; None for none."""
     if len(pauses) == 0:
         return None
@@ -375,12 +378,12 @@ def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | No
     return paused
 
 
-def _share_idle(work_ns: int, window_ns: int) -> float | None:
+def _compute_idle_share(work_ns: int, window_ns: int) -> float | None:
     """Return the share of a window that is no work; None of an empty one."""
     return (window_ns - work_ns) / window_ns if window_ns > 0 else None
 
 
-def _ratio(
+def _compute_ratio(
     run: Run,
     ratio: RatioDefinition,
     account: rank_iterations.AccountColumns,
@@ -408,11 +411,11 @@ def _ratio(
     unattributed_ns = int(account.unattributed_ns[k, present].sum())
     bounds = account.bounds
     return Ratio(
-        value=_share_idle(work_ns, window_ns),
-        low=_share_idle(work_ns + unattributed_ns, window_ns),
+        value=_compute_idle_share(work_ns, window_ns),
+        low=_compute_idle_share(work_ns + unattributed_ns, window_ns),
         overhead=(window_ns - work_ns) / work_ns if work_ns > 0 else None,
         window_ns=(2 * window_ns + len(present)) // (2 * len(present)),
-        interval=None if bounds is None else bounds.ratio_interval(k, work_ns, len(present)),
+        interval=None if bounds is None else bounds.compute_interval(k, work_ns, len(present)),
         incomplete=incomplete,
         contradicted=len(run.timebase.jump_ns) > 0
         or (bounds is not None and bool(bounds.contradicted[k])),

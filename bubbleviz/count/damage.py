@@ -47,14 +47,14 @@ def locate_damage(
         notes = []
         for note in _explain_idle_ranks(recording, profile, run, counts):
             updated = _update_kind(note, profile, run, averaged)
-            notes.append((updated, _damaged_iterations(note, profile, run, counts)))
+            notes.append((updated, _find_damaged_iterations(note, profile, run, counts)))
         located.append(notes)
     masks = [mask for notes in located for _, mask in notes if mask is not None]
-    window = _undamaged_window(np.logical_or.reduce(masks), counts) if masks else ""
+    window = _choose_undamaged_window(np.logical_or.reduce(masks), counts) if masks else ""
 
     def add_consequence(note: Limitation, mask: Bools | None, profile: int) -> Limitation:
         is_without_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
-        if is_without_work and _may_have_idled(profile, run, counts):
+        if is_without_work and _find_possible_idle(profile, run, counts):
             return replace(note, reason=f"{note.reason}{_LEFT_OUT}")
         return _add_place(note, mask, averaged, window)
 
@@ -79,7 +79,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
         return note
     began_ns, ended_ns = (run.clocks[profile].convert(times) for times in note.unknown_ns)
     ranks = run.rank_of_local[profile]
-    start_ns, end_ns = _iteration_times(run, ranks)
+    start_ns, end_ns = _measure_iteration_times(run, ranks)
     is_present = averaged & (end_ns > start_ns)
     start_ns, end_ns = start_ns[is_present], end_ns[is_present]
     unknown_ns = _sum_until(end_ns, began_ns, ended_ns) - _sum_until(start_ns, began_ns, ended_ns)
@@ -132,7 +132,9 @@ def _add_place(
     return replace(note, reason=reason, window=window)
 
 
-def _damaged_iterations(note: Limitation, profile: int, run: Run, counts: Counts) -> Bools | None:
+def _find_damaged_iterations(
+    note: Limitation, profile: int, run: Run, counts: Counts
+) -> Bools | None:
     """Return a mask of the iterations with the damage of a limitation, or None if unknown.
 
     Args:
@@ -152,7 +154,7 @@ def _damaged_iterations(note: Limitation, profile: int, run: Run, counts: Counts
     else:
         return None
     began_ns, ended_ns = (np.sort(run.clocks[profile].convert(times)) for times in damage_ns)
-    start_ns, end_ns = _iteration_times(run, run.rank_of_local[profile])
+    start_ns, end_ns = _measure_iteration_times(run, run.rank_of_local[profile])
     n_ended_before = np.searchsorted(ended_ns, start_ns)
     n_began = np.searchsorted(began_ns, end_ns, side="right")
     return np.asarray(n_began > n_ended_before, bool)
@@ -211,7 +213,7 @@ def _explain_idle_ranks(
             yield note
 
 
-def _may_have_idled(profile: int, run: Run, counts: Counts) -> bool:
+def _find_possible_idle(profile: int, run: Run, counts: Counts) -> bool:
     """Return whether a rank may have had nothing to run in an iteration that is left out.
 
     It works before and after that iteration, so the capture did not cut it, and none of its ranges
@@ -232,7 +234,7 @@ def _may_have_idled(profile: int, run: Run, counts: Counts) -> bool:
     return bool((may_idle[iteration, run.operations.rank[rows]] & is_left_out[iteration]).any())
 
 
-def _iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
+def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
     """Return the start and end of each iteration on the hosts and GPUs of some ranks.
 
     An iteration lasts until the next one begins, since work between two iterations counts in
@@ -254,7 +256,7 @@ def _iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
     return start_ns, np.where(has_next, np.maximum(end_ns, next_ns), end_ns)
 
 
-def _undamaged_window(is_damaged: Bools, counts: Counts) -> str:
+def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     """Return the longest window of complete iterations without damage, or "" if it is too short.
 
     The first one is returned if several windows are longest. Only iterations with a numeric name
@@ -264,7 +266,7 @@ def _undamaged_window(is_damaged: Bools, counts: Counts) -> str:
         i.complete and i.kind != EVALUATION and i.name.isdecimal() and not is_damaged[i.index]
         for i in counts.iterations
     ]
-    ranges = list(_true_ranges(usable))
+    ranges = list(_find_true_ranges(usable))
     n_averaged = sum(i.averaged for i in counts.iterations)
     first, stop = max(ranges, key=lambda bounds: bounds[1] - bounds[0], default=(0, 0))
     if stop - first < max(1, _MIN_WINDOW_SHARE * n_averaged):
@@ -273,7 +275,7 @@ def _undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     return f"iteration:{names[0]}" if names[0] == names[1] else f"iteration:{'-'.join(names)}"
 
 
-def _true_ranges(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+def _find_true_ranges(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Yield the half-open ranges of consecutive true flags."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int64)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

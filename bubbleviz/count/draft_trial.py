@@ -30,7 +30,7 @@ _MOST_OF_IT = 0.5
 _NEARLY_ALL = 0.9
 
 
-def best_draft(
+def choose_draft(
     file: OpenFile, drafted: Mapping[str, Convention], additions: Sequence[Convention] = ()
 ) -> tuple[str, DraftTrial, Recordings] | None:
     """Return the draft that makes most of a profile; None where none names forward and backward.
@@ -63,10 +63,10 @@ def best_draft(
         try:
             kinds = collect_kinds((*last, *additions))
             read = interpret(profile, last, names, kinds)
-            trial = _trial(read, parts=bool(names.part.any()))
+            trial = _try_draft(read, parts=bool(names.part.any()))
         except BubblevizError:
             continue
-        if trial is not None and (best is None or _merit(trial) > _merit(best[1])):
+        if trial is not None and (best is None or _rate(trial) > _rate(best[1])):
             best = draft, trial, read
             if trial.bubble is not None and trial.even and trial.attributed >= _NEARLY_ALL:
                 break
@@ -80,15 +80,15 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
         file: the open profile.
         names: how often they occur in a sample of its ranges.
     """
-    return best_draft(file, generate_drafts(names)) is not None
+    return choose_draft(file, generate_drafts(names)) is not None
 
 
-def _merit(trial: DraftTrial) -> tuple[bool, bool, float]:
+def _rate(trial: DraftTrial) -> tuple[bool, bool, float]:
     """Return what the better of two drafts has more of."""
     return trial.bubble is not None, trial.even, trial.attributed
 
 
-def _trial(read: Recordings, *, parts: bool) -> DraftTrial | None:
+def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
     """Return what a drafted convention makes of a profile; None where it is of no use.
 
     Args:
@@ -102,7 +102,7 @@ def _trial(read: Recordings, *, parts: bool) -> DraftTrial | None:
     phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
     if list_missing_passes({phase for phase, number in phases if number}):
         return None
-    uneven = _uneven(operations)
+    uneven = _count_uneven_passes(operations)
     if parts and uneven:
         # Parts of several microbatches in a row were taken for one operation.
         return None
@@ -119,11 +119,11 @@ def _trial(read: Recordings, *, parts: bool) -> DraftTrial | None:
         attributed=attributed,
         ratio=counts.headline,
         bubble=bubble,
-        even=uneven <= len(recording.ranks) and not _repeated(operations),
+        even=uneven <= len(recording.ranks) and not _has_repeated_steps(operations),
     )
 
 
-def _uneven(operations: Operations) -> int:
+def _count_uneven_passes(operations: Operations) -> int:
     """Return how many passes more some rank has in one direction than another one in any.
 
     Passes without GPU work count on neither side.
@@ -139,7 +139,7 @@ def _uneven(operations: Operations) -> int:
     return int(ways.max() - ways.min()) + int((~spans).sum())
 
 
-def _repeated(operations: Operations) -> bool:
+def _has_repeated_steps(operations: Operations) -> bool:
     """Return whether some rank has several optimizer steps in one iteration."""
     steps = (operations.phase == Phase.OPTIMIZER) & (operations.has_span == 1)
     pairs = group_rows(operations.rank[steps], operations.iteration[steps])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bubbleviz.count.rank_iterations import RankIterations
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.arrow import Column, Kind, Records, collect_attributes, make_column
 from bubbleviz.model.run_kinds import EVALUATION
 
@@ -78,7 +78,7 @@ class Iteration:
     @property
     def clock_set(self) -> bool:
         """Whether a clock was set in it: even ratios that need no common one are contradicted."""
-        without_clock = (one.name for one in ratio_definitions() if not one.common_clock)
+        without_clock = (one.name for one in list_ratios() if not one.common_clock)
         ratios = (self.ratios[name] for name in without_clock if name in self.ratios)
         return any(ratio.contradicted for ratio in ratios)
 
@@ -86,7 +86,7 @@ class Iteration:
 _UNKNOWN = Ratio(None, None, None, None)
 
 
-def in_order(iterations: Iterable[Iteration]) -> Records[Iteration]:
+def make_iteration_records(iterations: Iterable[Iteration]) -> Records[Iteration]:
     """Return iterations like a tuple of them, which is a table as well.
 
     As a table (``polars.DataFrame(report.iterations)``) it has one row per iteration, and the names
@@ -96,10 +96,10 @@ def in_order(iterations: Iterable[Iteration]) -> Records[Iteration]:
     common clock also ``bubble_interval_low_NAME, bubble_interval_high_NAME``. What is unknown is
     null.
     """
-    return Records(iterations, _columns)
+    return Records(iterations, _make_columns)
 
 
-def _columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
+def _make_columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
     """Return the columns by name: what an iteration is, then its ratios."""
     columns = collect_attributes(_COLUMNS, iterations)
     for name in ("start_ns", "end_ns"):
@@ -111,7 +111,7 @@ def _columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
         columns[name] = make_column(told, "bool")
     columns["clock_set"] = make_column([i.clock_set for i in iterations], "bool")
     columns["bubble_ratio"] = make_column([i.bubble_ratio for i in iterations], "float64")
-    for ratio in ratio_definitions():
+    for ratio in list_ratios():
         own = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
         columns[f"window_ns_{ratio.name}"] = make_column([r.window_ns for r in own], "int64")
         shares = {
@@ -128,7 +128,7 @@ def _columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
     return columns
 
 
-#: Columns of :func:`in_order` that are attributes of each, with their types.
+#: Columns of :func:`make_iteration_records` that are attributes of each, with their types.
 _COLUMNS: Mapping[str, Kind] = {
     "index": "int64",
     "name": "string",
@@ -139,7 +139,7 @@ _COLUMNS: Mapping[str, Kind] = {
 }
 
 
-def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
+def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
     """Return the iteration to show; see :meth:`.report.Report.typical_iteration`."""
     at_work = [i for i in iterations if i.ranks]
     averaged = [i for i in at_work if i.averaged]

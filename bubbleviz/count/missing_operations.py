@@ -17,7 +17,7 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.completeness import BACKWARDS, FORWARDS
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_slices import RankSlice, slices_of, stage_and_pipeline
+from bubbleviz.count.rank_slices import RankSlice, list_stages_and_pipelines, split_ranks
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_run_starts, group_rows
 from bubbleviz.model.phase_masks import mask_phases
@@ -25,7 +25,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.run_kinds import TRAINING
 
 
-def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
+def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     """Return how many forwards and backwards each rank lacks in complete training iterations.
 
     A forward without its backward makes an iteration incomplete, and is not counted here.
@@ -40,17 +40,17 @@ def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     if not whole.any():
         return np.zeros(len(run.ranks), np.int64)
     # Replicas of no known pipeline may run other microbatches.
-    stage, pipeline = stage_and_pipeline(run.ranks)
+    stage, pipeline = list_stages_and_pipelines(run.ranks)
     pipeline = np.where(stage == NONE, NONE, pipeline)
     return np.concatenate(
         [
-            _lacking(part, pipeline[part.first : part.end], whole)
-            for part in slices_of(run, pipelines=True)
+            _find_missing(part, pipeline[part.first : part.end], whole)
+            for part in split_ranks(run, pipelines=True)
         ]
     )
 
 
-def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
+def _find_missing(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
     """Return how many forwards and backwards each rank of whole pipelines lacks.
 
     Args:
@@ -80,12 +80,12 @@ def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
     has_forward = np.zeros(len(passes), bool)
     has_forward[passes.of_row[:forwards]] = True
     rank = operations.rank[rows[passes.first[~has_forward]]]
-    return np.bincount(rank, minlength=ranks) + 2 * _absent(
+    return np.bincount(rank, minlength=ranks) + 2 * _find_absent(
         pipeline, cell[passes.first], microbatch[passes.first]
     )
 
 
-def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
+def _find_absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
     """Return how many microbatches each rank lacks that other stages of its pipeline ran.
 
     Args:

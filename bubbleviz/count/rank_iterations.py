@@ -152,7 +152,7 @@ class RankIterations(Sequence[RankIteration]):
     def __init__(self, columns: RankColumns, iteration: int, rank: Ints) -> None:
         self.columns, self.iteration, self.rank = columns, iteration, rank
 
-    def of(self, rank: Ints) -> RankIterations:
+    def select_ranks(self, rank: Ints) -> RankIterations:
         """Return the same for some of the ranks."""
         return RankIterations(self.columns, self.iteration, rank)
 
@@ -161,12 +161,12 @@ class RankIterations(Sequence[RankIteration]):
 
     def __iter__(self) -> Iterator[RankIteration]:
         names = [name for name in self.columns.accounts if has_account(self, name)]
-        numbers = {n: [account_column(self, n, c).tolist() for c in _ACCOUNT] for n in names}
+        numbers = {n: [get_account_column(self, n, c).tolist() for c in _ACCOUNT] for n in names}
         accounts = {name: list(map(Account, *columns)) for name, columns in numbers.items()}
-        ratios = {name: own_ratios(self, name) for name in self.columns.accounts}
-        bounds = {name: own_intervals(self, name) for name in names}
-        phase_ns, missing = rank_column(self, "phase_ns").tolist(), lacking(self)
-        times = zip(*(rank_column(self, name).tolist() for name in _OF_RANK), strict=True)
+        ratios = {name: compute_rank_ratios(self, name) for name in self.columns.accounts}
+        bounds = {name: compute_rank_intervals(self, name) for name in names}
+        phase_ns, missing = get_rank_column(self, "phase_ns").tolist(), list_missing(self)
+        times = zip(*(get_rank_column(self, name).tolist() for name in _OF_RANK), strict=True)
         for at, (rank, values) in enumerate(zip(self.rank.tolist(), times, strict=True)):
             yield RankIteration(
                 rank=rank,
@@ -190,8 +190,8 @@ class RankIterations(Sequence[RankIteration]):
 
     def __getitem__(self, at: int | slice) -> RankIteration | tuple[RankIteration, ...]:
         if isinstance(at, slice):
-            return tuple(self.of(self.rank[at]))
-        return next(iter(self.of(self.rank[np.arange(len(self.rank))[at]][None])))
+            return tuple(self.select_ranks(self.rank[at]))
+        return next(iter(self.select_ranks(self.rank[np.arange(len(self.rank))[at]][None])))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (RankIterations, tuple)):
@@ -209,7 +209,7 @@ class RankIterations(Sequence[RankIteration]):
         return self
 
 
-def indices_of(ranks: RankIterations) -> list[int]:
+def list_indices(ranks: RankIterations) -> list[int]:
     """Return the indices of an iteration's ranks."""
     return [int(rank) for rank in ranks.rank.tolist()]
 
@@ -220,7 +220,7 @@ def has_account(ranks: RankIterations, ratio: str) -> bool:
     return len(ranks) > 0 and account is not None and account.known[ranks.iteration]
 
 
-def account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
+def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
     """Return a number of the :class:`.Account` of each rank; 0 where it has none.
 
     Args:
@@ -232,12 +232,14 @@ def account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
         return np.zeros(len(ranks), np.int64)
     account = ranks.columns.accounts[ratio]
     if name == "window_ns":
-        return account_column(ranks, ratio, "end_ns") - account_column(ranks, ratio, "start_ns")
+        return get_account_column(ranks, ratio, "end_ns") - get_account_column(
+            ranks, ratio, "start_ns"
+        )
     column: Ints = getattr(account, name)[ranks.iteration][ranks.rank]
     return column
 
 
-def rank_column(ranks: RankIterations, name: str) -> Ints:
+def get_rank_column(ranks: RankIterations, name: str) -> Ints:
     """Return a number of each :class:`.RankIteration` of an iteration, as ``"gap_ns"``.
 
     ``"phase_ns"`` is how long each phase of COMPUTE ran on each rank, shape (ranks, phases).
@@ -246,27 +248,27 @@ def rank_column(ranks: RankIterations, name: str) -> Ints:
     return column
 
 
-def own_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
+def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
     """Return each rank's own bubble ratio; None where it is unknown."""
-    window_ns = account_column(ranks, ratio, "window_ns")
-    known = (window_ns > 0) & (rank_column(ranks, "missing") == 0)
-    shares = (window_ns - account_column(ranks, ratio, "work_ns")) / np.maximum(window_ns, 1)
+    window_ns = get_account_column(ranks, ratio, "window_ns")
+    known = (window_ns > 0) & (get_rank_column(ranks, "missing") == 0)
+    shares = (window_ns - get_account_column(ranks, ratio, "work_ns")) / np.maximum(window_ns, 1)
     values = zip(shares.tolist(), known.tolist(), strict=True)
     return [share if is_known else None for share, is_known in values]
 
 
-def own_intervals(ranks: RankIterations, ratio: str) -> list[tuple[float, float] | None]:
+def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[float, float] | None]:
     """Return the bounds of each rank's own ratio that clocks of several hosts allow, if any."""
     bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
     if bounds is None or not bounds.across[k]:
         return [None] * len(ranks)
-    work_ns = account_column(ranks, ratio, "work_ns").tolist()
+    work_ns = get_account_column(ranks, ratio, "work_ns").tolist()
     return [
-        None if why else bounds.ratio_interval(k, time_ns, 1)
-        for time_ns, why in zip(work_ns, lacking(ranks), strict=True)
+        None if why else bounds.compute_interval(k, time_ns, 1)
+        for time_ns, why in zip(work_ns, list_missing(ranks), strict=True)
     ]
 
 
-def lacking(ranks: RankIterations) -> list[str | None]:
+def list_missing(ranks: RankIterations) -> list[str | None]:
     """Return what each rank lacks to have a ratio; None where nothing."""
-    return [ranks.columns.reasons[code] for code in rank_column(ranks, "missing").tolist()]
+    return [ranks.columns.reasons[code] for code in get_rank_column(ranks, "missing").tolist()]

@@ -19,7 +19,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import find_run_starts
 
 #: Approximate number of operations of a slice.
-MOST = 150_000
+TARGET_OPERATIONS = 150_000
 
 
 RankTable = TypeVar("RankTable", bound=Table)
@@ -53,7 +53,7 @@ class RankSlice:
         return self.iterations, self.end - self.first
 
 
-def slices_of(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
+def split_ranks(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
     """Yield the slices of a run, at least one.
 
     Args:
@@ -61,33 +61,33 @@ def slices_of(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
         pipelines: whether pipelines stay whole.
     """
     rows, ranks = len(run.operations), len(run.ranks)
-    number = -(-rows // MOST)
+    number = -(-rows // TARGET_OPERATIONS)
     cuts: list[int] = []
     if number > 1:
         cuts = run.operations.rank[np.arange(1, number) * rows // number].tolist()
     bounds = sorted({*cuts, 0, ranks}) if ranks else [0, 0]
     if pipelines:
-        bounds = pipeline_bounds(run, MOST)
+        bounds = split_pipelines(run, TARGET_OPERATIONS)
     for ends in pairwise(bounds):
-        operations, busy, _ = operations_of_ranks(run, ends)
+        operations, busy, _ = take_operations(run, ends)
         yield RankSlice(
             *ends,
             len(run.iteration_names),
             operations,
             busy,
-            of_ranks(run.unattributed, ends),
-            of_ranks(run.running, ends),
+            take_ranks(run.unattributed, ends),
+            take_ranks(run.running, ends),
         )
 
 
-def stage_and_pipeline(ranks: Sequence[tables.Rank]) -> tuple[Ints, Ints]:
+def list_stages_and_pipelines(ranks: Sequence[tables.Rank]) -> tuple[Ints, Ints]:
     """Return the stage and the pipeline of each rank; -1 unknown."""
     stage = [NONE if rank.stage is None else rank.stage for rank in ranks]
     pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
     return np.array(stage, np.int64), np.array(pipeline, np.int64)
 
 
-def pipeline_bounds(run: Run, most: int) -> list[int]:
+def split_pipelines(run: Run, most: int) -> list[int]:
     """Return the first rank of each group of whole pipelines, and the end of the last one.
 
     Where the pipeline of some rank is unknown, all are one group.
@@ -96,7 +96,7 @@ def pipeline_bounds(run: Run, most: int) -> list[int]:
         run: the merged profiles.
         most: about so many operations a group.
     """
-    ranks, of_rank = len(run.ranks), stage_and_pipeline(run.ranks)[1]
+    ranks, of_rank = len(run.ranks), list_stages_and_pipelines(run.ranks)[1]
     number = -(-len(run.operations) // most)
     is_unsorted = (of_rank[1:] < of_rank[:-1]).any()
     if number < 2 or of_rank.min() < 0 or is_unsorted:
@@ -108,7 +108,7 @@ def pipeline_bounds(run: Run, most: int) -> list[int]:
     return sorted({0, *cuts, ranks})
 
 
-def operations_of_ranks(
+def take_operations(
     run: Run, ranks: tuple[int, int]
 ) -> tuple[tables.Operations, tables.BusyIntervals, slice]:
     """Return operations of some ranks, numbered from 0, when they were busy, and their rows.
@@ -134,7 +134,7 @@ def operations_of_ranks(
     return operations, busy, slice(*rows.tolist())
 
 
-def of_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
+def take_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
     """Return the rows of some ranks (first, end), which are numbered from the first.
 
     Args:
@@ -147,7 +147,7 @@ def of_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
     return replace(part, **moved) if ranks[0] else part
 
 
-def joined_ranks(parts: Sequence[Mapping[Any, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
+def join_ranks(parts: Sequence[Mapping[Any, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
     """Return columns of shape (iterations, ranks, ...) of all slices as those of all ranks.
 
     Args:

@@ -103,7 +103,7 @@ class RatioDefinition:
         return self.forward_words if kind == INFERENCE and self.forward_words else self.words
 
 
-def _common(extents: Extents, last_ns: Ints) -> Windows:
+def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
     """Return one window for all ranks, from the first start to the last end."""
     big = np.iinfo(np.int64).max
     start = np.where(extents.present, extents.first_ns, big).min(axis=1, keepdims=True)
@@ -112,14 +112,14 @@ def _common(extents: Extents, last_ns: Ints) -> Windows:
     return Windows(np.broadcast_to(start, shape), np.broadcast_to(end, shape), extents.started)
 
 
-def _longest(extents: Extents) -> Windows:
+def _find_longest_windows(extents: Extents) -> Windows:
     """Return windows as long as the longest rank's own, from each rank's first start."""
     length = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
     longest = length.max(axis=1, keepdims=True, initial=0)
     return Windows(extents.first_ns, extents.first_ns + longest, extents.started)
 
 
-def _until_next(extents: Extents) -> Windows:
+def _find_periods(extents: Extents) -> Windows:
     """Return the windows from each rank's first start to that of the next iteration."""
     following = np.roll(extents.first_ns, -1, axis=0)
     both = extents.present & np.roll(extents.present, -1, axis=0)
@@ -146,7 +146,7 @@ _RATIOS = (
         "ranks))",
         words="idle share of all ranks from an iteration's first F to its last backward, only its "
         "own F, B and W as work",
-        windows=lambda extents: _common(extents, extents.last_ns),
+        windows=lambda extents: _find_common_windows(extents, extents.last_ns),
         work=CountedWork.ITERATION,
         common_clock=True,
         across_ranks=True,
@@ -160,7 +160,7 @@ _RATIOS = (
         "rank); arXiv 2401.10241, section 5.3",
         words="idle share of all ranks in windows as long as the longest rank's, from its first F "
         "to its last backward",
-        windows=_longest,
+        windows=_find_longest_windows,
         work=CountedWork.ITERATION,
         common_clock=False,
         across_ranks=True,
@@ -175,7 +175,7 @@ _RATIOS = (
         "included - first start over all ranks))",
         words="idle share of all ranks from an iteration's first F to the end of its last "
         "Optimizer, only its own as work",
-        windows=lambda extents: _common(extents, extents.step_last_ns),
+        windows=lambda extents: _find_common_windows(extents, extents.step_last_ns),
         work=CountedWork.STEP,
         common_clock=True,
         across_ranks=True,
@@ -188,7 +188,7 @@ _RATIOS = (
         definition="1 - sum of all compute / sum of the ranks' times from the iteration's first "
         "start to the next iteration's",
         words="idle share of all ranks from the start of one iteration to the start of the next",
-        windows=_until_next,
+        windows=_find_periods,
         work=CountedWork.EVERYTHING,
         common_clock=False,
         across_ranks=False,
@@ -196,6 +196,6 @@ _RATIOS = (
 )
 
 
-def ratio_definitions() -> tuple[RatioDefinition, ...]:
+def list_ratios() -> tuple[RatioDefinition, ...]:
     """Return every ratio, in display order."""
     return _RATIOS

@@ -9,8 +9,8 @@ import numpy as np
 
 from bubbleviz.count import rank_iterations
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.count.statistics import Spread, spread
+from bubbleviz.count.ratios import list_ratios
+from bubbleviz.count.statistics import Spread, measure_spread
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
@@ -36,10 +36,13 @@ class Summary:
 def summarize(iterations: Sequence[Iteration]) -> Summary:
     """Return the statistics over the averaged iterations."""
     averaged = [i for i in iterations if i.averaged]
-    names = [ratio.name for ratio in ratio_definitions()]
+    names = [ratio.name for ratio in list_ratios()]
 
     def over(field: str) -> dict[str, Spread]:
-        return {name: spread([getattr(i.ratios[name], field) for i in averaged]) for name in names}
+        return {
+            name: measure_spread([getattr(i.ratios[name], field) for i in averaged])
+            for name in names
+        }
 
     intervals_of: dict[str, tuple[float, float] | None] = {}
     for name in names:
@@ -74,7 +77,7 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
         if any(i.ratios[name].value is not None for i in averaged)
     ]
     forward = averaged[0].kind == INFERENCE
-    worst, where = (0.0, "") if forward else max(_overlaps(iterations), default=(0.0, ""))
+    worst, where = (0.0, "") if forward else max(_compute_overlaps(iterations), default=(0.0, ""))
     if worst > OVERLAP_SHARE:
         overlap = (
             f"consecutive iterations overlap (up to {worst:.1%} of a rank's window, in iteration "
@@ -108,14 +111,14 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     return name, reason
 
 
-def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
+def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
     """Yield the overlap of averaged iterations, as a share of a rank's window."""
     for iteration in iterations:
         if iteration.averaged:
-            yield _overlap_of(iteration), iteration.name
+            yield _compute_overlap(iteration), iteration.name
 
 
-def training_overlaps(iterations: Sequence[Iteration]) -> bool:
+def compute_training_overlaps(iterations: Sequence[Iteration]) -> bool:
     """Return whether training iterations overlap each other, and not only an evaluation."""
     alone = []
     for iteration in iterations:
@@ -123,10 +126,10 @@ def training_overlaps(iterations: Sequence[Iteration]) -> bool:
         neighbours = iterations[first : iteration.index + 2]
         if all(neighbour.kind == TRAINING for neighbour in neighbours):
             alone.append(iteration)
-    return max(_overlaps(alone), default=(0.0, ""))[0] > OVERLAP_SHARE
+    return max(_compute_overlaps(alone), default=(0.0, ""))[0] > OVERLAP_SHARE
 
 
-def _overlap_of(iteration: Iteration) -> float:
+def _compute_overlap(iteration: Iteration) -> float:
     """Return the time in a rank's window spent on other iterations, as a share; the largest."""
     ranks = iteration.ranks
     # Where clocks leave no window over hosts, the longest rank's window does as well.
@@ -137,7 +140,7 @@ def _overlap_of(iteration: Iteration) -> float:
     ratio = "schedule" if trusted else "stage"
     if not rank_iterations.has_account(ranks, ratio):
         return 0.0
-    window_ns = rank_iterations.account_column(ranks, ratio, "window_ns")
-    overlap_ns = rank_iterations.account_column(ranks, ratio, "overlap_ns")
+    window_ns = rank_iterations.get_account_column(ranks, ratio, "window_ns")
+    overlap_ns = rank_iterations.get_account_column(ranks, ratio, "overlap_ns")
     real = window_ns > 0
     return float((overlap_ns[real] / window_ns[real]).max(initial=0.0))

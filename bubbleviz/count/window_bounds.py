@@ -42,7 +42,7 @@ class WindowBounds:
     contradicted: Bools
     jump_ns: Ints
 
-    def ratio_interval(self, k: int, work_ns: int, ranks: int) -> tuple[float, float] | None:
+    def compute_interval(self, k: int, work_ns: int, ranks: int) -> tuple[float, float] | None:
         """Return the bounds of a bubble ratio; None where no uncertainty is known.
 
         Clocks that drift apart measure work in units that differ by as much, too.
@@ -61,7 +61,7 @@ class WindowBounds:
         return max(low - most, 0.0) / low, (high - max(least, 0.0)) / high
 
 
-def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
+def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
     """Return the bounds of the windows of a ratio that needs a common clock.
 
     Args:
@@ -86,7 +86,7 @@ def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
         at = np.flatnonzero(takes_part[k])
         if len(at):
             uncertainty_ns = np.maximum(timebase.uncertainty_ns[at], 0)
-            low_ns[k], high_ns[k] = _lengths(start_ns[k, at], end_ns[k, at], uncertainty_ns)
+            low_ns[k], high_ns[k] = _measure_lengths(start_ns[k, at], end_ns[k, at], uncertainty_ns)
     across = takes_part.sum(axis=1) > 1
     unknown = timebase.uncertainty_ns < 0
     jump_ns = timebase.jump_ns if len(timebase.jump_ns) else np.zeros(iterations, np.int64)
@@ -101,7 +101,7 @@ def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
     )
 
 
-def _lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tuple[int, int]:
+def _measure_lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tuple[int, int]:
     """Return the shortest and the longest window over machines, each with its own window."""
     tolerance = uncertainty_ns[:, None] + uncertainty_ns[None, :]
     np.fill_diagonal(tolerance, 0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, Arrivals
-from bubbleviz.count.busy_times import time_within
+from bubbleviz.count.busy_times import measure_within_windows
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.dependencies import Inputs
@@ -145,6 +145,6 @@ def communication_of(
         wait_ns=summed(at, received.wait_ns) + summed(inside, moving_ns - start_ns),
         transfer_ns=summed(at, received.transfer_ns) + summed(inside, end_ns - moving_ns),
         exposed_ns=summed(at, received.exposed_ns) + exposed_ns,
-        communication_ns=time_within(running, running.communication_ns, low_ns, high_ns),
-        overlapped_ns=time_within(running, running.overlapped_ns, low_ns, high_ns),
+        communication_ns=measure_within_windows(running, running.communication_ns, low_ns, high_ns),
+        overlapped_ns=measure_within_windows(running, running.overlapped_ns, low_ns, high_ns),
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
-from bubbleviz.count.rank_slices import stage_and_pipeline
+from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import (
     find_distinct,
@@ -80,7 +80,7 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     known &= (operations.has_span[row] == 1) & (operations.iteration[row] >= 0)
     if not known.all():
         row, phase, number, stage = row[known], phase[known], number[known], stage[known]
-    pipeline = stage_and_pipeline(ranks)[1]
+    pipeline = list_stages_and_pipelines(ranks)[1]
     microbatch = group_rows(
         pipeline[operations.rank[row]], operations.iteration[row], operations.sequence[row], number
     ).of_row

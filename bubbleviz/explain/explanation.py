@@ -11,10 +11,10 @@ import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
-from bubbleviz.count.iterations import Iteration, typical
-from bubbleviz.count.rank_iterations import indices_of
-from bubbleviz.count.rank_slices import joined_ranks, stage_and_pipeline
-from bubbleviz.count.summary import training_overlaps
+from bubbleviz.count.iterations import Iteration, choose_typical
+from bubbleviz.count.rank_iterations import list_indices
+from bubbleviz.count.rank_slices import join_ranks, list_stages_and_pipelines
+from bubbleviz.count.summary import compute_training_overlaps
 from bubbleviz.explain import phase_times
 from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.bubbles import Bubbles
@@ -167,19 +167,19 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         counts: its ratios.
         each: explains stretches, here or on other machines.
     """
-    operations, (stage, pipeline) = run.operations, stage_and_pipeline(run.ranks)
+    operations, (stage, pipeline) = run.operations, list_stages_and_pipelines(run.ranks)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     part = choose_replayed_ranks(operations, run.ranks, averaged)
     chosen = None if part is None else part.chosen
     parts = list(each(explain_stretch, stretches.stretches_of(run, counts, chosen)))
-    shown = typical(counts.iterations, counts.headline)
+    shown = choose_typical(counts.iterations, counts.headline)
     kept = joined_rows([part.kept for part in parts], operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
     unordered = ""
     if shown is not None:
         unordered = _unordered_reason(run, shown, crossing=bool(crossing[shown.index]))
-    causes = joined_ranks([own.idle_ns for own in parts])
-    communication = joined_ranks([vars(own.communication) for own in parts])
+    causes = join_ranks([own.idle_ns for own in parts])
+    communication = join_ranks([vars(own.communication) for own in parts])
     received = np.sum([own.received for own in parts], axis=0)
     ratios = tuple(parts[0].idle_ns)
     times = phase_times.phase_times_of(operations, stage, averaged, [own.samples for own in parts])
@@ -209,7 +209,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     changes: tuple[Change, ...] = ()
     if not reason and shown is not None and _comparable(shown):
         graph = build_graph(replayed, shown.index)
-        ranks = [r for r in indices_of(shown.ranks) if chosen is None or chosen[r]]
+        ranks = [r for r in list_indices(shown.ranks) if chosen is None or chosen[r]]
         path = find_critical_path(graph, replayed.explained().idle, shown.index)
         changes = replay_changes(graph, replayed.operations, len(ranks))
         if part is not None:
@@ -224,7 +224,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     layout: LayoutQuestion | None = None
     if run.layers and shown is not None:
         layout = layout_question(run.layers, times, shown.microbatches)
-    overlapping = counts.headline == "period" and training_overlaps(counts.iterations)
+    overlapping = counts.headline == "period" and compute_training_overlaps(counts.iterations)
     return Explanation(
         causes=CauseTimes(dict(zip(ratios, causes, strict=True))),
         explained=rows,
@@ -256,7 +256,7 @@ def _unordered_reason(run: Run, shown: Iteration, *, crossing: bool) -> str:
     """
     if stretches.stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
-    stages = {run.ranks[rank].stage for rank in indices_of(shown.ranks)}
+    stages = {run.ranks[rank].stage for rank in list_indices(shown.ranks)}
     if len(shown.ranks) == 1 or stages == {0}:
         return ""
     if None in stages or not crossing:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, Arrivals
-from bubbleviz.count.statistics import median
+from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.communication_times import Receives
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import grouping, intervals
@@ -324,7 +324,7 @@ def phase_times_of(
     slowest = grouping.sort_rows(-shares, row)[:_LISTED].tolist()
     return PhaseTimes(
         tuple(times),
-        median(moved_ns) if len(moved_ns) else None,
+        compute_median(moved_ns) if len(moved_ns) else None,
         _imbalance(times),
         tuple((int(row[at]), float(shares[at])) for at in slowest),
     )
@@ -339,14 +339,14 @@ def _phase_time(
         chunk=key[2],
         phase=Phase(key[3]),
         n=len(time_ns),
-        median_ns=median(time_ns),
+        median_ns=compute_median(time_ns),
         mean_ns=float(time_ns.mean()),
         std_ns=float(time_ns.std(ddof=1)) if len(time_ns) > 1 else None,
         min_ns=int(time_ns.min()),
         max_ns=int(time_ns.max()),
-        first_ns=median(time_ns[microbatch == microbatch.min()]),
-        last_ns=median(time_ns[microbatch == microbatch.max()]),
-        gap_ns=median(gap_ns) if gap_ns is not None and len(gap_ns) else None,
+        first_ns=compute_median(time_ns[microbatch == microbatch.min()]),
+        last_ns=compute_median(time_ns[microbatch == microbatch.max()]),
+        gap_ns=compute_median(gap_ns) if gap_ns is not None and len(gap_ns) else None,
     )
 
 

@@ -59,7 +59,7 @@ def choose_replayed_ranks(
         ranks: The ranks, by index.
         included: Mask of the iterations that count.
     """
-    number = rank_slices.stage_and_pipeline(ranks)[1]
+    number = rank_slices.list_stages_and_pipelines(ranks)[1]
     if number.min(initial=0) < 0:
         return None
     pipelines = group_rows(number)

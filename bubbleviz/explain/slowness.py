@@ -22,8 +22,8 @@ from functools import cached_property
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import indices_of, rank_column
-from bubbleviz.count.statistics import median
+from bubbleviz.count.rank_iterations import get_rank_column, list_indices
+from bubbleviz.count.statistics import compute_median
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import group_rows, number_within_groups, sort_rows
 from bubbleviz.model.operations import Rank
@@ -74,8 +74,8 @@ def measure_slowness(
     kernel_ns = np.full((len(iterations), len(ranks)), np.nan)
     for iteration in iterations:
         if iteration.averaged:
-            active_ns = rank_column(iteration.ranks, "active_ns").astype(np.float64)
-            kernel_ns[iteration.index, indices_of(iteration.ranks)] = active_ns
+            active_ns = get_rank_column(iteration.ranks, "active_ns").astype(np.float64)
+            kernel_ns[iteration.index, list_indices(iteration.ranks)] = active_ns
     kernel_ns[kernel_ns <= 0] = np.nan
     is_known = ~np.isnan(kernel_ns)
     counts, known_ns = is_known.sum(axis=0), np.where(is_known, kernel_ns, 0.0)
@@ -169,7 +169,7 @@ def median_of_peers(group: Ints, values: Floats) -> Floats:
     for number in range(int(group.max(initial=NONE)) + 1):
         members = group == number
         of_group = values[members]
-        medians[members] = median(of_group[~np.isnan(of_group)])
+        medians[members] = compute_median(of_group[~np.isnan(of_group)])
     return medians
 
 

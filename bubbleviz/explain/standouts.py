@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.count.statistics import median
+from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.slowness import as_multiples, median_of_stage
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Rank
@@ -213,4 +213,4 @@ def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[s
 
 def _median(values: Floats) -> float:
     """Return the median of the values that are not NaN, or NaN if there are none."""
-    return median(values[~np.isnan(values)])
+    return compute_median(values[~np.isnan(values)])

@@ -24,7 +24,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.run import Run
 from bubbleviz.count import rank_iterations, rank_slices
 from bubbleviz.count.count import Counts
-from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
+from bubbleviz.count.ratios import Extents, Windows, list_ratios
 from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -116,7 +116,7 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
     several = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
     ended_ns, begun_ns = _ends_and_starts(counts)
     # Bubbles of the headline are listed, or of another ratio that ranks have.
-    names = (counts.headline, *(ratio.name for ratio in ratio_definitions()))
+    names = (counts.headline, *(ratio.name for ratio in list_ratios()))
     known = (
         n for n in names if any(rank_iterations.has_account(i.ranks, n) for i in counts.iterations)
     )
@@ -131,18 +131,18 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
         "ends_early": run.ends_early,
     }
     collectives = collective_waits(run.collectives, run.operations)
-    bounds = rank_slices.pipeline_bounds(run, MOST)
+    bounds = rank_slices.split_pipelines(run, MOST)
     if kept is None or len(bounds) <= 2:
         kept = np.ones(len(run.ranks), bool)
     for first, end in pairwise(bounds):
         ranks, columns = (first, end), slice(first, end)
-        operations, busy, rows = rank_slices.operations_of_ranks(run, ranks)
+        operations, busy, rows = rank_slices.take_operations(run, ranks)
         row = int(rows.start)
         ends = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
         hosts = run.hosts.take(slice(*ends.tolist()))
         if row or first:
             hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
-        waits = rank_slices.of_ranks(collectives, ranks)
+        waits = rank_slices.take_ranks(collectives, ranks)
         # Rows of other stretches stand behind those of this one.
         last = waits.last_operation
         outside = (last != NONE) & ((last < row) | (last >= row + len(operations)))
@@ -155,11 +155,11 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
             ranks=run.ranks[columns],
             operations=replace(operations, names=()),
             busy=busy,
-            running=rank_slices.of_ranks(run.running, ranks),
-            unattributed=rank_slices.of_ranks(run.unattributed, ranks),
-            exposed=rank_slices.of_ranks(run.exposed, ranks),
-            overheads=rank_slices.of_ranks(run.overheads, ranks),
-            unrecorded=rank_slices.of_ranks(run.unrecorded, ranks),
+            running=rank_slices.take_ranks(run.running, ranks),
+            unattributed=rank_slices.take_ranks(run.unattributed, ranks),
+            exposed=rank_slices.take_ranks(run.exposed, ranks),
+            overheads=rank_slices.take_ranks(run.overheads, ranks),
+            unrecorded=rank_slices.take_ranks(run.unrecorded, ranks),
             hosts=hosts,
             collectives=replace(waits, last_operation=own),
             elsewhere=elsewhere,

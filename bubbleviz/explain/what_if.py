@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.count.count import Counts
-from bubbleviz.count.iterations import Iteration, typical
+from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.microbatch_lengths import lengths_of_iteration
@@ -130,7 +130,7 @@ def ask_what_if(
         why = explanation.no_path_reason or reason
         return WhatIf(None, (), None, why, limit_bytes=limit_bytes)
 
-    shown = typical(counts.iterations, counts.headline)
+    shown = choose_typical(counts.iterations, counts.headline)
     if shown is None or not explanation.changes:
         return unknown("no iteration has all of its ranks on one clock and few enough operations")
     if recognised is not None and recognised.reason in (*NO_SCHEDULE, FORWARD_ONLY):

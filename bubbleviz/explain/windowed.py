@@ -63,9 +63,9 @@ def windowed(
         counts: The ratios of the run, counted with this window.
         explanation: Explanation of the run.
     """
-    if window is None or counts.inside.all():
+    if window is None or counts.is_in_window.all():
         return run, counts, explanation
-    inside = counts.inside
+    inside = counts.is_in_window
     iterations, kept = np.flatnonzero(inside), np.append(inside, False)[run.operations.iteration]
     # The new number of each iteration and operation; -1 for others, and for -1.
     number, row = (
@@ -87,8 +87,8 @@ def windowed(
             extents=_of_iterations(counts.extents, iterations),
             windows={name: _of_iterations(w, iterations) for name, w in counts.windows.items()},
             one_clock=counts.one_clock[iterations],
-            inside=inside[iterations],
-            alike=counts.alike[iterations],
+            is_in_window=inside[iterations],
+            is_uniform=counts.is_uniform[iterations],
         ),
         replace(
             explanation,
@@ -122,13 +122,13 @@ def _left_out(window: Window, counts: Counts) -> Limitation:
     """Return the limitation that names the iterations outside the window."""
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
-    cut = int((window.mask_overlapping(start_ns, end_ns) & ~counts.inside).sum())
+    cut = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())
     partly = f" ({cut} of them lie partly in it)" if cut else ""
     reason = (
         f"--window {window.text} leaves them out{partly}; numbers of whole profiles, such as "
         "coverage, are of the whole capture"
     )
-    return Limitation(OUTSIDE, reason, int((~counts.inside).sum()))
+    return Limitation(OUTSIDE, reason, int((~counts.is_in_window).sum()))
 
 
 def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints) -> Run:
@@ -142,7 +142,7 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
         row: New row of each operation, likewise.
     """
     # From the first start to the last end of the windows of all ratios.
-    extents, present = counts.extents, counts.extents.present & counts.inside[:, None]
+    extents, present = counts.extents, counts.extents.present & counts.is_in_window[:, None]
     starts, ends = [extents.first_ns[present]], [extents.step_last_ns[present]]
     for window in counts.windows.values():
         known = present & window.known[:, None]

@@ -57,16 +57,16 @@ def mark_unrecorded(
         until, since = operations.host_end_ns[at], operations.host_start_ns[at]
         made = np.searchsorted(starts_ns, until, "right") - np.searchsorted(starts_ns, since)
         calls[rank == number] = made
-    tail &= (calls > 0) & ~_always_idle(operations, compute, tail)
+    tail &= (calls > 0) & ~_is_always_idle(operations, compute, tail)
     short = last[last >= 0]
-    short = short[_cut_short(operations, compute, short, calls)]
+    short = short[_find_cut(operations, compute, short, calls)]
     cut = operations.cut.copy()
     lost = compute[np.concatenate((np.flatnonzero(tail), short))]
     cut[lost[cut[lost] == 0]] = UNRECORDED
     return operations.replace_columns(cut=cut)
 
 
-def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
+def _is_always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
     """Tell which operations are of a phase that never has GPU work on their rank before."""
     # A post-validation has the phase of an Optimizer, and often nothing to do.
     stepping = operations.phase[rows] == Phase.OPTIMIZER
@@ -78,7 +78,7 @@ def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
     return idle[kind.of_row]
 
 
-def _cut_short(operations: Operations, rows: Ints, last: Ints, calls: Ints) -> Bools:
+def _find_cut(operations: Operations, rows: Ints, last: Ints, calls: Ints) -> Bools:
     """Tell which of the last operations have less work than each other of their phase and chunk.
 
     Args:

@@ -121,7 +121,7 @@ def _find_operations_by_range(
     launched = rows[linked.work.call[rows] >= 0]
     if len(with_operation) == 0 or len(launched) == 0:
         return rows[:0], rows[:0]
-    launches = linked.work.calls_of(launched, linked.profile.calls)
+    launches = linked.work.get_calls(launched, linked.profile.calls)
     innermost = ThreadRanges(ranges, with_operation).around(launches)
     has_range = innermost != NONE
     return launched[has_range], operation_of_name[ranges.name_id[innermost[has_range]]]

@@ -27,7 +27,7 @@ from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import to_one_line
 
 
-def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
+def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     """Return a profile whose copies of names that a user adds are kernels, sorted by these.
 
     Args:
@@ -35,10 +35,10 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
         kinds: lists of what kernels are.
     """
     activities = profile.activities
-    named = activities.name_id[activities.kernels :]
-    if not kinds.added_communication or not (named != NONE).any():
+    name_id = activities.name_id[activities.kernels :]
+    if not kinds.added_communication or not (name_id != NONE).any():
         return profile
-    added = np.append(naming.match_any(activities.names, kinds.added_communication), False)[named]
+    added = np.append(naming.match_any(activities.names, kinds.added_communication), False)[name_id]
     if not added.any():
         return profile
     kernel = np.concatenate((np.ones(activities.kernels, bool), added))
@@ -54,24 +54,24 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
 #: Subject of the limitation for names that look like communication.
 _BY_NAME = "kernels that look like communication"
 #: Maximum number of names in a limitation, and of characters of each name.
-_LISTED, _NAME = 3, 60
+_MAX_LISTED, _MAX_NAME_LENGTH = 3, 60
 #: Minimum share of a device's kernel time of a name that is checked.
-_LEAST = 0.01
+_MIN_SHARE = 0.01
 #: Maximum number of names that are checked per device; names with the most time come first.
-_MOST_NAMES = 16
+_MAX_NAMES = 16
 #: Approximate maximum number of consecutive kernels that are checked per device, and the size of
 #: the sample of start times from which they are chosen.
-_MOST_KERNELS, _SAMPLE = 200_000, 10_000
+_MAX_KERNELS, _N_SAMPLES = 200_000, 10_000
 #: Minimum share of a name's time in which other kernels run as well.
-_BESIDE = 0.8
+_MIN_OVERLAP = 0.8
 #: Maximum number of unknown names per rank, and of kernels per name, that are compared between
 #: ranks.
 _MAX_UNKNOWN, _MAX_SAMPLE = 4, 512
 #: Minimum number of other kernels that run entirely within at least half of its kernels.
-_OTHERS = 2
+_MIN_OTHERS = 2
 
 
-def candidates_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]:
+def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]:
     """Yield limitations for kernels that count as compute but may be communication.
 
     Args:
@@ -80,22 +80,22 @@ def candidates_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]
     """
     activities, path = profile.activities, profile.source.path
     by_name = naming.mask_communication_candidates(activities.names, kinds)
-    yield from _limitation(_BY_NAME, path, activities, by_name, "count as compute")
+    yield from _make_limitation(_BY_NAME, path, activities, by_name, "count as compute")
     # Work without launches ran on a host, or all of a device's work is on one line.
     if profile.launches_known:
-        beside = _beside_compute(activities, kinds, by_name)
+        is_concurrent = _find_concurrent(activities, kinds, by_name)
         words = "run beside other kernels almost all the time, and count as compute"
-        yield from _limitation(
+        yield from _make_limitation(
             "kernels that run beside compute, as communication does",
             path,
             activities,
-            beside,
+            is_concurrent,
             words,
         )
 
 
-def candidates_in(profile: Profile, path: str, kinds: naming.Kinds) -> tuple[str, ...]:
-    """Return a sentence for each limitation of :func:`candidates_of`.
+def describe_candidates(profile: Profile, path: str, kinds: naming.Kinds) -> tuple[str, ...]:
+    """Return a sentence for each limitation of :func:`check_communication`.
 
     Args:
         profile: The profile.
@@ -103,17 +103,19 @@ def candidates_in(profile: Profile, path: str, kinds: naming.Kinds) -> tuple[str
         kinds: Lists of names of kernels.
     """
     profile = replace(profile, source=replace(profile.source, path=path))
-    profile = with_added_communication(profile, kinds)
-    return tuple(note.sentence.removeprefix("warning: ") for note in candidates_of(profile, kinds))
+    profile = add_communication(profile, kinds)
+    return tuple(
+        note.sentence.removeprefix("warning: ") for note in check_communication(profile, kinds)
+    )
 
 
-def _limitation(
-    what: str, path: str, activities: Activities, likely: Bools, words: str
+def _make_limitation(
+    subject: str, path: str, activities: Activities, likely: Bools, words: str
 ) -> Iterator[Limitation]:
     """Yield the limitation for the kernels of the masked names, if there are any.
 
     Args:
-        what: Subject of the limitation.
+        subject: Subject of the limitation.
         path: Path of the profile.
         activities: Kernels, then copies.
         likely: Mask of the names.
@@ -131,29 +133,31 @@ def _limitation(
         return
     longest = rows[np.argsort(-total_ns[rows], kind="stable")]
     names = [activities.names[row] for row in longest.tolist()]
-    listed = ", ".join(repr(to_one_line(name, _NAME)) for name in names[:_LISTED])
-    more = f" and {len(rows) - _LISTED:,} more names" if len(rows) > _LISTED else ""
+    names_text = ", ".join(
+        repr(to_one_line(name, _MAX_NAME_LENGTH)) for name in names[:_MAX_LISTED]
+    )
+    suffix = f" and {len(rows) - _MAX_LISTED:,} more names" if len(rows) > _MAX_LISTED else ""
     # Bubbles become noticeably smaller only if the kernels take enough of the kernel time.
-    is_much = what == _BY_NAME and total_ns[rows].sum() >= _LEAST * total_ns.sum()
+    is_much = subject == _BY_NAME and total_ns[rows].sum() >= _MIN_SHARE * total_ns.sum()
     kind = LimitationKind.COMMUNICATION_COUNTED if is_much else LimitationKind.OTHER
     yield Limitation(
-        what,
-        f"{path}: {int(total_ns[rows].sum()) / 1e6:,.3f} ms of {listed}{more} {words}; if they "
-        "communicate, list their names under communication in a TOML file, and give it with "
-        f"--convention: {addition(names[:_LISTED])}",
+        subject,
+        f"{path}: {int(total_ns[rows].sum()) / 1e6:,.3f} ms of {names_text}{suffix} {words}; if "
+        "they communicate, list their names under communication in a TOML file, and give it with "
+        f"--convention: {format_addition(names[:_MAX_LISTED])}",
         int(count[rows].sum()),
         kind,
     )
 
 
-def addition(names: Sequence[str]) -> str:
+def format_addition(names: Sequence[str]) -> str:
     """Return the line of a convention file that makes kernels of some names communication."""
-    regexes = dict.fromkeys(map(_regex_of, names))
+    regexes = dict.fromkeys(map(_make_regex, names))
     texts = (json.dumps(regex) if "'" in regex else f"'{regex}'" for regex in regexes)
     return f"communication = [{', '.join(texts)}]"
 
 
-def _regex_of(name: str) -> str:
+def _make_regex(name: str) -> str:
     """Return a regex that is found in a kernel's name: the name without its arguments, or part."""
     plain = naming.trim_signature(name)
     for part in (plain, plain.rpartition("::")[2], name):
@@ -164,7 +168,7 @@ def _regex_of(name: str) -> str:
     return re.escape(name[:1])
 
 
-def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
+def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
     """Yield the kernels of unknown names that take the most time on each rank of a profile.
 
     They are compared with those of other ranks once the clocks of all profiles are known.
@@ -188,11 +192,11 @@ def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Unknow
         length_ns = activities.end_ns[rows] - activities.start_ns[rows]
         total_ns = intervals.group_sum(name, n_names, length_ns)
         count = np.bincount(name, minlength=n_names)
-        is_long = unknown & (total_ns >= _LEAST * total_ns.sum()) & (total_ns > 0)
+        is_long = unknown & (total_ns >= _MIN_SHARE * total_ns.sum()) & (total_ns > 0)
         longest = np.flatnonzero(is_long)
         longest = longest[np.argsort(-total_ns[longest], kind="stable")][:_MAX_UNKNOWN]
         for number in longest.tolist():
-            sample = _middle_by_start(rows[name == number], activities.start_ns)
+            sample = _take_middle_by_start(rows[name == number], activities.start_ns)
             yield UnknownKernels(
                 rank=rank,
                 name=activities.names[number],
@@ -203,7 +207,7 @@ def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Unknow
             )
 
 
-def _middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
+def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
     """Sort the rows by their start, and return at most ``_MAX_SAMPLE`` rows from the middle."""
     ordered = rows[np.argsort(start_ns[rows], kind="stable")]
     first = max(len(ordered) - _MAX_SAMPLE, 0) // 2
@@ -211,7 +215,7 @@ def _middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
     return middle
 
 
-def _beside_compute(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
+def _find_concurrent(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
     """Return a mask of the names of long kernels that almost always overlap other kernels."""
     likely = np.zeros(len(activities.names), bool)
     unknown = naming.mask_unknown_kernels(activities.names, kinds) & ~by_name
@@ -221,41 +225,43 @@ def _beside_compute(activities: Activities, kinds: naming.Kinds, by_name: Bools)
     kernels = slice(0, activities.kernels)
     for rank in range(len(activities.ranks)):
         rows = np.flatnonzero(activities.rank[kernels] == rank)
-        rows = _in_the_middle(rows, activities.start_ns[rows])
+        rows = _sample_middle(rows, activities.start_ns[rows])
         name = activities.name_id[rows].astype(np.int64)
         start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
-        for number in _long_names(name, end_ns - start_ns, unknown):
-            named, others = name == number, compute[name] & (name != number)
-            if _is_beside(start_ns[named], end_ns[named], start_ns[others], end_ns[others]):
+        for number in _find_long_names(name, end_ns - start_ns, unknown):
+            is_named, is_other = name == number, compute[name] & (name != number)
+            if _is_concurrent(
+                start_ns[is_named], end_ns[is_named], start_ns[is_other], end_ns[is_other]
+            ):
                 likely[number] = True
     return likely
 
 
-def _in_the_middle(rows: Ints, start_ns: Ints) -> Ints:
+def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
     """Return the rows that start in the middle of the run, or all rows if there are not many."""
-    if len(rows) <= _MOST_KERNELS:
+    if len(rows) <= _MAX_KERNELS:
         return rows
-    sample = np.sort(start_ns[:: len(rows) // _SAMPLE])
-    share = _MOST_KERNELS / len(rows)
+    sample = np.sort(start_ns[:: len(rows) // _N_SAMPLES])
+    share = _MAX_KERNELS / len(rows)
     low, high = (sample[int(len(sample) * (1 + side * share) / 2)] for side in (-1, 1))
     inside: Bools = (start_ns >= low) & (start_ns < high)
     chosen: Ints = rows[inside]
     return chosen
 
 
-def _long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
+def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
     """Return the unknown names whose kernels are longer than most, in descending order of time."""
     count = np.bincount(name, minlength=len(unknown))
     total_ns = np.bincount(name, length_ns, len(unknown))
-    likely = unknown & (count > 1) & (total_ns >= _LEAST * total_ns.sum()) & (total_ns > 0)
+    likely = unknown & (count > 1) & (total_ns >= _MIN_SHARE * total_ns.sum()) & (total_ns > 0)
     if not likely.any():
         return []
     mean_ns = total_ns / np.maximum(count, 1)
-    rows = np.flatnonzero(likely & (mean_ns >= _OTHERS * np.median(length_ns)))
-    return [int(row) for row in rows[np.argsort(-total_ns[rows])][:_MOST_NAMES]]
+    rows = np.flatnonzero(likely & (mean_ns >= _MIN_OTHERS * np.median(length_ns)))
+    return [int(row) for row in rows[np.argsort(-total_ns[rows])][:_MAX_NAMES]]
 
 
-def _is_beside(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
+def _is_concurrent(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
     """Return whether kernels mostly overlap other kernels, several of which run entirely within.
 
     Args:
@@ -264,11 +270,11 @@ def _is_beside(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns:
         other_start_ns: Start of each other kernel.
         other_end_ns: End of each other kernel.
     """
-    others = intervals.union(other_start_ns, other_end_ns)
-    overlap_ns = intervals.measure_within(others, start_ns, end_ns)
-    if int(overlap_ns.sum()) < _BESIDE * int((end_ns - start_ns).sum()):
+    other_times = intervals.union(other_start_ns, other_end_ns)
+    overlap_ns = intervals.measure_within(other_times, start_ns, end_ns)
+    if int(overlap_ns.sum()) < _MIN_OVERLAP * int((end_ns - start_ns).sum()):
         return False
     # Other kernels within a kernel ended before its end and did not begin before its start.
     n_ended = np.searchsorted(np.sort(other_end_ns), end_ns, side="right")
     n_begun = np.searchsorted(np.sort(other_start_ns), start_ns, side="left")
-    return bool(2 * int((n_ended - n_begun >= _OTHERS).sum()) >= len(start_ns))
+    return bool(2 * int((n_ended - n_begun >= _MIN_OTHERS).sum()) >= len(start_ns))

@@ -36,7 +36,7 @@ class Coverage:
     unattributed: tuple[UnattributedKernels, ...]
 
 
-def rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
+def make_rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
     """Return how long the kernels and copies of each rank ran; see ``WorkTimes.spent_ns``."""
     return [
         RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, copies)
@@ -46,7 +46,7 @@ def rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
     ]
 
 
-def unattributed_kernels(
+def find_unattributed_kernels(
     work: LinkedWork, unattributed: Bools
 ) -> Iterator[tuple[UnattributedKernels, int]]:
     """Yield the unattributed kernels of each rank by name, those with the most time first.
@@ -90,7 +90,7 @@ def measure_coverage(
     def count(code: LinkRule) -> int:
         return int(np.count_nonzero(rule == np.int8(code)))
 
-    places = _launch_places(linked, [longest for _, longest in unattributed])
+    places = _describe_launches(linked, [longest for _, longest in unattributed])
     located = [
         replace(of_name, where=where)
         for (of_name, _), where in zip(unattributed, places, strict=True)
@@ -106,7 +106,7 @@ def measure_coverage(
     )
 
 
-def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
+def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
     """Yield where the host launched each of a handful of activities, in words."""
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
@@ -114,7 +114,7 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
     times_ns, named = np.sort(work.launched_ns[[*activities]]), linked.named_ranges
     begun = np.searchsorted(times_ns, named.start_ns)
     ended = np.searchsorted(times_ns, named.end_ns, side="right")
-    tree_of = cache(partial(_tree_of, named.take(begun < ended)))
+    tree_of = cache(partial(_build_tree, named.take(begun < ended)))
     for activity in activities:
         if work.rule[activity] == LinkRule.UNLINKED:
             yield "launching call not in the profile"
@@ -132,7 +132,7 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
             yield f"{place}, outside every operation"
 
 
-def _tree_of(named: Ranges, thread: int) -> IntervalTree:
+def _build_tree(named: Ranges, thread: int) -> IntervalTree:
     """Return the ranges of a thread, which may overlap in any way, with their names.
 
     Ends are exclusive.

@@ -106,22 +106,22 @@ def check_times(
     for rank in range(len(activities.ranks)) if any_early else ():
         rows = np.flatnonzero((activities.rank == rank) & (call != NONE))
         delay_ns = start_ns[rows] - launched_ns[rows]
-        left_out = delay_ns < -_most_early_ns(delay_ns)
-        kept = (delay_ns < -_CLOCK_GRAIN_NS) & ~left_out
-        if kept.any():
-            skewed += int(kept.sum())
-            skew_ns = max(skew_ns, int(-delay_ns[kept].min()))
+        left_out = delay_ns < -_compute_early_limit(delay_ns)
+        is_skewed = (delay_ns < -_CLOCK_GRAIN_NS) & ~left_out
+        if is_skewed.any():
+            skewed += int(is_skewed.sum())
+            skew_ns = max(skew_ns, int(-delay_ns[is_skewed].min()))
         early[rows[left_out]] = True
     kind = LimitationKind.KERNELS_LEFT_OUT
     count = int(early.sum()) if any_early else 0
     if count:
         reason = f"{path}: they start before the call that launched them; left out"
-        what = "kernels and copies before their launching call"
+        subject = "kernels and copies before their launching call"
         times_ns = launched_ns[early].astype(np.int64)
-        notes.append(Limitation(what, reason, count, kind, times_ns=times_ns))
-    outside = mask_outside_capture(start_ns, activities.end_ns, capture_ns)
-    if outside is not None and (beyond := int((outside & ~early).sum())):
-        notes.append(profile.report_outside_capture("kernels and copies", path, beyond, kind))
+        notes.append(Limitation(subject, reason, count, kind, times_ns=times_ns))
+    is_outside = mask_outside_capture(start_ns, activities.end_ns, capture_ns)
+    if is_outside is not None and (n_outside := int((is_outside & ~early).sum())):
+        notes.append(profile.report_outside_capture("kernels and copies", path, n_outside, kind))
     if skewed:
         reason = (
             f"{path}: many start before their launching call, by up to {skew_ns / 1e6:,.3f} ms, so "
@@ -129,12 +129,12 @@ def check_times(
             "as much"
         )
         notes.append(Limitation("the clock of the GPU", reason, skewed))
-    if outside is not None:
-        early |= outside
-    return (None if outside is None and not count else ~early), notes
+    if is_outside is not None:
+        early |= is_outside
+    return (None if is_outside is None and not count else ~early), notes
 
 
-def _most_early_ns(delay_ns: Ints) -> int:
+def _compute_early_limit(delay_ns: Ints) -> int:
     """Return how long before its launching call work may begin, in ns.
 
     If most work begins before its call, the limit is so large that nothing is left out.
@@ -142,12 +142,12 @@ def _most_early_ns(delay_ns: Ints) -> int:
     Args:
         delay_ns: Time from the start of the call to the start of the work.
     """
-    negative = int((delay_ns < 0).sum())
-    before = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
-    if 2 * negative > len(delay_ns):
+    n_negative = int((delay_ns < 0).sum())
+    n_early = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
+    if 2 * n_negative > len(delay_ns):
         return profile.IMPOSSIBLE_NS
-    many = before > max(1, len(delay_ns) // _MANY) or negative >= 2 * before > 0
-    return _CLOCK_DRIFT_NS if many else _CLOCK_GRAIN_NS
+    is_drift = n_early > max(1, len(delay_ns) // _MANY) or n_negative >= 2 * n_early > 0
+    return _CLOCK_DRIFT_NS if is_drift else _CLOCK_GRAIN_NS
 
 
 def check_places(
@@ -180,9 +180,11 @@ def check_places(
     """
     places = activities.ranks.tolist()
     work = activities.count_by_rank()
-    known = {(device.pid, device.device_id) for device in devices}
-    unlisted = np.array([not known & {(None, d), (profile.get_pid(p), d)} for p, d in places], bool)
-    if not known or unlisted.all():
+    listed_devices = {(device.pid, device.device_id) for device in devices}
+    unlisted = np.array(
+        [not listed_devices & {(None, d), (profile.get_pid(p), d)} for p, d in places], bool
+    )
+    if not listed_devices or unlisted.all():
         unlisted[:] = False
     silent = np.zeros(len(places), bool)
     if calling is not None and len(calling):
@@ -193,9 +195,9 @@ def check_places(
     unlisted &= ~left_out
 
     def in_words(ranks: Bools) -> str:
-        chosen = [places[rank] for rank in np.flatnonzero(ranks).tolist()]
+        selected = [places[rank] for rank in np.flatnonzero(ranks).tolist()]
         words = [
-            f"pid {profile.get_pid(process)} {source.place(device)}" for process, device in chosen
+            f"pid {profile.get_pid(process)} {source.place(device)}" for process, device in selected
         ]
         return f"{source.path}: {list_first(words, _LISTED)}"
 
@@ -205,13 +207,13 @@ def check_places(
             f"{in_words(left_out)}: in no call and no list of devices, so an identifier is "
             "damaged; they are left out"
         )
-        what = "kernels and copies of unknown processes or devices"
-        notes.append(Limitation(what, reason, count, LimitationKind.COSTS))
+        subject = "kernels and copies of unknown processes or devices"
+        notes.append(Limitation(subject, reason, count, LimitationKind.COSTS))
     if unlisted.any():
         ran = format_count(int(work[unlisted].sum()), "kernel or copy", "kernels and copies")
         reason = f"{in_words(unlisted)}: {ran} ran there, and are kept"
-        what = "devices that the profile does not list"
-        notes.append(Limitation(what, reason, int(unlisted.sum())))
+        subject = "devices that the profile does not list"
+        notes.append(Limitation(subject, reason, int(unlisted.sum())))
     return left_out, notes
 
 
@@ -240,16 +242,16 @@ def check_rows(
         lengthless: Rows of the kernels without a duration. They are kept.
         notes: Limitations.
     """
-    repeated, notes = _repeated(activities, launches.sharing), list[Limitation]()
+    repeated, notes = _find_repeated_rows(activities, launches.sharing), list[Limitation]()
     if len(repeated):
         call = launches.call[repeated].astype(np.int64)
         of_graphs = calls.select_by_prefix(find_distinct(call[call != NONE]), GRAPH_LAUNCHES)
         repeated = repeated[~np.isin(call, of_graphs)]
     if len(repeated):
         reason = f"{path}: same call, name and times as another row; each counts once"
-        what, kind = "kernels and copies recorded twice", LimitationKind.COSTS
-        notes.append(Limitation(what, reason, len(repeated), kind))
-    lengthless = _lengthless(activities)
+        subject, kind = "kernels and copies recorded twice", LimitationKind.COSTS
+        notes.append(Limitation(subject, reason, len(repeated), kind))
+    lengthless = _find_lengthless(activities)
     if is_possible is not None:
         # Another limitation counts the kernels with impossible times.
         lengthless = lengthless[is_possible[lengthless]]
@@ -259,12 +261,12 @@ def check_rows(
             "damaged, and idle time around them is unknown; export or record it again"
         )
         kind = LimitationKind.KERNELS_LEFT_OUT
-        what, times_ns = "kernels without a duration", activities.start_ns[lengthless]
-        notes.append(Limitation(what, reason, len(lengthless), kind, times_ns=times_ns))
+        subject, times_ns = "kernels without a duration", activities.start_ns[lengthless]
+        notes.append(Limitation(subject, reason, len(lengthless), kind, times_ns=times_ns))
     return repeated, lengthless, notes
 
 
-def _repeated(activities: profile.Activities, rows: Codes) -> Ints:
+def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
     """Return the rows that equal an earlier row.
 
     Args:
@@ -278,13 +280,13 @@ def _repeated(activities: profile.Activities, rows: Codes) -> Ints:
     return rows[number_occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]
 
 
-def _lengthless(activities: profile.Activities) -> Ints:
+def _find_lengthless(activities: profile.Activities) -> Ints:
     """Return the kernels with a duration of 0 whose name usually takes long."""
     count = activities.kernels
     start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
     pieces = (slice(at, at + _PIECE) for at in range(0, count, _PIECE))
-    found = [p.start + np.flatnonzero(start_ns[p] == end_ns[p]) for p in pieces]
-    rows = np.concatenate([np.empty(0, np.int64), *found])
+    candidates = [p.start + np.flatnonzero(start_ns[p] == end_ns[p]) for p in pieces]
+    rows = np.concatenate([np.empty(0, np.int64), *candidates])
     if len(rows) == 0:
         return rows
     name = activities.name_id[:count]
@@ -306,7 +308,7 @@ class ProcessLoss:
     Attributes:
         process: Number of the process.
         count: Number of lost kernels, an estimate if calls were sampled.
-        seen: Number of lost kernels in the sample.
+        n_sampled: Number of lost kernels in the sample.
         kernels: Number of recorded kernels that were launched while kernels can count as lost.
         launched_ns: Launch times of the lost kernels in the sample.
         first_launch_ns: Launch time of the first recorded work of the process, or the smallest
@@ -317,7 +319,7 @@ class ProcessLoss:
 
     process: int
     count: int
-    seen: int
+    n_sampled: int
     kernels: int
     launched_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
     first_launch_ns: int = _NEVER
@@ -371,29 +373,29 @@ def find_lost_kernels(
         calls: All calls of the profile.
     """
     rows, step = workless.sample(_FIRST)
-    lost = _launches_without_kernel(rows, launches, calls)
-    if len(lost) == 0:
-        return LostKernels((), step > 1, lost)
-    until_ns = recorded_until(launches, activities, of_launch)
+    lost_calls = _find_launches_without_kernel(rows, launches, calls)
+    if len(lost_calls) == 0:
+        return LostKernels((), step > 1, lost_calls)
+    until_ns = find_recorded_until(launches, activities, of_launch)
     threads = of_launch[1]
-    until_ns = until_recording_stopped(
-        lost, until_ns, launches, activities, of_launch, calls, patience=_FAR_LONGER
+    until_ns = find_recording_stops(
+        lost_calls, until_ns, launches, activities, of_launch, calls, patience=_FAR_LONGER
     )
-    lost = launched_before(lost, until_ns, threads)
-    if len(lost) and step > workless.step:
+    lost_calls = select_launched_before(lost_calls, until_ns, threads)
+    if len(lost_calls) and step > workless.step:
         rows, step = workless.sample()
-        lost = _launches_without_kernel(rows, launches, calls)
-        lost = launched_before(lost, until_ns, threads)
-    if len(lost):
-        lost = _drop_explained(lost, step, launches, activities, calls)
-    if len(lost) == 0:
-        return LostKernels((), step > 1, lost)
-    losses = _count_by_process(lost, step, until_ns, launches, activities, of_launch)
-    return LostKernels(tuple(losses), step > 1, lost)
+        lost_calls = _find_launches_without_kernel(rows, launches, calls)
+        lost_calls = select_launched_before(lost_calls, until_ns, threads)
+    if len(lost_calls):
+        lost_calls = _drop_explained(lost_calls, step, launches, activities, calls)
+    if len(lost_calls) == 0:
+        return LostKernels((), step > 1, lost_calls)
+    losses = _count_by_process(lost_calls, step, until_ns, launches, activities, of_launch)
+    return LostKernels(tuple(losses), step > 1, lost_calls)
 
 
 def _drop_explained(
-    lost: profile.Calls,
+    lost_calls: profile.Calls,
     step: int,
     launches: Launches,
     activities: profile.Activities,
@@ -410,14 +412,14 @@ def _drop_explained(
     - If no kernel of a process is linked, the profile lacks the links.
 
     Args:
-        lost: Checked calls without a kernel, at least one.
+        lost_calls: Checked calls without a kernel, at least one.
         step: Number of calls that each checked call stands for.
         launches: Launches of all activities.
         activities: Kernels, then copies.
         calls: All calls of the profile.
     """
     sharing = launches.sharing[launches.sharing < activities.kernels]
-    sharing = np.setdiff1d(sharing, _repeated(activities, sharing))
+    sharing = np.setdiff1d(sharing, _find_repeated_rows(activities, sharing))
     call = launches.call[sharing].astype(np.int64)
     # A graph launch has many kernels.
     is_launched = np.isin(
@@ -427,18 +429,18 @@ def _drop_explained(
     process_of_sharing = activities.ranks[:, 0][activities.rank[sharing]]
     process_of_kernel = activities.ranks[:, 0][activities.rank[: activities.kernels]]
     is_linked = launches.call[: activities.kernels] != NONE
-    is_explained = np.zeros(len(lost), bool)
-    for number, rows in list_rows_by_value(profile.process_of(lost.thread)):
+    is_explained = np.zeros(len(lost_calls), bool)
+    for number, rows in list_rows_by_value(profile.process_of(lost_calls.thread)):
         called = call[process_of_sharing == number]
         n_others = len(called) - len(find_distinct(called))
         is_own = process_of_kernel == number
         is_unlinked = is_own.any() and not is_linked[is_own].any()
         is_explained[rows] = is_unlinked or n_others >= step * len(rows)
-    return lost.take(~is_explained)
+    return lost_calls.take(~is_explained)
 
 
 def _count_by_process(
-    lost: profile.Calls,
+    lost_calls: profile.Calls,
     step: int,
     until_ns: Ints,
     launches: Launches,
@@ -448,7 +450,7 @@ def _count_by_process(
     """Yield the losses of each process that launched any kernel, by process number.
 
     Args:
-        lost: Checked calls that lost their kernel.
+        lost_calls: Checked calls that lost their kernel.
         step: Number of calls that each checked call stands for.
         until_ns: Time of each thread until which kernels can count as lost.
         launches: Launches of all activities.
@@ -466,7 +468,7 @@ def _count_by_process(
         thread.astype(np.int64), len(threads), launched_ns, launched_ns
     )
     process = profile.process_of(threads)
-    lost_rows = dict(list_rows_by_value(profile.process_of(lost.thread)))
+    lost_rows = dict(list_rows_by_value(profile.process_of(lost_calls.thread)))
     no_rows = np.empty(0, np.int64)
     for number in find_distinct(process).tolist():
         is_own = process == number
@@ -476,15 +478,15 @@ def _count_by_process(
             yield ProcessLoss(
                 process=number,
                 count=step * len(rows),
-                seen=len(rows),
+                n_sampled=len(rows),
                 kernels=total,
-                launched_ns=np.asarray(lost.start_ns[rows], np.int64),
+                launched_ns=np.asarray(lost_calls.start_ns[rows], np.int64),
                 first_launch_ns=int(first_ns[is_own].min()) if total else _NEVER,
                 last_launch_ns=int(last_ns[is_own].max()) if total else _FOREVER,
             )
 
 
-def recorded_until(
+def find_recorded_until(
     launches: Launches, activities: profile.Activities, of_launch: tuple[Codes, Ints]
 ) -> Ints:
     """Return the time of each thread until which all work that it launched should be recorded.
@@ -495,12 +497,12 @@ def recorded_until(
         of_launch: For each activity the row of its launch's thread, undefined if its launch is
             unknown, and the threads that made calls.
     """
-    known = np.flatnonzero(launches.call != NONE)
-    launched_ns, thread = launches.start_ns[known], of_launch[0][known]
-    return _until(launched_ns, activities.start_ns[known], thread, of_launch[1])
+    linked = np.flatnonzero(launches.call != NONE)
+    launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
+    return _compute_recorded_until(launched_ns, activities.start_ns[linked], thread, of_launch[1])
 
 
-def until_recording_stopped(
+def find_recording_stops(
     without_work: profile.Calls,
     until_ns: Ints,
     launches: Launches,
@@ -520,7 +522,7 @@ def until_recording_stopped(
 
     Args:
         without_work: Launches without recorded work.
-        until_ns: Time of each thread, as returned by :func:`recorded_until`.
+        until_ns: Time of each thread, as returned by :func:`find_recorded_until`.
         launches: Launches of all activities.
         activities: Kernels, then copies.
         of_launch: For each activity the row of its launch's thread, undefined if its launch is
@@ -537,19 +539,19 @@ def until_recording_stopped(
     is_after = without_work.start_ns >= until_ns[thread]
     if not is_after.any():
         return until_ns
-    until_ns = np.maximum(until_ns, _synchronized_until(threads, activities, calls))
-    after, thread = without_work.take(is_after), thread[is_after]
+    until_ns = np.maximum(until_ns, _find_last_synchronization(threads, activities, calls))
+    late_calls, thread = without_work.take(is_after), thread[is_after]
     synchronizing = calls.at(calls.find_containing("Synchronize"))
-    known = np.flatnonzero(launches.call != NONE)
+    linked = np.flatnonzero(launches.call != NONE)
     process = profile.process_of(threads)
-    process_of_work = process[of_launch[0][known]]
+    process_of_work = process[of_launch[0][linked]]
     for number, rows in list_rows_by_value(process[thread]):
-        of_process = known[process_of_work == number]
+        of_process = linked[process_of_work == number]
         if len(of_process) == 0:
             continue
         returned_ns = synchronizing.end_ns[profile.process_of(synchronizing.thread) == number]
         went_on_ns = max(
-            int(after.start_ns[rows].max()),
+            int(late_calls.start_ns[rows].max()),
             int(launches.start_ns[of_process].max()),
             int(returned_ns.max(initial=_NEVER)),
         )
@@ -557,12 +559,12 @@ def until_recording_stopped(
         longest_ns = patience * int((ends_ns - launches.start_ns[of_process]).max())
         if went_on_ns - int(ends_ns.max()) <= longest_ns:
             continue
-        is_due = after.start_ns[rows] + longest_ns < went_on_ns
+        is_due = late_calls.start_ns[rows] + longest_ns < went_on_ns
         until_ns[thread[rows[is_due]]] = _FOREVER
     return until_ns
 
 
-def _synchronized_until(
+def _find_last_synchronization(
     threads: Ints, activities: profile.Activities, calls: profile.CallLog
 ) -> Ints:
     """Return when the process of each thread last began to wait for all work of its device.
@@ -577,7 +579,7 @@ def _synchronized_until(
     Returns:
         The time of each thread, or the smallest number if it is unknown.
     """
-    waits = device_waits(activities, calls)
+    waits = find_device_waits(activities, calls)
     process = profile.process_of(threads)
     until_ns = np.full(len(threads), _NEVER, np.int64)
     for number, rows in list_rows_by_value(profile.process_of(waits.thread)):
@@ -585,7 +587,7 @@ def _synchronized_until(
     return until_ns
 
 
-def device_waits(activities: profile.Activities, calls: profile.CallLog) -> profile.Calls:
+def find_device_waits(activities: profile.Activities, calls: profile.CallLog) -> profile.Calls:
     """Return the calls in which a process with one device waited for all work of that.
 
     Args:
@@ -598,11 +600,11 @@ def device_waits(activities: profile.Activities, calls: profile.CallLog) -> prof
     waits = calls.at(rows[~calls.mask_failed(rows)])
     processes, n_devices = np.unique(activities.ranks[:, 0], return_counts=True)
     # np.isin would import numpy.ma, which takes some 15 ms.
-    place = find_positions(processes[n_devices == 1], profile.process_of(waits.thread))
-    return waits.take(place != NONE)
+    position = find_positions(processes[n_devices == 1], profile.process_of(waits.thread))
+    return waits.take(position != NONE)
 
 
-def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> profile.Calls:
+def select_launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> profile.Calls:
     """Return the calls that began before a time of their thread.
 
     Args:
@@ -615,7 +617,7 @@ def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> prof
     return calls.take(calls.start_ns < until_ns[thread])
 
 
-def _launches_without_kernel(
+def _find_launches_without_kernel(
     rows: Ints, launches: Launches, calls: profile.CallLog
 ) -> profile.Calls:
     """Return the kernel launches without a recorded kernel, except those that make none.
@@ -625,16 +627,18 @@ def _launches_without_kernel(
         launches: Launches of all activities.
         calls: All calls of the profile.
     """
-    chosen = calls.at(calls.select_by_prefix(rows, KERNEL_LAUNCHES))
-    chosen = chosen.take(~launches.find_calls_with_work(chosen))
-    if len(chosen):
-        chosen = chosen.take(~calls.mask_failed(chosen.row))
-    if len(chosen):
-        chosen = chosen.take(~_are_captured(chosen, calls))
-    return chosen
+    launched = calls.at(calls.select_by_prefix(rows, KERNEL_LAUNCHES))
+    launched = launched.take(~launches.find_calls_with_work(launched))
+    if len(launched):
+        launched = launched.take(~calls.mask_failed(launched.row))
+    if len(launched):
+        launched = launched.take(~_find_captured(launched, calls))
+    return launched
 
 
-def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> Ints:
+def _compute_recorded_until(
+    launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints
+) -> Ints:
     """Return the time of each thread until which all kernels that it launched should be recorded.
 
     This is the launch time of the thread's last recorded work. For a thread without recorded work
@@ -665,30 +669,35 @@ def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> I
     return np.where(latest_ns == _NEVER, _FOREVER, bound_ns)
 
 
-def _are_captured(chosen: profile.Calls, calls: profile.CallLog) -> Bools:
+def _find_captured(launched: profile.Calls, calls: profile.CallLog) -> Bools:
     """Return a mask of the calls made while their process captured a stream into a CUDA graph.
 
     Several threads may capture at once, and one thread may end a capture that another one began. A
     capture without an end lasts until the profile ends. A capture that failed to begin has no end.
     """
-    began, ended = (calls.find_containing(f"Stream{edge}Capture") for edge in ("Begin", "End"))
-    begin, end = calls.at(began[~calls.mask_failed(began)]), calls.at(ended)
-    captured = np.zeros(len(chosen), bool)
-    for process, rows in list_rows_by_value(profile.process_of(chosen.thread)):
-        began_ns = begin.start_ns[profile.process_of(begin.thread) == process]
-        ended_ns = end.end_ns[profile.process_of(end.thread) == process]
+    begin_rows, end_rows = (
+        calls.find_containing(f"Stream{edge}Capture") for edge in ("Begin", "End")
+    )
+    begin_calls, end_calls = (
+        calls.at(begin_rows[~calls.mask_failed(begin_rows)]),
+        calls.at(end_rows),
+    )
+    captured = np.zeros(len(launched), bool)
+    for process, rows in list_rows_by_value(profile.process_of(launched.thread)):
+        began_ns = begin_calls.start_ns[profile.process_of(begin_calls.thread) == process]
+        ended_ns = end_calls.end_ns[profile.process_of(end_calls.thread) == process]
         times_ns = np.concatenate((began_ns, ended_ns))
         change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
         order = np.lexsort((change, times_ns))
         n_open = np.append(0, np.cumsum(change[order]))
         # The end of a capture that began before the profile does not end another capture.
         n_open -= np.minimum.accumulate(n_open)
-        position = np.searchsorted(times_ns[order], chosen.start_ns[rows], side="right")
+        position = np.searchsorted(times_ns[order], launched.start_ns[rows], side="right")
         captured[rows] = n_open[position] > 0
     return captured
 
 
-def limitations_of_lost(
+def describe_lost_kernels(
     path: str,
     processes: Sequence[ProcessLoss],
     left_out: int,
@@ -713,10 +722,10 @@ def limitations_of_lost(
         return
     # The kernels that were left out may belong to any process.
     factor = count / total
-    share = _share(count, kernels)
+    lost_share = _compute_loss_share(count, kernels)
     about = "about " if sampled else ""
     # Percentages have two decimals.
-    in_words = "less than 0.01 %" if share < 1e-4 else f"{about}{format_percent(share)}"
+    in_words = "less than 0.01 %" if lost_share < 1e-4 else f"{about}{format_percent(lost_share)}"
     is_noticeable = _is_noticeable(processes, factor, _ENOUGH if sampled else 1)
     launched_ns = unknown_ns = None
     # A sample does not show which iterations lost nothing.
@@ -729,7 +738,7 @@ def limitations_of_lost(
     yield Limitation(
         "kernels that were launched and not recorded",
         f"{path}: {in_words} of the launched kernels are not in the profile, "
-        f"{_describe_evidence(processes)}: {_effect_on_idle(processes)}; profile with larger "
+        f"{_describe_evidence(processes)}: {_describe_effect(processes)}; profile with larger "
         "buffers, or export again",
         count,
         LimitationKind.KERNELS_LOST if is_noticeable else LimitationKind.COSTS,
@@ -752,14 +761,14 @@ def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: in
     whole_file = ProcessLoss(
         process=NONE,
         count=sum(loss.count for loss in processes),
-        seen=sum(loss.seen for loss in processes),
+        n_sampled=sum(loss.n_sampled for loss in processes),
         kernels=sum(loss.kernels for loss in processes),
     )
     of_ranks = (loss for loss in processes if loss.kernels)
     return any(
         loss.count
-        and loss.seen >= min_seen
-        and _share(factor * loss.count, loss.kernels) >= _NOTICEABLE
+        and loss.n_sampled >= min_seen
+        and _compute_loss_share(factor * loss.count, loss.kernels) >= _NOTICEABLE
         for loss in (whole_file, *of_ranks)
     )
 
@@ -769,7 +778,7 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
     clauses = []
     of_ranks = [loss for loss in processes if loss.count and loss.kernels]
     if of_ranks:
-        is_stopped = all(loss.after_span == loss.seen for loss in of_ranks)
+        is_stopped = all(loss.after_span == loss.n_sampled for loss in of_ranks)
         clauses.append("though the process went on" if is_stopped else "though later ones are")
     pids = [str(profile.get_pid(p.process)) for p in processes if p.count and not p.kernels]
     if pids:
@@ -777,25 +786,25 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
     return " and ".join(clauses)
 
 
-def _effect_on_idle(processes: Sequence[ProcessLoss]) -> str:
+def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
     """Return a clause on the effect of lost kernels on idle time.
 
     A kernel that was launched before all recorded work of its process ran before the measured time.
     """
-    before = sum(loss.before_span for loss in processes)
-    seen = sum(loss.seen for loss in processes)
-    if seen and sum(loss.after_span for loss in processes) == seen:
+    n_before = sum(loss.before_span for loss in processes)
+    n_sampled = sum(loss.n_sampled for loss in processes)
+    if n_sampled and sum(loss.after_span for loss in processes) == n_sampled:
         return (
             "they were launched after the last recorded work, so the time from then on is unknown"
         )
-    if not before:
+    if not n_before:
         return "their time counts as idle"
-    outside = "launched before the first recorded work, so they lie before the measured time"
-    if before == seen:
-        return f"they were {outside}"
-    return f"their time counts as idle, but for {before:,} of {seen:,} that were {outside}"
+    reason = "launched before the first recorded work, so they lie before the measured time"
+    if n_before == n_sampled:
+        return f"they were {reason}"
+    return f"their time counts as idle, but for {n_before:,} of {n_sampled:,} that were {reason}"
 
 
-def _share(lost: float, kernels: int) -> float:
+def _compute_loss_share(n_lost: float, kernels: int) -> float:
     """Return the share of lost kernels among all kernels."""
-    return lost / (lost + kernels)
+    return n_lost / (n_lost + kernels)

@@ -17,9 +17,9 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.capture_end import locate_launches, mark_unrecorded
 from bubbleviz.interpret.collectives import read_recorded_collectives, rename_vague_kernels
 from bubbleviz.interpret.communication import (
-    candidates_of,
-    unknown_kernels_of,
-    with_added_communication,
+    add_communication,
+    check_communication,
+    find_unknown_kernels,
 )
 from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.late_launches import add_host_activities, select_longest
@@ -95,7 +95,7 @@ def interpret(
         notes = (
             *_list_work_limitations(linked, operations),
             *profile.limitations,
-            *candidates_of(profile, kinds),
+            *check_communication(profile, kinds),
             *homeless,
             *list_limitations(profile, work, operations, placed),
             *(() if used is None else list_memory_limitations(profile.source.path, used)),
@@ -109,7 +109,7 @@ def interpret(
             start_ns=start_ns,
             end_ns=end_ns,
             limitations=notes,
-            unknown_kernels=tuple(unknown_kernels_of(profile, kinds)),
+            unknown_kernels=tuple(find_unknown_kernels(profile, kinds)),
             recorded=find_recorded_devices(linked, activities, kinds),
             layers=spent,
             memory=used,
@@ -139,7 +139,7 @@ def _link_work(
     Raises:
         NothingToAnalyseError: No kernel has possible times.
     """
-    profile = with_added_communication(profile, kinds)
+    profile = add_communication(profile, kinds)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     with step("link kernels to calls and ranges") as rows:
         phase = names.phase[named.name_id] if cross_thread else None

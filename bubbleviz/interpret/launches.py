@@ -66,7 +66,7 @@ class Launches:
             sharing.extend((rows[same], rows[same + 1]))
         self.sharing: Codes = grouping.find_distinct(*sharing)
 
-    def of(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
+    def match_calls(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
         """Return (activity, call): what some calls (at least one) launch.
 
         And a row of what each earlier call loses to them, which has no work after all.
@@ -145,8 +145,8 @@ class WorklessRows:
         step: how many calls each of them stands for.
     """
 
-    def __init__(self, most: int = _MOST_WORKLESS) -> None:
-        self._most = most
+    def __init__(self, max_rows: int = _MOST_WORKLESS) -> None:
+        self._most = max_rows
         self.step = 1
         self._blocks: list[Ints] = []
         self._kept = 0
@@ -161,10 +161,10 @@ class WorklessRows:
             self._blocks = [_sample_rows(np.concatenate(self._blocks), self.step)]
             self._kept = len(self._blocks[0])
 
-    def sample(self, most: int = _MOST_WORKLESS) -> tuple[Ints, int]:
+    def sample(self, max_rows: int = _MOST_WORKLESS) -> tuple[Ints, int]:
         """Return the rows, ascending, or a part of them of about so many; and its step."""
         step = self.step
-        while self._kept * self.step > most * step:
+        while self._kept * self.step > max_rows * step:
             step *= 2
         blocks = [_sample_rows(block, step) for block in self._blocks]
         return grouping.find_distinct(np.empty(0, np.int64), *blocks), step

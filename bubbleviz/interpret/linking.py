@@ -30,8 +30,8 @@ from bubbleviz.interpret.damaged_work import (
     check_places,
     check_rows,
     check_times,
+    describe_lost_kernels,
     find_lost_kernels,
-    limitations_of_lost,
 )
 from bubbleviz.interpret.launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.overruns import clip_late_ends, clip_overruns
@@ -116,7 +116,7 @@ class LinkedWork(Table):
     threads: Ints = field(metadata={"shared": True})
 
     @classmethod
-    def without_launches(
+    def make_without_launches(
         cls,
         *,
         start_ns: Ints,
@@ -146,7 +146,7 @@ class LinkedWork(Table):
             threads=none[:0],
         )
 
-    def calls_of(self, rows: Codes, calls: model.CallLog) -> model.Calls:
+    def get_calls(self, rows: Codes, calls: model.CallLog) -> model.Calls:
         """Return the launching call of each of the rows.
 
         Args:
@@ -156,7 +156,7 @@ class LinkedWork(Table):
         called, of_row = np.unique(self.call[rows], return_inverse=True)
         return calls.at(called.astype(np.int64)).take(of_row)
 
-    def launch_times_ns(self, rows: Codes) -> Ints:
+    def get_launch_times(self, rows: Codes) -> Ints:
         """Return when the host launched each of the rows, or ``NEVER`` if unknown."""
         is_known = self.rule[rows] != LinkRule.UNLINKED
         return np.where(is_known, self.launched_ns[rows], NEVER)
@@ -229,13 +229,13 @@ class ThreadRanges:
         self._on_process.pop(NONE, None)
         self._indices: dict[int, list[Innermost]] = {}
 
-    def of(self, thread: int) -> list[Innermost]:
+    def get_indices(self, thread: int) -> list[Innermost]:
         """Return the indices of the ranges that calls of a thread may belong to."""
         if thread not in self._indices:
             no_rows = np.empty(0, np.int64)
             rows = self._rows[self._on_thread.get(thread, no_rows)]
             shared = self._rows[self._on_process.get(thread >> 24, no_rows)]
-            self._indices[thread] = _index_ranges(self._ranges, rows, shared)
+            self._indices[thread] = _build_indices(self._ranges, rows, shared)
         return self._indices[thread]
 
     def around(self, calls: model.Calls) -> Ints:
@@ -246,11 +246,11 @@ class ThreadRanges:
         innermost = np.full(len(calls), NONE, np.int64)
         for thread, of_thread in list_rows_by_value(calls.thread):
             start_ns, end_ns = calls.start_ns[of_thread], calls.end_ns[of_thread]
-            innermost[of_thread] = _find_innermost(self.of(thread), start_ns, end_ns)
+            innermost[of_thread] = _find_innermost(self.get_indices(thread), start_ns, end_ns)
         return innermost
 
 
-def _index_ranges(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
+def _build_indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
     """Return an index of the push/pop ranges, then one of the start/end ranges, if there are any.
 
     Args:
@@ -302,13 +302,13 @@ def find_enclosing_ranges(
         of_range: Row of a range around its launch.
     """
     rows = rows[work.call[rows] >= 0]
-    launches = work.calls_of(rows, calls)
+    launches = work.get_calls(rows, calls)
     crossed = rows[work.rule[rows] == LinkRule.CROSS_THREAD]
     pairs = [(crossed, work.range[crossed].astype(np.int64))]
     compute = ThreadRanges(ranges, np.flatnonzero(mask_phases(phase, COMPUTE)))
     for thread, of_thread in list_rows_by_value(launches.thread):
         start_ns, end_ns = launches.start_ns[of_thread], launches.end_ns[of_thread]
-        for index in compute.of(thread):
+        for index in compute.get_indices(thread):
             around = index.iter_around(start_ns, end_ns)
             pairs.extend((rows[of_thread[query]], row) for query, row in around)
     activity, of_range = (np.concatenate(column) for column in zip(*pairs, strict=True))
@@ -381,7 +381,7 @@ class Linker:
             return
         backward = np.flatnonzero(mask_phases(phase, BACKWARD))
         for thread, at in list_rows_by_value(ranges.thread[backward]):
-            self._backward[thread] = _index_ranges(ranges, backward[at])
+            self._backward[thread] = _build_indices(ranges, backward[at])
         # A thread with forward or optimizer ranges does not launch the backward of another thread.
         forward = mask_phases(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
         self._forward_threads = find_distinct(ranges.thread[forward])
@@ -422,7 +422,7 @@ class Linker:
             Mask of the calls that launched an activity.
         """
         launches = self.launches
-        activity, call, lost = launches.of(calls)
+        activity, call, lost = launches.match_calls(calls)
         # These calls lost their activity to a call with the same id that started earlier.
         self._add_workless(launches.start_ns[lost], self.thread[lost])
         launched = make_mask(len(calls), call)
@@ -444,7 +444,7 @@ class Linker:
             return None
         launches = self.launches
         if self._tables is None or len(self._tables[0][0]) != len(self.threads):
-            self._tables = self._tables_of_threads()
+            self._tables = self._build_thread_tables()
         index = launches.begin, launches.known, self._search_hint, launches.by_id, launches.ids
         columns = calls.row, calls.start_ns, calls.end_ns, thread, calls.correlation_id
         links = launches.call, launches.start_ns, self.thread, self.range, self.rule
@@ -458,7 +458,7 @@ class Linker:
         self._add_workless(lost_ns, lost_thread)
         return launched
 
-    def _tables_of_threads(self) -> tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]]:
+    def _build_thread_tables(self) -> tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]]:
         """Return the columns of ``struct threads`` and ``struct ranges`` in ``links.c``."""
         threads, forward = self.threads.values.tolist(), set(self._forward_threads.tolist())
         # For each process: threads with backward ranges, and the row of these ranges in the table,
@@ -474,7 +474,7 @@ class Linker:
         ]
         begin, bounds = [0], list[int]()
         columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
-        for indices in (*map(self._ranges.of, threads), *self._backward.values()):
+        for indices in (*map(self._ranges.get_indices, threads), *self._backward.values()):
             bounds.append(len(begin) - 1)
             for index in indices:
                 begin.extend((index.begin[1:] + begin[-1]).tolist())
@@ -799,7 +799,7 @@ def _check_work(
             for lost_calls in (graphs.lost, kernels.calls, untimed_calls)
         )
         lost.extend(
-            limitations_of_lost(
+            describe_lost_kernels(
                 path, kernels.processes, n_told, sampled=kernels.is_sampled, unknown=of_kernels
             )
         )

@@ -95,9 +95,9 @@ def _find_last_repeated(
 
     See :func:`_find_repeated` for the other arguments.
     """
-    chosen = mask_phases(operations.phase[rows], phases) & (operations.occurrence[rows] == 1)
-    microbatch = operations.microbatch[rows[chosen]]
-    return intervals.group_latest(group[chosen], n_groups, microbatch, NONE)
+    is_second = mask_phases(operations.phase[rows], phases) & (operations.occurrence[rows] == 1)
+    microbatch = operations.microbatch[rows[is_second]]
+    return intervals.group_latest(group[is_second], n_groups, microbatch, NONE)
 
 
 def _find_breaks(
@@ -112,11 +112,11 @@ def _find_breaks(
     is_shared = operations.microbatch[rows] <= last[group]
     bounds = []
     for occurrence in (0, 1):
-        chosen = is_shared & (operations.occurrence[rows] == occurrence)
-        of_occurrence = rows[chosen]
+        is_occurrence = is_shared & (operations.occurrence[rows] == occurrence)
+        of_occurrence = rows[is_occurrence]
         bounds.append(
             intervals.group_extents(
-                group[chosen],
+                group[is_occurrence],
                 n_groups,
                 operations.start_ns[of_occurrence],
                 operations.end_ns[of_occurrence],

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.interpret.damaged_work import device_waits
+from bubbleviz.interpret.damaged_work import find_device_waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, join_tables, make_mask
 from bubbleviz.model.grouping import list_rows_by_value, mask_run_starts, sort_rows
 from bubbleviz.model.intervals import group_latest
@@ -126,11 +126,11 @@ def clip_overruns(
     if len(overruns) == 0:
         return ClippedWork(activities, first, last, ())
     longest_ns = _measure_longest_of_others(activities, overruns.row)
-    evidence = _judge_overruns(activities, streams, overruns, longest_ns)
+    evidence = _classify_overruns(activities, streams, overruns, longest_ns)
     is_wrong, notes = _select_wrong(path, evidence, len(activities), are_queues=are_queues)
     if not is_wrong.any():
         return ClippedWork(activities, first, last, notes)
-    corrected, limitations = _correct(
+    corrected, limitations = _clip_ends(
         path,
         activities,
         overruns.take(is_wrong),
@@ -140,7 +140,7 @@ def clip_overruns(
     return ClippedWork(corrected, first, last, (*limitations, *notes))
 
 
-def _judge_overruns(
+def _classify_overruns(
     activities: Activities, streams: Codes, overruns: _Overruns, longest_ns: Ints
 ) -> _Evidence:
     """Collect the evidence for wrong ends.
@@ -154,13 +154,13 @@ def _judge_overruns(
     start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
     contains_next = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
     is_far_longer = (longest_ns > 0) & (end_ns - start_ns > _FAR_LONGER * longest_ns)
-    is_outlier = is_far_longer & _are_few_of_name(activities, overruns.row, is_far_longer)
+    is_outlier = is_far_longer & _is_rare_of_name(activities, overruns.row, is_far_longer)
     n_work = len(activities)
-    if _are_many((is_outlier & ~contains_next).sum(), _MANY_EARLY_STARTS, n_work):
+    if _is_frequent((is_outlier & ~contains_next).sum(), _MANY_EARLY_STARTS, n_work):
         # If many short kernels overlap the next one, long kernels may do so, too.
         short_overruns, _, _ = _find_overruns(activities, streams, _EARLY_START_NS)
         n_short = len(short_overruns) - len(overruns)
-        if _are_many(n_short, _MANY_EARLY_STARTS, n_work):
+        if _is_frequent(n_short, _MANY_EARLY_STARTS, n_work):
             is_outlier &= contains_next
     return _Evidence(contains_next, is_far_longer, is_outlier)
 
@@ -184,9 +184,9 @@ def _select_wrong(
     """
     contains_next, is_outlier = evidence.contains_next, evidence.is_outlier
     is_left = contains_next & ~is_outlier
-    if are_queues and _are_many(is_left.sum(), _MANY_CONTAINED, n_work):
+    if are_queues and _is_frequent(is_left.sum(), _MANY_CONTAINED, n_work):
         return is_outlier, (_describe_concurrency(path, is_left, evidence.is_far_longer),)
-    if _are_many((~contains_next & ~is_outlier).sum(), _MANY_EARLY_STARTS, n_work):
+    if _is_frequent((~contains_next & ~is_outlier).sum(), _MANY_EARLY_STARTS, n_work):
         return contains_next | is_outlier, ()
     return np.ones(len(is_outlier), bool), ()
 
@@ -244,7 +244,9 @@ def _find_late_ends(
     if len(rows) == 0:
         return rows, rows
     process = activities.ranks[activities.rank[rows], 0]
-    returned_ns = _find_first_returns(process, launched_ns[rows], device_waits(activities, calls))
+    returned_ns = _find_first_returns(
+        process, launched_ns[rows], find_device_waits(activities, calls)
+    )
     is_late = activities.end_ns[rows] - _WAIT_GRAIN_NS > returned_ns
     is_late &= activities.start_ns[rows] < returned_ns
     rows, returned_ns = rows[is_late], returned_ns[is_late]
@@ -290,7 +292,7 @@ def _find_first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
     return first_ns
 
 
-def _correct(
+def _clip_ends(
     path: str, activities: Activities, overruns: _Overruns, longest_ns: Ints, contains_next: Bools
 ) -> tuple[Activities, tuple[Limitation, ...]]:
     """Correct the ends of overruns.
@@ -381,7 +383,7 @@ def _find_on_stream(
     return _Overruns(rows[candidate].astype(np.int64), start_ns[following], end_ns[following])
 
 
-def _are_many(number: int, share: float, n_work: int) -> bool:
+def _is_frequent(number: int, share: float, n_work: int) -> bool:
     """Return whether overruns are too many to be damage.
 
     Args:
@@ -392,7 +394,7 @@ def _are_many(number: int, share: float, n_work: int) -> bool:
     return number >= _MIN_MANY and number > share * n_work
 
 
-def _are_few_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools:
+def _is_rare_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools:
     """Return a mask of overruns whose name has no more chosen overruns than other work.
 
     Other work is work of the name that is no overrun.

@@ -65,10 +65,10 @@ def find_partial_replays(
     compared = {row: longer for row, longer in compared.items() if len(longer) >= _FAR_MORE}
     if not compared:
         return graph_launches.take(np.empty(0, np.int64))
-    chosen = find_distinct(np.array([*compared], np.int64), *compared.values())
-    kernels_of = _group_kernels(chosen, graph, activities)
+    compared_rows = find_distinct(np.array([*compared], np.int64), *compared.values())
+    kernels_of = _group_kernels(compared_rows, graph, activities)
     time_ns = _measure_available_times(
-        chosen, kernels_of, graph_launches, launches, activities, of_launch
+        compared_rows, kernels_of, graph_launches, launches, activities, of_launch
     )
     partial = [
         row
@@ -120,16 +120,18 @@ def _find_longer(n_kernels: Ints, row: int) -> Ints:
     return longer[max(position - _NEAREST, 0) : position + _NEAREST]
 
 
-def _group_kernels(chosen: Ints, graph: Codes, activities: model.Activities) -> Mapping[int, Ints]:
+def _group_kernels(
+    selected: Ints, graph: Codes, activities: model.Activities
+) -> Mapping[int, Ints]:
     """Return the kernels of the chosen graph launches, as rows in order of their starts.
 
     Args:
-        chosen: Indices of the graph launches.
+        selected: Indices of the graph launches.
         graph: Graph launch of each kernel, or -1 if something else launched it.
         activities: Kernels, then copies.
     """
     # The last place of the mask is for kernels that something else launched (-1).
-    is_chosen = make_mask(int(graph.max()) + 2, chosen)
+    is_chosen = make_mask(int(graph.max()) + 2, selected)
     kernels = np.flatnonzero(is_chosen[graph])
     kernels = kernels[sort_rows(graph[kernels], activities.start_ns[kernels])]
     first = find_run_starts(graph[kernels])
@@ -138,7 +140,7 @@ def _group_kernels(chosen: Ints, graph: Codes, activities: model.Activities) -> 
 
 
 def _measure_available_times(
-    chosen: Ints,
+    selected: Ints,
     kernels_of: Mapping[int, Ints],
     graph_launches: model.Calls,
     launches: Launches,
@@ -151,7 +153,7 @@ def _measure_available_times(
     :func:`~bubbleviz.interpret.unrecorded_work.find_times_between_kernels`, and may be negative.
 
     Args:
-        chosen: Indices of the graph launches.
+        selected: Indices of the graph launches.
         kernels_of: Rows of the kernels of each chosen graph launch.
         graph_launches: All graph launches with recorded work.
         launches: Launches of all activities.
@@ -162,17 +164,17 @@ def _measure_available_times(
     times_ns: dict[int, int] = {}
     kernels = np.flatnonzero(launches.call[: activities.kernels] != NONE)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
-    rank_of = np.array([activities.rank[kernels_of[row][0]] for row in chosen.tolist()], np.int64)
+    rank_of = np.array([activities.rank[kernels_of[row][0]] for row in selected.tolist()], np.int64)
     # There are few threads and devices.
-    for thread, of_thread in list_rows_by_value(graph_launches.thread[chosen]):
-        near = kernels[thread_of_kernel == thread]
+    for thread, of_thread in list_rows_by_value(graph_launches.thread[selected]):
+        launched = kernels[thread_of_kernel == thread]
         for rank, of_rank in list_rows_by_value(rank_of[of_thread]):
-            rows = chosen[of_thread[of_rank]]
+            rows = selected[of_thread[of_rank]]
             start_ns, end_ns = find_times_between_kernels(
                 graph_launches.start_ns[rows],
                 launches.start_ns,
                 activities,
-                near[activities.rank[near] == rank],
+                launched[activities.rank[launched] == rank],
             )
             times_ns.update(zip(rows.tolist(), (end_ns - start_ns).tolist(), strict=True))
     return times_ns
@@ -198,7 +200,7 @@ def _is_partial(
     complete = [
         launch
         for launch in longer.tolist()
-        if _lacks_one_stretch(names[kernels_of[row]], names[kernels_of[launch]])
+        if _is_missing_one_stretch(names[kernels_of[row]], names[kernels_of[launch]])
     ]
     if len(complete) < _FAR_MORE:
         return False
@@ -215,7 +217,7 @@ def _sum_durations(activities: model.Activities, rows: Ints) -> int:
     return int((activities.end_ns[rows] - activities.start_ns[rows]).sum())
 
 
-def _lacks_one_stretch(names: Codes, more_names: Codes) -> bool:
+def _is_missing_one_stretch(names: Codes, more_names: Codes) -> bool:
     """Return whether removing one contiguous stretch turns a sequence into a shorter one.
 
     Args:

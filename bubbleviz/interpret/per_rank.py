@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, classify_collective, match_any
 from bubbleviz.interpret.collectives import RecordedCollectives, build_collective_intervals
-from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
+from bubbleviz.interpret.coverage import find_unattributed_kernels, make_rank_coverages
 from bubbleviz.interpret.late_launches import (
     find_late_collectives,
     find_late_operations,
@@ -24,10 +24,10 @@ from bubbleviz.interpret.late_launches import (
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import (
-    active_time,
-    busy_times,
     is_owned_by,
+    measure_active_time,
     measure_operations,
+    merge_busy_times,
 )
 from bubbleviz.model import intervals
 from bubbleviz.model import operations as model
@@ -84,43 +84,45 @@ class Line:
         # The time after the last event of a rank is part of its stretch, too.
         return Line(ranks, intervals.Packing.of(low_ns, np.maximum(low_ns, high_ns) + 1))
 
-    def place(self, rank: Codes, time_ns: Ints, unknown: int | None = None) -> Ints:
-        """Return the places of times of ranks. A time equal to ``unknown`` stays as it is."""
+    def place(self, rank: Codes, time_ns: Ints, sentinel: int | None = None) -> Ints:
+        """Return the places of times of ranks. A time equal to ``sentinel`` stays as it is."""
         if len(self.ranks) == 1:
             return time_ns
         place = self.packing.place(rank - self.ranks.start, time_ns)
-        return place if unknown is None else np.where(time_ns == unknown, unknown, place)
+        return place if sentinel is None else np.where(time_ns == sentinel, sentinel, place)
 
-    def time(self, rank: Codes, place: Ints) -> Ints:
+    def to_time(self, rank: Codes, place: Ints) -> Ints:
         """Return the times of places; -1 stays."""
         if len(self.ranks) == 1:
             return place
         time_ns = place - self.packing.shift_ns[rank - self.ranks.start]
         return np.where(place == NONE, NONE, time_ns)
 
-    def begins(self, rank: Codes) -> Ints:
+    def get_starts(self, rank: Codes) -> Ints:
         """Return where the stretch of each rank begins."""
         return self.packing.offset_ns[rank - self.ranks.start]
 
-    def owners(self, place: Ints) -> Ints:
+    def find_ranks(self, place: Ints) -> Ints:
         """Return the rank of each place."""
         return self.packing.find_groups(place) + self.ranks.start
 
     def of_ranks(self, places: intervals.Intervals) -> model.RankIntervals:
         """Return a set of places as times of ranks."""
-        rank = self.owners(places[0])
-        return model.RankIntervals(rank, self.time(rank, places[0]), self.time(rank, places[1]))
+        rank = self.find_ranks(places[0])
+        return model.RankIntervals(
+            rank, self.to_time(rank, places[0]), self.to_time(rank, places[1])
+        )
 
-    def placed(self, table: TableT, rank: Codes, *columns: str) -> TableT:
+    def place_columns(self, table: TableT, rank: Codes, *columns: str) -> TableT:
         """Return a table with the places of times; -1 stays."""
         return replace(table, **{n: self.place(rank, getattr(table, n), NONE) for n in columns})
 
-    def in_time(self, table: TableT, rank: Codes, *columns: str) -> TableT:
+    def convert_columns(self, table: TableT, rank: Codes, *columns: str) -> TableT:
         """Return a table with the times of places; -1 stays."""
-        return replace(table, **{n: self.time(rank, getattr(table, n)) for n in columns})
+        return replace(table, **{n: self.to_time(rank, getattr(table, n)) for n in columns})
 
 
-def together(kernels: Ints, ranges: int) -> Iterator[range]:
+def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
     """Yield ranges of consecutive ranks that are handled together, in ascending order.
 
     Args:
@@ -193,13 +195,13 @@ def record_ranks(
         # These calls stand for the work itself, and do not show when the host launched it.
         work = work.replace_columns(rule=np.full(len(work), LinkRule.UNLINKED, np.int8))
     received = _find_receives(work, placed, receives)
-    kernel_kinds = _kernel_kinds(work.names, kinds)
+    kernel_kinds = _classify_kernels(work.names, kinds)
     every_rank = np.arange(len(activities.ranks) + 1)
     first_operation = np.searchsorted(keys.rank, every_rank).tolist()
     first_range = np.searchsorted(placed.rank, every_rank).tolist()
     rows_of = activities.make_rank_lookup()
     parts = []
-    for ranks in together(activities.count_by_rank(), len(linked.named_ranges)):
+    for ranks in group_ranks(activities.count_by_rank(), len(linked.named_ranges)):
         first, stop = first_operation[ranks.start], first_operation[ranks.stop]
         of_ranks = placed.take(slice(first_range[ranks.start], first_range[ranks.stop]))
         of_ranks = of_ranks.replace_columns(operation=of_ranks.operation - first)
@@ -242,7 +244,7 @@ def _find_receives(
     return received.take(operation != NONE)
 
 
-def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
+def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
     collective = np.full(len(names) + 1, len(kinds.collective_kinds))
     for name in np.flatnonzero(match_any(names, kinds.communication)).tolist():
         kind = classify_collective(names[name], kinds.collective_kinds)
@@ -286,10 +288,10 @@ def _record_together(
 ) -> RanksWork:
     """Return what some ranks did. Tables refer to operations of these ranks only."""
     point_to_point, kinds = kernel_kinds
-    line = _line_of(ranks, work, keys)
-    work = line.placed(work, work.rank, *_TIMES)
-    placed = line.placed(keys, keys.rank, *_HOST_TIMES)
-    waits = line.placed(receives, keys.rank[receives.operation], *_TIMES)
+    line = _make_line(ranks, work, keys)
+    work = line.place_columns(work, work.rank, *_TIMES)
+    placed = line.place_columns(keys, keys.rank, *_HOST_TIMES)
+    waits = line.place_columns(receives, keys.rank[receives.operation], *_TIMES)
     waiting = model.BusyIntervals(waits.operation, waits.start_ns, waits.end_ns)
     operations, busy, times = measure_operations(placed, work, waiting, ranks)
     launched_ns, thread = work.find_launches(times.first)
@@ -299,49 +301,49 @@ def _record_together(
         receive_start_ns=np.append(receives.start_ns, NONE)[last],
         receive_launched_ns=np.append(receives.launched_ns, NONE)[last],
     )
-    operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
+    operations = line.place_columns(operations, keys.rank, *_LAUNCH_TIMES)
     rows = np.flatnonzero(work.communication)
     transfer = point_to_point[work.name_id[rows]]
     rows = rows[~(transfer | is_owned_by(keys, work.operation[rows], TRANSFERS))]
     collecting = intervals.union(work.start_ns[rows], work.end_ns[rows])
-    operating = busy_times(keys, busy, COMPUTE)
-    active, running = active_time(operations, times, busy, operating, collecting)
-    running = replace(running, rank=line.owners(running.start_ns))
+    operating = merge_busy_times(keys, busy, COMPUTE)
+    active, running = measure_active_time(operations, times, busy, operating, collecting)
+    running = replace(running, rank=line.find_ranks(running.start_ns))
     both = zip(operating, times.unattributed, strict=True)
     start_ns, end_ns = map(np.concatenate, both)
     computed = intervals.union(start_ns, end_ns)
     exposed = intervals.difference(collecting, computed)
-    launched_ns = line.place(work.rank[rows], work.launch_times_ns(rows), NEVER)
+    launched_ns = line.place(work.rank[rows], work.get_launch_times(rows), NEVER)
     collectives, first_kernel = build_collective_intervals(
         placed, work, rows, launched_ns, exposed, kinds, recorded
     )
     launched_ns, by_thread = work.find_launches(first_kernel)
     launched_ns = line.place(collectives.rank, launched_ns, NONE)
     collectives, late_collectives = find_late_collectives(
-        collectives, launched_ns, by_thread, (computed, exposed), line.begins(collectives.rank)
+        collectives, launched_ns, by_thread, (computed, exposed), line.get_starts(collectives.rank)
     )
-    of_operations = find_late_operations(operations, thread, computed, line.begins(keys.rank))
+    of_operations = find_late_operations(operations, thread, computed, line.get_starts(keys.rank))
     late = join_tables([of_operations, late_collectives, find_stalls(operations, thread)])
     tables = {
-        "operations": line.in_time(
+        "operations": line.convert_columns(
             operations, keys.rank, *_TIMES, *_HOST_TIMES, *_LAUNCH_TIMES, "received_ns"
         ),
-        "busy": line.in_time(busy, keys.rank[busy.operation], *_TIMES),
+        "busy": line.convert_columns(busy, keys.rank[busy.operation], *_TIMES),
         "active": active,
-        "running": line.in_time(running, running.rank, *_TIMES),
+        "running": line.convert_columns(running, running.rank, *_TIMES),
         "unattributed": line.of_ranks(times.unattributed),
         "exposed": line.of_ranks(exposed),
-        "collectives": line.in_time(collectives, collectives.rank, *_TIMES),
-        "late": line.in_time(late, late.rank, "since_ns", "until_ns"),
+        "collectives": line.convert_columns(collectives, collectives.rank, *_TIMES),
+        "late": line.convert_columns(late, late.rank, "since_ns", "until_ns"),
     }
     return (
         tables,
-        rank_coverages(ranks, times.spent_ns),
-        list(unattributed_kernels(work, times.loose)),
+        make_rank_coverages(ranks, times.spent_ns),
+        list(find_unattributed_kernels(work, times.loose)),
     )
 
 
-def _line_of(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
+def _make_line(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
     """Return the line of ranks, with room for all that they and their hosts did."""
     if len(ranks) == 1:
         return Line.of(ranks)

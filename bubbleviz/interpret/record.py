@@ -35,21 +35,21 @@ from bubbleviz.timing import Step, noting, step
 
 #: Number of rows that are sampled to recognise names, and the number of them that must name a
 #: forward or backward. Otherwise the larger sample of a draft is used.
-_FEW_ROWS, _ENOUGH = 1 << 12, 1 << 6
+_SMALL_SAMPLE, _MIN_OPERATIONS = 1 << 12, 1 << 6
 #: Maximum number of characters of a range name in an error message.
-_LONGEST_NAME = 40
+_MAX_NAME_LENGTH = 40
 #: Part of the range names that XLA gives to instructions.
 _INSTRUCTION = "hlo_op="
 #: Files that sampling left open for the next reader, keyed by path. A trace that must be decoded as
 #: a whole is then decoded only once.
-_KEPT: dict[str, tuple[ExitStack, OpenFile]] = {}
+_OPEN_FILES: dict[str, tuple[ExitStack, OpenFile]] = {}
 
 #: End of the command that an error message suggests if a draft works.
 _WITH_DRAFT = "--convention mine.toml"
-_MOST_GIVEN = 400
+_MAX_PATHS_LENGTH = 400
 
 
-def nothing_drafted(_: OpenFile, __: Mapping[str, int]) -> bool:
+def draft_nothing(_: OpenFile, __: Mapping[str, int]) -> bool:
     """Draft nothing."""
     return False
 
@@ -63,20 +63,20 @@ class ReadOptions:
         cross_thread: Whether a backward may be launched by another thread.
         keep_export: Whether exports made from reports are kept.
         jobs: Number of threads that read one file.
-        drafted: Function that returns whether a drafted convention works on an open profile, given
-            its sampled names and how often they occur. It must belong to a module, because the
-            options are pickled.
+        has_draft: Function that returns whether a drafted convention works on an open profile,
+            given its sampled names and how often they occur. It must belong to a module, because
+            the options are pickled.
         memory: Whether memory events are read.
-        given: Paths of the run, quoted for a shell; empty to use the path of each profile.
+        run_paths: Paths of the run, quoted for a shell; empty to use the path of each profile.
     """
 
     conventions: tuple[Convention, ...] = ()
     cross_thread: bool = True
     keep_export: bool = False
     jobs: int = 1
-    drafted: Callable[[OpenFile, Mapping[str, int]], bool] = nothing_drafted
+    has_draft: Callable[[OpenFile, Mapping[str, int]], bool] = draft_nothing
     memory: bool = False
-    given: str = ""
+    run_paths: str = ""
 
 
 def record(
@@ -100,30 +100,30 @@ def record(
     watch(0.0)
     with noting() as steps, export_of(path, keep=options.keep_export) as file:
         recordings = _record_export(file, options, watch)
-    shown = (replace(s, files=(path,) * len(s.files)) for s in steps)
-    return renamed(recordings, file, path), tuple(shown)
+    renamed_steps = (replace(s, files=(path,) * len(s.files)) for s in steps)
+    return rename_path(recordings, file, path), tuple(renamed_steps)
 
 
-def renamed(read: Recordings, path: str, shown: str) -> Recordings:
+def rename_path(read: Recordings, path: str, new_path: str) -> Recordings:
     """Return recordings that name a file by another path."""
-    if path == shown:
+    if path == new_path:
         return read
     recordings = (
         replace(
             recording,
-            source=replace(recording.source, path=shown),
-            limitations=renamed_limitations(recording.limitations, path, shown),
+            source=replace(recording.source, path=new_path),
+            limitations=rename_limitations(recording.limitations, path, new_path),
         )
         for recording in read.recordings
     )
     return replace(read, recordings=tuple(recordings))
 
 
-def renamed_limitations(
-    notes: Iterable[Limitation], path: str, shown: str
+def rename_limitations(
+    notes: Iterable[Limitation], path: str, new_path: str
 ) -> tuple[Limitation, ...]:
     """Return limitations that name a file by another path."""
-    return tuple(replace(note, reason=note.reason.replace(path, shown)) for note in notes)
+    return tuple(replace(note, reason=note.reason.replace(path, new_path)) for note in notes)
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
 
 
 @contextmanager
-def opened_profile(
+def open_profile(
     path: str, jobs: int = 1, watch: Watch = unwatched, *, keep_export: bool = False
 ) -> Iterator[tuple[OpenFile, str]]:
     """Open a profile, exported first if it is a report of nsys.
@@ -156,27 +156,27 @@ def opened_profile(
         ProfileError: The profile cannot be read.
         OutputError: The export is to be kept, but a file of that name exists.
     """
-    with export_of(path, keep=keep_export) as export, opened_file(export, jobs, watch) as file:
+    with export_of(path, keep=keep_export) as export, open_file(export, jobs, watch) as file:
         yield file, export
 
 
 @contextmanager
-def opened_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[OpenFile]:
-    """Open a file, or return the one that :func:`sampled_names` left open.
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[OpenFile]:
+    """Open a file, or return the one that :func:`sample_names` left open.
 
     Raises:
         ProfileError: No reader knows the file, or it cannot be read.
     """
-    kept = _KEPT.pop(path, None)
-    if kept is not None:
-        with kept[0]:
-            yield kept[1]
+    open_entry = _OPEN_FILES.pop(path, None)
+    if open_entry is not None:
+        with open_entry[0]:
+            yield open_entry[1]
         return
     with reader_of(path).open_file(path, jobs, watch) as file:
         yield file
 
 
-def sampled_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> Mapping[str, int]:
+def sample_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> Mapping[str, int]:
     """Count the names in a sample of a file's ranges; see :class:`OpenFile`.
 
     Raises:
@@ -187,15 +187,15 @@ def sampled_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> 
         file = stack.enter_context(reader.open_file(path, 1, watch))
         names = file.sample(globs)
         if reader.decoded_whole:
-            forget()
-            _KEPT[path] = stack.pop_all(), file
+            close_open_files()
+            _OPEN_FILES[path] = stack.pop_all(), file
     return names
 
 
-def forget() -> None:
+def close_open_files() -> None:
     """Close files that were left open and not used since."""
-    while _KEPT:
-        _KEPT.popitem()[1][0].close()
+    while _OPEN_FILES:
+        _OPEN_FILES.popitem()[1][0].close()
 
 
 class _NothingNamedError(NothingToAnalyseError):
@@ -208,7 +208,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     Raises:
         NothingToAnalyseError: No range name follows a convention for forward and backward.
     """
-    with opened_file(path, options.jobs, watch) as file:
+    with open_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
             return split_by_clock(build_recording(file.operations()))
         try:
@@ -222,25 +222,31 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
 
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file; see :func:`_record_export`."""
-    chosen = tuple(convention for convention in options.conventions if convention.patterns)
+    requested = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
-        known = chosen or tuple(convention_file.built_in().values())
-        sampled = file.sample((*collect_globs(known), *get_layer_globs()), _FEW_ROWS)
-        candidates = chosen or _recognise_conventions(file, known, sampled)
+        available = requested or tuple(convention_file.built_in().values())
+        sampled = file.sample((*collect_globs(available), *get_layer_globs()), _SMALL_SAMPLE)
+        candidates = requested or _recognize_conventions(file, available, sampled)
         # Most profiles have no ranges of layers.
         layers = has_layer_names(sampled)
     further = (*OPERATION_GLOBS, *(get_layer_globs() if layers else ()))
-    for conventions in (chosen,) if chosen else plan_rounds(candidates):
+    for conventions in (requested,) if requested else plan_rounds(candidates):
         last = add_iteration_names(conventions)
         profile = file.read((*collect_globs(last), *further))
         with step("understand names") as rows:
             names = parse_range_names(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
-        lacking = list_missing_passes(names.phase[find_distinct(profile.ranges.name_id)].tolist())
-        if len(lacking) == 1 and not chosen and options.drafted(file, file.sample(("*",))):
+        missing_passes = list_missing_passes(
+            names.phase[find_distinct(profile.ranges.name_id)].tolist()
+        )
+        if (
+            len(missing_passes) == 1
+            and not requested
+            and options.has_draft(file, file.sample(("*",)))
+        ):
             # One pass alone gives no ratio of training, and a draft names both.
             break
-        if len(lacking) < 2:
+        if len(missing_passes) < 2:
             kinds = convention_file.collect_kinds((*options.conventions, *last))
             return interpret(
                 profile,
@@ -254,14 +260,14 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]
-    why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
+    explanation = reasons[0].removeprefix(f"{path}: ") if reasons else ""
     tried = " or ".join(c.name for c in candidates) or "any built-in convention"
-    reason = _explain_missing_names(file, tried, path, why, options, lacking)
+    reason = _explain_missing_names(file, tried, path, explanation, options, missing_passes)
     raise _NothingNamedError(f"{path}: {reason}")
 
 
-def _recognise_conventions(
-    file: OpenFile, known: Sequence[Convention], names: Mapping[str, int]
+def _recognize_conventions(
+    file: OpenFile, conventions: Sequence[Convention], names: Mapping[str, int]
 ) -> tuple[Convention, ...]:
     """Return the conventions that range names follow.
 
@@ -269,12 +275,12 @@ def _recognise_conventions(
 
     Args:
         file: The open file.
-        known: Conventions to choose from.
+        conventions: Conventions to choose from.
         names: Number of occurrences of each name in the small sample.
     """
-    scores = score_conventions(names, known)
-    if max(score.complete for score in scores) < _ENOUGH:
-        scores = score_conventions(file.sample(collect_globs(known)), known)
+    scores = score_conventions(names, conventions)
+    if max(score.complete for score in scores) < _MIN_OPERATIONS:
+        scores = score_conventions(file.sample(collect_globs(conventions)), conventions)
     return select_conventions(scores)
 
 
@@ -284,14 +290,14 @@ def _suggest_commands(file: OpenFile, path: str) -> str:
     An error message must suggest a command, but none that refuses the same profile. If the profile
     has no work, ``inspect`` may show what went wrong.
     """
-    work = work_in(file)
+    work = get_work(file)
     # Without work, no command needs the names.
     names = () if work is None else file.sample((f"*{_INSTRUCTION}*",))
-    others = other_commands(work, path, names)
-    return others or f"bubbleviz inspect {quote_for_shell(path)} shows what it holds"
+    commands = suggest_other_commands(work, path, names)
+    return commands or f"bubbleviz inspect {quote_for_shell(path)} shows what it holds"
 
 
-def work_in(file: OpenFile) -> Profile | None:
+def get_work(file: OpenFile) -> Profile | None:
     """Return the profile of an open file without its ranges, or None if it has no work."""
     try:
         return file.read((), partial=True)
@@ -299,7 +305,7 @@ def work_in(file: OpenFile) -> Profile | None:
         return None
 
 
-def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
+def suggest_other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
     """Return a clause that suggests commands that need no operations, or "" if none works.
 
     Args:
@@ -326,31 +332,40 @@ def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()
 
 
 def _explain_missing_names(
-    file: OpenFile, known: str, path: str, why: str, options: ReadOptions, lacking: Sequence[str]
+    file: OpenFile,
+    tried: str,
+    path: str,
+    explanation: str,
+    options: ReadOptions,
+    missing_passes: Sequence[str],
 ) -> str:
     """Return the reason why nothing can be analysed, and a remedy.
 
     Args:
         file: The open profile.
-        known: Names of the conventions that were tried.
+        tried: Names of the conventions that were tried.
         path: Path of the profile.
-        why: Reason why the profile contains no such names, or "" if unknown.
+        explanation: Reason why the profile contains no such names, or "" if unknown.
         options: Options for reading the profile.
-        lacking: Those of forward and backward that no range names.
+        missing_passes: Those of forward and backward that no range names.
     """
     sample = file.sample(("*",))
     shapes = count_shapes(sample, 5)
     has_next_step = False
-    if why:
-        remedy = why
+    if explanation:
+        remedy = explanation
     elif any(convention.patterns for convention in options.conventions):
         remedy = "change the patterns of the convention, or leave it out"
-    elif len(lacking) == 1 or options.drafted(file, sample):
+    elif len(missing_passes) == 1 or options.has_draft(file, sample):
         # A long message is cut, and a command with many paths would be cut with it.
-        given = options.given if 0 < len(options.given) <= _MOST_GIVEN else quote_for_shell(path)
+        paths = (
+            options.run_paths
+            if 0 < len(options.run_paths) <= _MAX_PATHS_LENGTH
+            else quote_for_shell(path)
+        )
         remedy = (
-            f"draft a convention with bubbleviz inspect {given} -o mine.toml, then run "
-            f"bubbleviz analyze {given} {_WITH_DRAFT}"
+            f"draft a convention with bubbleviz inspect {paths} -o mine.toml, then run "
+            f"bubbleviz analyze {paths} {_WITH_DRAFT}"
         )
         has_next_step = True
     else:
@@ -362,8 +377,10 @@ def _explain_missing_names(
         )
         has_next_step = True
     frequent = ", ".join(
-        f"{to_one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes
+        f"{to_one_line(name, _MAX_NAME_LENGTH)!r} ({count})" for name, count in shapes
     )
-    seen = f"; the most frequent names (# for numbers) are {frequent}" if frequent else ""
-    reason = f"no range names {' and '.join(lacking)} as {known} does; {remedy}{seen}"
+    frequent_names = f"; the most frequent names (# for numbers) are {frequent}" if frequent else ""
+    reason = (
+        f"no range names {' and '.join(missing_passes)} as {tried} does; {remedy}{frequent_names}"
+    )
     return reason if has_next_step else f"{reason}; {_suggest_commands(file, path)}"

@@ -174,7 +174,7 @@ class Recordings(RecordedTables):
         names = np.array([len(tables["operations"].names)], np.int64)
         return Recordings(recordings=(recording,), rows=rows, names=names, **tables)
 
-    def lengths(self, table: str) -> Ints:
+    def count_rows(self, table: str) -> Ints:
         """Return the number of rows of a table in each recording."""
         return self.rows[:, TABLES.index(table)]
 

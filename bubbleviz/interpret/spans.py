@@ -301,7 +301,7 @@ def measure_operations(
         of_waiting = intervals.group_union(owner, count, work.start_ns, work.end_ns, filling)
         active = BusyIntervals(*of_waiting)
     computes = has_span & ~only_communicates
-    busy = busy_intervals(times.start_ns, times.end_ns, computes, receives, active)
+    busy = find_busy_intervals(times.start_ns, times.end_ns, computes, receives, active)
     operations = keys.replace_columns(
         start_ns=np.where(has_span, times.start_ns, NONE),
         end_ns=np.where(has_span, times.end_ns, NONE),
@@ -316,7 +316,7 @@ def measure_operations(
     return operations, busy, times
 
 
-def busy_intervals(
+def find_busy_intervals(
     start_ns: Ints, end_ns: Ints, has_span: Bools, waits: BusyIntervals, active: BusyIntervals
 ) -> BusyIntervals:
     """Return when operations kept their GPU busy: their spans without the gaps of waiting receives.
@@ -347,7 +347,7 @@ def busy_intervals(
     return BusyIntervals(*packing.unpack(intervals.difference(spans, holes)))
 
 
-def busy_times(
+def merge_busy_times(
     operations: Operations, busy: BusyIntervals, phases: tuple[Phase, ...]
 ) -> intervals.Intervals:
     """Return when operations of these phases kept the GPU busy."""
@@ -355,7 +355,7 @@ def busy_times(
     return intervals.union(busy.start_ns, busy.end_ns, rows)
 
 
-def active_time(
+def measure_active_time(
     operations: Operations,
     times: WorkTimes,
     busy: BusyIntervals,
@@ -387,7 +387,7 @@ def active_time(
         intervals.difference(those, times.computing) for those in (collecting, communicating)
     )
     of = of[groups.first]
-    occupied = busy_times(operations, busy, WORK)
+    occupied = merge_busy_times(operations, busy, WORK)
     in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
     # The work of an iteration is one section. The time between is cut where kernels start or end.
     worked = intervals.union(low_ns, high_ns)

@@ -81,7 +81,7 @@ class RecordedDevice:
         """Return whether its first communication kernel is the longest, and a long wait."""
         return self.wait_ns == self.first_wait_ns and self.has_long_wait()
 
-    def waits_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
+    def waits_long_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
         """Return whether most of the longest communication kernel is before a recording began.
 
         Args:
@@ -97,7 +97,7 @@ class RecordedDevice:
         """Return the time from the start of the recording to the end of its first communication."""
         return self.first_wait_ns[1] - self.begin_ns
 
-    def may_wait_for(self, awaited: RecordedDevice) -> bool:
+    def may_be_waiting_for(self, awaited: RecordedDevice) -> bool:
         """Return whether it may have waited for another recording, without a common clock.
 
         All ranks leave a collective at about the same time. If the recording of the other device is
@@ -160,7 +160,7 @@ def find_recorded_devices(
             )
         )
     work_ns = [device.begin_ns - utc_ns for device in devices]
-    begins = _find_begins(linked, processes, work_ns)
+    begins = _find_starts(linked, processes, work_ns)
     return tuple(
         replace(device, begin_ns=utc_ns + begins[process])
         for device, process in zip(devices, processes, strict=True)
@@ -178,7 +178,7 @@ def _find_two_waits(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tupl
     )
 
 
-def _find_begins(
+def _find_starts(
     linked: LinkedProfile, processes: Sequence[int], work_ns: Sequence[int]
 ) -> dict[int, int]:
     """Return the start of the recording of each process with work, on the profile's clock.
@@ -246,7 +246,7 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
     for device in timed:
         # The last recording that began before the end of the wait.
         n_until = bisect_right(begins_ns, device.wait_ns[1])
-        if n_until and device.waits_for(begins_ns[n_until - 1], long_ns):
+        if n_until and device.waits_long_for(begins_ns[n_until - 1], long_ns):
             awaited_ns.append(begins_ns[n_until - 1])
     return max(awaited_ns, default=None)
 
@@ -292,7 +292,7 @@ def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, .
     for device in filter(RecordedDevice.has_long_first_wait, devices):
         length_ns = device.wait_ns[1] - device.wait_ns[0]
         late = candidates[: bisect_left(recorded_ns, length_ns // 2)]
-        if any(device.may_wait_for(awaited) for awaited in late):
+        if any(device.may_be_waiting_for(awaited) for awaited in late):
             waits_ns.append(length_ns)
     if not waits_ns:
         return ()

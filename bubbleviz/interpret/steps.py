@@ -74,7 +74,7 @@ class Steps(Table):
         return self.take((self.end_ns > low_ns) & (self.start_ns < high_ns))
 
 
-def pattern_of(text: str) -> re.Pattern[str]:
+def find_pattern(text: str) -> re.Pattern[str]:
     """Return the pattern of ``--step``: the name itself, or a regex on the whole name.
 
     Raises:
@@ -92,7 +92,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
         ) from error
 
 
-def steps_of(
+def find_steps(
     ranges: Ranges,
     process: int,
     start_ns: int,
@@ -114,17 +114,17 @@ def steps_of(
     names = [bare_name(name) for name in ranges.names]
     if pattern is not None:
         matching = np.array([is_full_match(pattern, name) for name in names], bool)
-        return _steps(ranges.take(matching[ranges.name_id]), "as --step says")
+        return _make_steps(ranges.take(matching[ranges.name_id]), "as --step says")
     marks = parse_range_names(names, *add_iteration_names(()))
     marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)
     if marked[ranges.name_id].any():
-        return _steps(ranges.take(marked[ranges.name_id]), "ranges that name iterations")
-    best = _best(ranges, names, lookup, start_ns, end_ns)
+        return _make_steps(ranges.take(marked[ranges.name_id]), "ranges that name iterations")
+    best = _choose_best(ranges, names, lookup, start_ns, end_ns)
     by = "ranges that repeat over most of the time" if len(best) else "the whole capture"
-    return _steps(best, by)
+    return _make_steps(best, by)
 
 
-def frequent_names(ranges: Ranges) -> str:
+def list_frequent_names(ranges: Ranges) -> str:
     """Return the most frequent shapes of names, for a complaint."""
     counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
     named = {
@@ -133,7 +133,7 @@ def frequent_names(ranges: Ranges) -> str:
     return ", ".join(f"{name[:60]!r} ({count})" for name, count in count_shapes(named, 5)) or "none"
 
 
-def _steps(ranges: Ranges, by: str) -> Steps:
+def _make_steps(ranges: Ranges, by: str) -> Steps:
     """Return the first of some ranges, then the first after its end, and so on."""
     ranges = ranges.take(ranges.end_ns > ranges.start_ns)
     ranges = ranges.take(np.lexsort((-ranges.end_ns, ranges.start_ns)))
@@ -147,12 +147,12 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], texts.values, by)
 
 
-def _best(
+def _choose_best(
     ranges: Ranges, names: Sequence[str], lookup: ActivityList, start_ns: int, end_ns: int
 ) -> Ranges:
     """Return the family that looks most like iterations; no ranges where none does."""
     for counted in (True, False):
-        found = list(_families(ranges, names, lookup, (start_ns, end_ns), counted=counted))
+        found = list(_group_families(ranges, names, lookup, (start_ns, end_ns), counted=counted))
         most = max((share for share, _ in found), default=0.0)
         alike = [rows for share, rows in found if share >= most - _ABOUT]
         if alike:
@@ -160,7 +160,7 @@ def _best(
     return ranges.take(slice(0, 0))
 
 
-def _families(
+def _group_families(
     ranges: Ranges,
     names: Sequence[str],
     lookup: ActivityList,

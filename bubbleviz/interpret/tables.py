@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations
 from bubbleviz.interpret.collectives import number_by_launch
-from bubbleviz.interpret.coverage import Coverage, rank_coverages
+from bubbleviz.interpret.coverage import Coverage, make_rank_coverages
 from bubbleviz.interpret.linking import LinkedWork
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_limitations import (
@@ -28,10 +28,10 @@ from bubbleviz.interpret.operation_ranges import NameHints, fuse_backwards
 from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, join_recordings
 from bubbleviz.interpret.spans import (
-    active_time,
-    busy_intervals,
-    busy_times,
+    find_busy_intervals,
+    measure_active_time,
     measure_times,
+    merge_busy_times,
 )
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
@@ -157,7 +157,7 @@ def _measure_busy_times(
         operation=grouping.invert_permutation(order)[table.waits.operation]
     )
     has_span = operations.has_span == 1
-    busy = busy_intervals(
+    busy = find_busy_intervals(
         operations.start_ns, operations.end_ns, has_span, waits, BusyIntervals.make_empty()
     )
     busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
@@ -376,7 +376,7 @@ def _measure_ranks(
         kernels=operations.has_span.copy(),
     )
     busy = BusyIntervals(busy.operation, start_ns[: len(busy)], end_ns[: len(busy)])
-    operating = busy_times(on_line, busy, COMPUTE)
+    operating = merge_busy_times(on_line, busy, COMPUTE)
     is_collective = np.zeros(len(times), bool)
     is_collective[: len(busy)] = operations.phase[busy.operation] == Phase.COLLECTIVE
     is_collective[is_exposed] = True
@@ -389,14 +389,14 @@ def _measure_ranks(
         )
         exposed_on_line = intervals.difference(collecting, computed)
     work_times = measure_times(on_line, work, ranks)
-    active, running = active_time(on_line, work_times, busy, operating, collecting)
-    running = replace(running, rank=line.owners(running.start_ns))
+    active, running = measure_active_time(on_line, work_times, busy, operating, collecting)
+    running = replace(running, rank=line.find_ranks(running.start_ns))
     tables = {
         "active": active,
-        "running": line.in_time(running, running.rank, "start_ns", "end_ns"),
+        "running": line.convert_columns(running, running.rank, "start_ns", "end_ns"),
         "exposed": line.of_ranks(exposed_on_line),
     }
-    return tables, rank_coverages(ranks, work_times.spent_ns)
+    return tables, make_rank_coverages(ranks, work_times.spent_ns)
 
 
 def _make_work(
@@ -419,7 +419,7 @@ def _make_work(
     owner[: len(busy)] = busy.operation
     is_communication = np.append(mask_phases(operations.phase, COMMUNICATION), False)[owner]
     is_communication[is_exposed] = True
-    return LinkedWork.without_launches(
+    return LinkedWork.make_without_launches(
         start_ns=on_line[0],
         end_ns=on_line[1],
         rank=times.rank,

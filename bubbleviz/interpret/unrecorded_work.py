@@ -17,9 +17,9 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES
 from bubbleviz.interpret.damaged_work import (
-    launched_before,
-    recorded_until,
-    until_recording_stopped,
+    find_recorded_until,
+    find_recording_stops,
+    select_launched_before,
 )
 from bubbleviz.interpret.launches import Launches
 from bubbleviz.model import intervals
@@ -90,7 +90,7 @@ class LostGraphs:
         is_noticeable = n_lost >= _NOTICEABLE * self.n_launches
         kind = LimitationKind.GRAPHS_LOST if is_noticeable else LimitationKind.COSTS
         yield Limitation(
-            self._counts(),
+            self._describe_counts(),
             reason,
             n_lost,
             kind,
@@ -100,15 +100,15 @@ class LostGraphs:
             noticeable_kind=LimitationKind.GRAPHS_LOST,
         )
 
-    def _counts(self) -> str:
+    def _describe_counts(self) -> str:
         """Return a clause with the number of launches that lack kernels."""
         n_lost, n_partial = len(self.calls), len(self.partial)
         of_all = f" of {self.n_launches:,} graph launches"
         if n_lost == 0:
             return f"only some kernels of {n_partial:,}{of_all} are recorded"
         verb = "has" if n_lost == 1 else "have"
-        what = f"{n_lost:,}{of_all} {verb} no recorded kernels"
-        return f"{what}, and {n_partial:,} only some" if n_partial else what
+        text = f"{n_lost:,}{of_all} {verb} no recorded kernels"
+        return f"{text}, and {n_partial:,} only some" if n_partial else text
 
 
 def find_lost_graphs(
@@ -142,11 +142,11 @@ def find_lost_graphs(
     without_work = graph_launches.take(is_recorded & ~has_work)
     if len(without_work):
         without_work = without_work.take(~calls.mask_failed(without_work.row))
-        until_ns = recorded_until(launches, activities, of_launch)
-        until_ns = until_recording_stopped(
+        until_ns = find_recorded_until(launches, activities, of_launch)
+        until_ns = find_recording_stops(
             without_work, until_ns, launches, activities, of_launch, calls
         )
-        without_work = launched_before(without_work, until_ns, of_launch[1])
+        without_work = select_launched_before(without_work, until_ns, of_launch[1])
     return LostGraphs(without_work, int(is_recorded.sum()), with_work, none)
 
 

@@ -16,7 +16,7 @@ from types import NoneType
 from typing import Any
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_wrong_types
 from bubbleviz.model.arrow import Records
@@ -231,7 +231,7 @@ def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int
 
 def fragment(report: measured.Report) -> str:
     """Return a report as a fragment of HTML that is well-formed XML, too."""
-    ratio = next(ratio for ratio in ratio_definitions() if ratio.name == report.headline)
+    ratio = next(ratio for ratio in list_ratios() if ratio.name == report.headline)
     defined = Sentence(f"{report.headline} = {with_source(ratio.definition)}")
     above = html([*summary(report), defined])
     lines = limitation_lines(report)

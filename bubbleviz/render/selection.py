@@ -11,11 +11,11 @@ import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import (
-    account_column,
+    compute_rank_ratios,
+    get_account_column,
+    get_rank_column,
     has_account,
-    indices_of,
-    own_ratios,
-    rank_column,
+    list_indices,
 )
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
@@ -133,7 +133,7 @@ def row_ratios(
 def _ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | None]:
     """Return a ratio of each rank in an iteration, or None if it is unknown."""
     ranks = iteration.ranks
-    return dict(zip(indices_of(ranks), own_ratios(ranks, name), strict=True))
+    return dict(zip(list_indices(ranks), compute_rank_ratios(ranks, name), strict=True))
 
 
 def _list_known(
@@ -151,10 +151,10 @@ def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[i
     ``period``) uses the window of ``schedule``, or else the extent of the rank's work.
     """
     ranks = iteration.ranks
-    start_ns, end_ns = rank_column(ranks, "first_ns"), rank_column(ranks, "last_ns")
+    start_ns, end_ns = get_rank_column(ranks, "first_ns"), get_rank_column(ranks, "last_ns")
     for name in ("schedule", headline):
         if has_account(ranks, name):
-            start_ns = account_column(ranks, name, "start_ns")
-            end_ns = account_column(ranks, name, "end_ns")
+            start_ns = get_account_column(ranks, name, "start_ns")
+            end_ns = get_account_column(ranks, name, "end_ns")
     ends = zip(start_ns.tolist(), end_ns.tolist(), strict=True)
-    return dict(zip(indices_of(ranks), ends, strict=True))
+    return dict(zip(list_indices(ranks), ends, strict=True))

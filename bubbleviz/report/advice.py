@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.count.iterations import Iteration, typical
+from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.explain.changes import replay_planned_order
 from bubbleviz.explain.diagnosis.findings import estimate_mean_saving
 from bubbleviz.model.limitations import LimitationKind
@@ -450,7 +450,7 @@ def _advise_on_finding(report: Report, diagnosis: Diagnosis, finding: Finding) -
     faults = finding.faults
     named = {index for fault in faults if fault.kind == "iteration" for index in fault.iterations}
     slow_iterations = [iteration for iteration in report.iterations if iteration.index in named]
-    example = typical(slow_iterations, report.headline)
+    example = choose_typical(slow_iterations, report.headline)
     error_ns, length_ns = finding.error_ns, finding.length_ns
     advice = Advice(
         kind="+".join(fault.kind for fault in faults),

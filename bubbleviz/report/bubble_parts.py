@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import account_column, has_account, rank_column
-from bubbleviz.count.ratios import CountedWork, ratio_definitions
+from bubbleviz.count.rank_iterations import get_account_column, get_rank_column, has_account
+from bubbleviz.count.ratios import CountedWork, list_ratios
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.intervals import group_sum
@@ -155,13 +155,13 @@ def _work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
         active_ns: Time in which kernels of its operations ran, by phase.
     """
     compute_ns, within_ns = (
-        int(rank_column(iteration.ranks, "compute_ns").sum()),
+        int(get_rank_column(iteration.ranks, "compute_ns").sum()),
         _summed(iteration, name, "compute_ns"),
     )
     # Operations may overlap each other, or reach out of the window: only a share counts.
     phases = {phase.label: int(active_ns[phase]) for phase in WORK}
     gap_ns, kernel_ns = (
-        int(rank_column(iteration.ranks, column).sum()) for column in ("gap_ns", "active_ns")
+        int(get_rank_column(iteration.ranks, column).sum()) for column in ("gap_ns", "active_ns")
     )
     inside = within_ns / compute_ns if compute_ns else 0.0
     own = inside * kernel_ns / max(sum(phases.values()), 1)
@@ -187,12 +187,12 @@ def rounded_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
 
 def _summed(iteration: Iteration, name: str, time: str) -> int:
     """Return a time of the accounts of a ratio, summed over the ranks of an iteration."""
-    return int(account_column(iteration.ranks, name, time).sum())
+    return int(get_account_column(iteration.ranks, name, time).sum())
 
 
 def _without_work(iteration: Iteration, name: str) -> dict[str, int]:
     """Return the time of operations that does not count as work of a ratio, by part."""
-    work = next((r.work for r in ratio_definitions() if r.name == name), CountedWork.EVERYTHING)
+    work = next((r.work for r in list_ratios() if r.name == name), CountedWork.EVERYTHING)
     overlaps = work is not CountedWork.EVERYTHING
     optimizes = work is CountedWork.ITERATION
     return {

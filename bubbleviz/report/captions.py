@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize, format_count, to_one_line
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import with_source
@@ -70,7 +70,7 @@ def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float |
 
 def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]:
     """Yield the sentences of the note: what the ratio and boxes mean, and restrictions."""
-    definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
+    definition = next((d for d in list_ratios() if d.name == report.headline), None)
     if definition is not None:
         yield f"{capitalize(name_measure(report).name)}: {with_source(definition.definition)}."
     yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.phase_masks import mask_phases
@@ -37,9 +37,7 @@ def methods(report: Report) -> str:
         )
     if report.no_pipeline is not None:
         return f"No pipeline was measured with {tool} on {_ranks(report)}: {report.no_pipeline}."
-    definition = next(
-        (s.definition for s in ratio_definitions() if s.name == report.headline), None
-    )
+    definition = next((s.definition for s in list_ratios() if s.name == report.headline), None)
     means = f", that is {with_source(definition)}," if definition else ""
     ran, schedule = report.schedule, ""
     if ran is not None and ran.name is not None:

@@ -14,11 +14,11 @@ import numpy as np
 
 from bubbleviz.count.rank_iterations import (
     RankIterations,
-    account_column,
+    compute_rank_ratios,
+    get_account_column,
+    get_rank_column,
     has_account,
-    indices_of,
-    own_ratios,
-    rank_column,
+    list_indices,
 )
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.standouts import Standout, find_standouts
@@ -73,7 +73,7 @@ def rank_means(report: Report) -> RankMeans:
     name = report.headline
     if not any(has_account(of_iteration, name) for of_iteration in ranks):
         name = "schedule"
-    indices = [np.array(indices_of(of_iteration), np.int64) for of_iteration in ranks]
+    indices = [np.array(list_indices(of_iteration), np.int64) for of_iteration in ranks]
     rank = np.concatenate([np.zeros(0, np.int64), *indices])
 
     def mean(values: Sequence[Floats | Ints]) -> Floats:
@@ -92,7 +92,7 @@ def rank_means(report: Report) -> RankMeans:
     averaged = np.array([iteration.index for iteration in iterations], np.int64)
     causes, times = report.explanation.causes.idle_ns, report.explanation.communication
     idle_ns = causes.get(name, causes[report.explanation.listed_ratio])
-    phase_ns = [rank_column(of_iteration, "phase_ns") for of_iteration in ranks]
+    phase_ns = [get_rank_column(of_iteration, "phase_ns") for of_iteration in ranks]
     busy_ns = {
         phase.label: mean([times_ns[:, column] for times_ns in phase_ns])
         for column, phase in enumerate(COMPUTE)
@@ -103,7 +103,9 @@ def rank_means(report: Report) -> RankMeans:
     }
     return RankMeans(
         ratio=name,
-        bubble_ratio=mean([np.array(own_ratios(each, name), np.float64) for each in ranks]),
+        bubble_ratio=mean(
+            [np.array(compute_rank_ratios(each, name), np.float64) for each in ranks]
+        ),
         bubble_ns=mean([_bubble_times(of_iteration, name) for of_iteration in ranks]),
         busy_ns={label: column for label, column in busy_ns.items() if np.any(column > 0)},
         launch_gap=mean([_launch_gaps(of_iteration) for of_iteration in ranks]),
@@ -152,14 +154,14 @@ def _mean_over_iterations(column: Ints, iterations: Ints) -> Floats:
 
 def _bubble_times(ranks: RankIterations, ratio: str) -> Floats:
     """Return the bubble time of each rank in the windows of a ratio, or NaN if it has none."""
-    bubble_ns = account_column(ranks, ratio, "bubble_ns")
+    bubble_ns = get_account_column(ranks, ratio, "bubble_ns")
     return np.where(has_account(ranks, ratio), bubble_ns, np.nan)
 
 
 def _launch_gaps(ranks: RankIterations) -> Floats:
     """Return the fraction of each rank's busy time without kernels, or NaN if it has none."""
-    compute_ns = rank_column(ranks, "compute_ns")
-    gaps = 1 - rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
+    compute_ns = get_rank_column(ranks, "compute_ns")
+    gaps = 1 - get_rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
     return np.where(compute_ns > 0, gaps, np.nan)
 
 

@@ -21,14 +21,14 @@ from bubbleviz._version import __version__
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.count import Counts, count
 from bubbleviz.count.damage import locate_damage
-from bubbleviz.count.iterations import Iteration, in_order, typical
-from bubbleviz.count.missing_operations import lacking_operations
+from bubbleviz.count.iterations import Iteration, choose_typical, make_iteration_records
+from bubbleviz.count.missing_operations import find_missing_operations
 from bubbleviz.count.rank_iterations import (
-    account_column,
-    indices_of,
-    lacking,
-    own_ratios,
-    rank_column,
+    compute_rank_ratios,
+    get_account_column,
+    get_rank_column,
+    list_indices,
+    list_missing,
 )
 from bubbleviz.count.summary import Summary
 from bubbleviz.errors import UsageError
@@ -180,11 +180,11 @@ class Report:
         """How long kernels ran in the averaged iterations."""
         averaged = [iteration.ranks for iteration in self.iterations if iteration.averaged]
         window, running, bubble, loose = (
-            sum(int(account_column(own, self.headline, name).sum()) for own in averaged)
+            sum(int(get_account_column(own, self.headline, name).sum()) for own in averaged)
             for name in ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
         )
         gap, work = (
-            sum(int(rank_column(own, name).sum()) for own in averaged)
+            sum(int(get_rank_column(own, name).sum()) for own in averaged)
             for name in ("gap_ns", "compute_ns")
         )
         return KernelTime(window, running, bubble, gap, loose, work)
@@ -307,7 +307,7 @@ class Report:
         the lower median, and of equally long ones the one with the lowest index. None where no
         iteration has work.
         """
-        return typical(tuple(self.iterations), self.headline)
+        return choose_typical(tuple(self.iterations), self.headline)
 
 
 #: Of :class:`.ProfileSummary`, what a source, its coverage, that of its ranks and its clock tell.
@@ -359,7 +359,7 @@ def assemble(
         headline_reason=counts.headline_reason,
         profiles=_profile_summaries(recordings, run),
         ranks=_measured(run.ranks, counts),
-        iterations=in_order(
+        iterations=make_iteration_records(
             replace(i, bubble_ratio=i.ratios[counts.headline].value) for i in counts.iterations
         ),
         summary=counts.summary,
@@ -386,7 +386,9 @@ def _measured(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Ra
     """Return ranks with their own ratios, as a table that has their attributes for columns."""
     ratios: list[list[float]] = [[] for _ in ranks]
     for own in (iteration.ranks for iteration in counts.iterations if iteration.averaged):
-        for index, ratio in zip(indices_of(own), own_ratios(own, counts.headline), strict=True):
+        for index, ratio in zip(
+            list_indices(own), compute_rank_ratios(own, counts.headline), strict=True
+        ):
             ratios[index] += [] if ratio is None else [ratio]
     known = zip(ranks, ratios, strict=True)
     return make_records(
@@ -468,7 +470,7 @@ def _limitations(
     limitations = [*run.limitations, *of_files]
     without: dict[str, set[int]] = {}
     for iteration in counts.iterations:
-        missing = zip(indices_of(iteration.ranks), lacking(iteration.ranks), strict=True)
+        missing = zip(list_indices(iteration.ranks), list_missing(iteration.ranks), strict=True)
         for rank, what in missing:
             if what and iteration.complete:
                 without.setdefault(what, set()).add(rank)
@@ -507,7 +509,7 @@ def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
     extents = counts.extents
     is_complete = np.array([i.complete for i in counts.iterations], np.bool_)
     has_no_work = extents.present & (extents.first_ns == extents.last_ns)
-    is_idle = has_no_work & (is_complete & counts.inside)[:, None]
+    is_idle = has_no_work & (is_complete & counts.is_in_window)[:, None]
     for index in np.flatnonzero(is_idle.any(axis=0)).tolist():
         rank = run.ranks[index]
         stage = "" if rank.stage is None else f" (stage {rank.stage})"
@@ -566,7 +568,7 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
 
 def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield the limitations of iterations in which ranks waited, or may have, for a recording."""
-    left_out = [i for i in counts.iterations if i.began_unrecorded and counts.inside[i.index]]
+    left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:
         verb = "is" if len(left_out) == 1 else "are"
         consequence = (
@@ -582,8 +584,8 @@ def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield the limitation of ranks that lack operations which others have."""
     averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
-    doubtful = (i for i in averaged if not counts.alike[i.index])
-    lacking = lacking_operations(run, doubtful).tolist()
+    doubtful = (i for i in averaged if not counts.is_uniform[i.index])
+    lacking = find_missing_operations(run, doubtful).tolist()
     ranks = [(rank.label, count) for rank, count in zip(run.ranks, lacking, strict=True) if count]
     if ranks:
         yield Limitation(

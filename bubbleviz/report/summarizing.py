@@ -13,15 +13,15 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import (
     PHASES,
     RankIterations,
-    account_column,
+    compute_rank_intervals,
+    compute_rank_ratios,
+    get_account_column,
+    get_rank_column,
     has_account,
-    indices_of,
-    lacking,
-    own_intervals,
-    own_ratios,
-    rank_column,
+    list_indices,
+    list_missing,
 )
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.changes import Change
@@ -198,18 +198,18 @@ def _rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     names = [name for name in accounts if has_account(ranks, name)]
     windows = {name: _window_columns(ranks, name) for name in names}
     schedule = windows.get("schedule")
-    times = {name: rank_column(ranks, name).tolist() for name in _TIME_FIELDS}
-    phase_ns = rank_column(ranks, "phase_ns").T.tolist()
+    times = {name: get_rank_column(ranks, name).tolist() for name in _TIME_FIELDS}
+    phase_ns = get_rank_column(ranks, "phase_ns").T.tolist()
     return summary.RankColumns(
-        rank=list(indices_of(ranks)),
+        rank=list(list_indices(ranks)),
         busy_ns=dict(zip(PHASES, phase_ns, strict=True)),
         **times,
         unattributed_ns=None if schedule is None else schedule.unattributed_ns,
         overlap_ns=None if schedule is None else schedule.overlap_ns,
         bubble_ns={name: window.bubble_ns for name, window in windows.items()},
-        bubble_ratio={name: own_ratios(ranks, name) for name in accounts},
+        bubble_ratio={name: compute_rank_ratios(ranks, name) for name in accounts},
         bubble_interval=_rank_intervals(ranks, names),
-        missing=lacking(ranks),
+        missing=list_missing(ranks),
         windows=windows,
         cause_ns={
             name: report.explanation.causes.columns(name, iteration.index, ranks.rank)
@@ -226,7 +226,7 @@ def _rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
 
 def _window_columns(ranks: RankIterations, ratio: str) -> summary.WindowColumns:
     """Return the windows of a ratio on the ranks of an iteration."""
-    columns = (account_column(ranks, ratio, name) for name in _WINDOW_FIELDS)
+    columns = (get_account_column(ranks, ratio, name) for name in _WINDOW_FIELDS)
     return summary.WindowColumns(*(column.tolist() for column in columns))
 
 
@@ -235,9 +235,9 @@ def _rank_intervals(
 ) -> dict[str, list[tuple[float, float] | None] | None]:
     """Return the clock bounds of the ranks' ratios, with None if none of them is known."""
     columns: dict[str, list[tuple[float, float] | None] | None] = {}
-    for ratio in ratio_definitions():
+    for ratio in list_ratios():
         if ratio.common_clock:
-            bounds = own_intervals(ranks, ratio.name) if ratio.name in names else []
+            bounds = compute_rank_intervals(ranks, ratio.name) if ratio.name in names else []
             columns[ratio.name] = bounds if any(bounds) else None
     return columns
 
@@ -251,7 +251,7 @@ def _intervals(
     intervals: Mapping[str, tuple[float, float] | None],
 ) -> dict[str, tuple[float, float] | None]:
     """Return the clock bounds of the ratios that need a common clock, with None if unknown."""
-    return {r.name: intervals.get(r.name) for r in ratio_definitions() if r.common_clock}
+    return {r.name: intervals.get(r.name) for r in list_ratios() if r.common_clock}
 
 
 # Statistics over the averaged iterations.

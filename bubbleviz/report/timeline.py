@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.count.rank_iterations import account_column, indices_of, own_ratios
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.rank_iterations import compute_rank_ratios, get_account_column, list_indices
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
@@ -141,14 +141,16 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
 def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     """Return every window of every ratio, of the ranks that count in it."""
     tables = [np.zeros((5, 0), np.int64)]
-    for place, ratio in enumerate(ratio_definitions()):
+    for place, ratio in enumerate(list_ratios()):
         for iteration in report.iterations:
             if ratio.name in iteration.ratios and iteration.ratios[ratio.name].value is not None:
                 ranks = iteration.ranks
-                rank = np.array(indices_of(ranks), np.int64)
-                start_ns = account_column(ranks, ratio.name, "start_ns") - base_ns
-                window_ns = account_column(ranks, ratio.name, "window_ns")
-                counted = np.array([own is not None for own in own_ratios(ranks, ratio.name)])
+                rank = np.array(list_indices(ranks), np.int64)
+                start_ns = get_account_column(ranks, ratio.name, "start_ns") - base_ns
+                window_ns = get_account_column(ranks, ratio.name, "window_ns")
+                counted = np.array(
+                    [own is not None for own in compute_rank_ratios(ranks, ratio.name)]
+                )
                 alike = (np.full(len(rank), place), np.full(len(rank), iteration.index))
                 tables.append(np.stack((*alike, rank, start_ns, window_ns))[:, counted])
     return dict(zip(_COLUMNS["windows"].split(), np.concatenate(tables, axis=1), strict=True))
@@ -218,7 +220,7 @@ def restored(path: str, summary: RunSummary) -> Timeline:
         "ranks": len(summary.ranks),
         "iterations": len(summary.iterations),
         "names": len(saved.names),
-        "ratios": len(ratio_definitions()),
+        "ratios": len(list_ratios()),
         "operations": len(saved.tables.get("operations", {}).get("rank", ())),
     }
     tables: dict[str, dict[str, Ints]] = {}

@@ -144,10 +144,10 @@ def _reading(profile: str, suffix: str) -> None:
     """Count the reading of all that the patterns of any convention let through."""
     from bubbleviz.conventions.convention import collect_globs
     from bubbleviz.conventions.convention_file import built_in
-    from bubbleviz.interpret.record import opened_profile
+    from bubbleviz.interpret.record import open_profile
 
     globs = collect_globs(tuple(built_in().values()))
-    with _stages(suffix), opened_profile(profile) as (file, _):
+    with _stages(suffix), open_profile(profile) as (file, _):
         for _ in file.read(globs).calls.blocks():
             pass
 

@@ -269,10 +269,12 @@ def test_recordings_that_are_waited_for_agree_with_a_slow_reference(
     timed = [device for device in devices if device.has_common_clock]
     if len({device.path for device in devices}) == 1:
         timed = devices
-    begins_ns = [d.begin_ns for d in timed if any(each.waits_for(d.begin_ns) for each in timed)]
+    begins_ns = [
+        d.begin_ns for d in timed if any(each.waits_long_for(d.begin_ns) for each in timed)
+    ]
     assert find_common_start(devices) == max(begins_ns, default=None)
 
-    unclear = [any(each.may_wait_for(other) for other in devices) for each in devices]
+    unclear = [any(each.may_be_waiting_for(other) for other in devices) for each in devices]
     assert sum(note.count for note in find_unclear_waits(devices)) == sum(unclear)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.first_look import first_look
-from bubbleviz.interpret.record import forget
+from bubbleviz.interpret.record import close_open_files
 from bubbleviz.progress import Watch
 from bubbleviz.sources.kineto import profile as kineto_profile
 from tests.support.command_line import CommandLine
@@ -22,7 +22,7 @@ ONE = str(FIXTURES / "1f1b")
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
     yield
-    forget()
+    close_open_files()
 
 
 def unnamed_trace(folder: Path) -> Path:

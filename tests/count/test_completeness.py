@@ -9,8 +9,8 @@ import pytest
 from scipy.special import stdtrit
 
 import bubbleviz
-from bubbleviz.count.rank_iterations import lacking
-from bubbleviz.count.statistics import quantile
+from bubbleviz.count.rank_iterations import list_missing
+from bubbleviz.count.statistics import compute_quantile
 from bubbleviz.render.formats.csv import columns, written
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
@@ -221,8 +221,8 @@ def run_of(folder: Path) -> Report:
 def test_what_ranks_lack_is_said(tmp_path: Path) -> None:
     whole, cut = run_of(tmp_path).iterations
 
-    assert lacking(whole.ranks) == [None, None]
-    assert lacking(cut.ranks) == [
+    assert list_missing(whole.ranks) == [None, None]
+    assert list_missing(cut.ranks) == [
         "the capture does not hold all of the iteration",
         "no backward with GPU work",
     ]
@@ -238,7 +238,7 @@ def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> No
 
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
 
-    assert lacking(report.iteration(0).ranks) == [None, None]
+    assert list_missing(report.iteration(0).ranks) == [None, None]
     # Rank 0 is busy for 160 ns, rank 1 for 240, of 400.
     assert report.iteration(0).ratios["schedule"].value == pytest.approx(0.5)
 
@@ -259,4 +259,4 @@ def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:
 
 def test_quantiles_of_students_t_are_those_of_scipy() -> None:
     for df, rel in (*((df, 1e-14) for df in range(1, 21)), (21, 1e-7), (50, 1e-8), (1000, 1e-9)):
-        assert quantile(df) == pytest.approx(float(stdtrit(df, 0.975)), rel=rel)
+        assert compute_quantile(df) == pytest.approx(float(stdtrit(df, 0.975)), rel=rel)

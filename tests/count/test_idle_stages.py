@@ -20,7 +20,7 @@ import bubbleviz
 from bubbleviz.align.pairing.pairs_by_time import pair_by_time
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.completeness import find_idle_ranks
-from bubbleviz.count.count import _can_idle
+from bubbleviz.count.count import _find_possibly_idle
 from bubbleviz.count.ratios import Extents
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model import intervals
@@ -627,7 +627,7 @@ def test_many_pauses_need_little_memory() -> None:
     )
     tracemalloc.start()
     try:
-        can_idle = _can_idle(run, extents)
+        can_idle = _find_possibly_idle(run, extents)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

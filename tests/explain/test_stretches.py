@@ -56,7 +56,7 @@ def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Repor
     """Return the report on a run, about so many operations of which are looked at at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretch, "MOST", most)
-        patch.setattr(rank_slices, "MOST", most)
+        patch.setattr(rank_slices, "TARGET_OPERATIONS", most)
         if replayed is not None:
             patch.setattr(replayed_ranks, "MAX_REPLAYED_OPERATIONS", replayed)
             patch.setattr(replayed_ranks, "_MIN_PIPELINES", 1)

@@ -16,7 +16,7 @@ import pytest
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
+from bubbleviz.interpret.damaged_work import ProcessLoss, describe_lost_kernels
 from bubbleviz.interpret.launches import WorklessRows
 from bubbleviz.interpret.linking import LinkedProfile, link
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -516,7 +516,7 @@ def test_lost_kernels_of_periodic_calls_are_told(
 
 
 def _loss(*processes: ProcessLoss) -> Limitation:
-    (note,) = limitations_of_lost(
+    (note,) = describe_lost_kernels(
         "a.sqlite", processes, 0, sampled=False, unknown=RankIntervals.make_empty()
     )
     return note

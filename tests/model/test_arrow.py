@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import bubbleviz
-from bubbleviz.count.iterations import in_order
+from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.model.arrow import ArrowTable, encode_dictionary
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document as json_renderer
@@ -157,7 +157,7 @@ def test_iterations_are_those_of_the_json(report: Report) -> None:
 
 def test_hostile_names_are_values_like_others() -> None:
     report = report_of([Op(0, Phase.F, 0, 0, 10, name=HOSTILE)])
-    named = in_order(replace(i, name=HOSTILE) for i in report.iterations)
+    named = make_iteration_records(replace(i, name=HOSTILE) for i in report.iterations)
     whole = HOSTILE.replace("\ud800", "?")
 
     assert pa.table(report.operations)["name"].to_pylist() == [whole]
@@ -188,19 +188,19 @@ def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
     assert len(report.iterations) == len(iterations) >= 2
     assert report.iterations[0] is iterations[0]
     assert report.iterations[-1] is iterations[-1]
-    assert report.iterations[1:] == in_order(iterations[1:]) == iterations[1:]
+    assert report.iterations[1:] == make_iteration_records(iterations[1:]) == iterations[1:]
     assert iterations[1] in report.iterations
     assert report.iterations != iterations[1:]
     assert report.iterations != list(iterations)
-    assert hash(in_order(())) == hash(in_order(()))
+    assert hash(make_iteration_records(())) == hash(make_iteration_records(()))
     assert list(reversed(report.iterations)) == list(reversed(iterations))
-    assert not in_order(())
+    assert not make_iteration_records(())
     with pytest.raises(IndexError):
         report.iterations[len(iterations)]
 
 
 def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:
-    named = in_order(replace(i, name="\n" + "n" * 10_000) for i in report.iterations)
+    named = make_iteration_records(replace(i, name="\n" + "n" * 10_000) for i in report.iterations)
 
     for value in (report, report_of([]), report.operations, report.busy, report.bubbles, named):
         assert len(repr(value)) < 400

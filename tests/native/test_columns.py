@@ -189,7 +189,7 @@ OWNED = st.lists(
 def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     owner, kind, start, length = np.array(rows, np.int64).reshape(-1, 4).T
     count = len(rows)
-    work = LinkedWork.without_launches(
+    work = LinkedWork.make_without_launches(
         start_ns=start,
         end_ns=start + length,
         rank=owner // 2 + 3,

@@ -15,7 +15,7 @@ import bubbleviz
 from bubbleviz.cli.app import application, main
 from bubbleviz.conventions.convention_file import built_in, load_convention
 from bubbleviz.conventions.range_names import parse_range_names
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.render.formats import renderers
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.view import View
@@ -122,7 +122,7 @@ def test_every_guide_is_linked() -> None:
         assert f"](bubbleviz/guides/{guide.name})" in readme
 
 
-@pytest.mark.parametrize("name", [ratio.name for ratio in ratio_definitions()])
+@pytest.mark.parametrize("name", [ratio.name for ratio in list_ratios()])
 def test_every_ratio_is_explained(name: str) -> None:
     assert f"| `{name}` |" in text_of("ratios")
 

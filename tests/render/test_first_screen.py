@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.align.stages.pipelines import Parallel
-from bubbleviz.count.iterations import in_order
+from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
@@ -59,7 +59,7 @@ def rows_of(lines: list[str]) -> list[str]:
 
 
 def test_no_rank_and_no_iteration() -> None:
-    empty = replace(report_of([]), ranks=(), iterations=in_order(()))
+    empty = replace(report_of([]), ranks=(), iterations=make_iteration_records(()))
 
     for display in DISPLAYS:
         lines = lines_of(empty, display)
@@ -152,7 +152,9 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
         replace(rank, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(rank.rank, 0.5)})
         for rank in first.ranks
     )
-    changed = replace(report, iterations=in_order((replace(first, ranks=ranks_of(ranks)),)))
+    changed = replace(
+        report, iterations=make_iteration_records((replace(first, ranks=ranks_of(ranks)),))
+    )
 
     lines = lines_of(changed, Display())
 
@@ -334,7 +336,7 @@ def test_an_iteration_without_a_window_says_what_is_drawn() -> None:
     ratios = {
         name: replace(ratio, value=None, window_ns=None) for name, ratio in iteration.ratios.items()
     }
-    bare = replace(report, iterations=in_order((replace(iteration, ratios=ratios),)))
+    bare = replace(report, iterations=make_iteration_records((replace(iteration, ratios=ratios),)))
     (title,) = (line for line in lines_of(bare, Display()) if line.startswith("Iteration "))
 
     assert title.startswith("Iteration 0, 2.000 ms drawn: one row per ")

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.count.iterations import in_order
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.iterations import make_iteration_records
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
 from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.report import Report
@@ -94,7 +94,7 @@ def test_an_empty_report_is_a_table_of_dashes() -> None:
 
     check(without_comments(text))
     _, *table_rows = rows(text)
-    assert [row[1] for row in table_rows] == ["--"] * len(ratio_definitions())
+    assert [row[1] for row in table_rows] == ["--"] * len(list_ratios())
     assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
 
 
@@ -131,7 +131,7 @@ def test_the_caption_is_a_sentence_and_the_note_has_every_definition(report: Rep
     (note,) = re.findall(r"\\raggedright Note: (.*)", text)
 
     assert caption == r"Bubble ratios in \% over 3 training iterations on 4 ranks."
-    for ratio in ratio_definitions():
+    for ratio in list_ratios():
         assert rf"\emph{{{ratio.name}}}" in note
     assert r"1 $-$ sum of the ranks' compute / (ranks $\times$ (last end" in note
 
@@ -160,7 +160,9 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
         for i in report.iterations
     )
     summary = replace(report.summary, bubble_interval=between)
-    text = render(replace(report, summary=summary, iterations=in_order(iterations)), View())
+    text = render(
+        replace(report, summary=summary, iterations=make_iteration_records(iterations)), View()
+    )
 
     assert r"Clock bounds of \emph{schedule}: 25.00 to 30.00\,\%." in text
     assert rows(text)[1][1] == r"27.27\,!"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.count.iterations import in_order
+from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.rows import rows_of
@@ -50,7 +50,7 @@ def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Re
         replace(i, ranks=ranks_of(busy_of_ranks))
         for i, busy_of_ranks in zip(report.iterations, busy, strict=True)
     ]
-    return replace(report, iterations=in_order(iterations))
+    return replace(report, iterations=make_iteration_records(iterations))
 
 
 @pytest.mark.parametrize("kind", ["stage", "spread"])
@@ -98,7 +98,9 @@ def test_a_rank_stands_out_alone() -> None:
     (iteration,) = report.iterations
     slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
     ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
-    changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))
+    changed = replace(
+        report, iterations=make_iteration_records([replace(iteration, ranks=ranks_of(ranks))])
+    )
     (standout,) = standouts(changed, means_of(changed))
     assert standout.ranks == (3,)
     assert standout.why == "BW takes 2.25 times the median of its stage"
@@ -114,7 +116,9 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     busy = [dict(rank.busy_ns) | {"Optimizer": MS} for rank in iteration.ranks]
     busy[3]["Optimizer"] = round(times * MS)
     ranks = [replace(own, busy_ns=b) for own, b in zip(iteration.ranks, busy, strict=True)]
-    changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))
+    changed = replace(
+        report, iterations=make_iteration_records([replace(iteration, ranks=ranks_of(ranks))])
+    )
 
     found_standouts = standouts(changed, means_of(changed))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.count.iterations import Ratio, in_order
+from bubbleviz.count.iterations import Ratio, make_iteration_records
 from bubbleviz.count.rank_iterations import Account
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -60,7 +60,10 @@ def periodic(*windows: tuple[int, int], ends: int) -> Report:
     )
     ratios = {**iteration.ratios, "period": Ratio(0.25, 0.25, None, windows[0][1] - windows[0][0])}
     return replace(
-        report, iterations=in_order((replace(iteration, ratios=ratios, ranks=ranks_of(ranks)),))
+        report,
+        iterations=make_iteration_records(
+            (replace(iteration, ratios=ratios, ranks=ranks_of(ranks)),)
+        ),
     )
 
 
@@ -304,7 +307,7 @@ def with_ratio(**changes: object) -> list[str]:
     (iteration,) = report.iterations
     ratio = replace(iteration.ratios["schedule"], **changes)  # type: ignore[arg-type]  # by name
     changed = replace(iteration, ratios={**iteration.ratios, "schedule": ratio})
-    return written(render(replace(report, iterations=in_order((changed,))), View()))
+    return written(render(replace(report, iterations=make_iteration_records((changed,))), View()))
 
 
 def test_copies_of_a_stage_share_a_row_if_asked() -> None:
@@ -372,7 +375,7 @@ BARE: dict[str, object] = {**CUT, "ranks": ranks_of(())}
 def test_the_first_median_iteration_is_typical(
     lengths: tuple[int, ...], changes: tuple[dict[str, Any], ...], index: int | None
 ) -> None:
-    iterations = in_order(
+    iterations = make_iteration_records(
         replace(iteration_of(n, [Op(0, Phase.F, 0, 0, length)]), **change)
         for n, (length, change) in enumerate(
             zip(lengths, changes or [{}] * len(lengths), strict=True)
@@ -470,7 +473,7 @@ def test_clock_bounds_are_those_of_the_iteration_that_is_drawn() -> None:
     report = analysed(Planting(iterations=3))
     ratio = replace(report.iterations[1].ratios["schedule"], interval=(0.30, 0.36))
     drawn = replace(report.iterations[1], ratios={"schedule": ratio})
-    iterations = in_order((report.iterations[0], drawn, report.iterations[2]))
+    iterations = make_iteration_records((report.iterations[0], drawn, report.iterations[2]))
     svg = render(replace(report, iterations=iterations), View(iterations=(1,)))
 
     text = " ".join(written(svg)).replace("\u00a0", " ")

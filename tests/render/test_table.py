@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.count.iterations import in_order
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.iterations import make_iteration_records
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Rank, RankCoverage
 from bubbleviz.render.formats.csv import render as csv_of
@@ -39,7 +39,7 @@ def ratio_rows(text: str) -> tuple[str, list[str]]:
 def with_first(report: Report, placed: tuple[Rank, ...] | None = None, **changes: Any) -> Report:
     """Return a report with other ranks, and another first iteration."""
     first, *rest = report.iterations
-    iterations = in_order((replace(first, **changes), *rest))
+    iterations = make_iteration_records((replace(first, **changes), *rest))
     return replace(report, ranks=placed or report.ranks, iterations=iterations)
 
 
@@ -47,7 +47,7 @@ def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
     header, rows = ratio_rows(render(report, View()))
 
     assert header.split()[:2] == ["ratio", "mean"]
-    assert [row.split()[0] for row in rows] == [s.name for s in ratio_definitions()]
+    assert [row.split()[0] for row in rows] == [s.name for s in list_ratios()]
     place = header.index(" n ") + 1
     assert [row[place] for row in rows] == ["3", "3", "3", "2"]
     assert all(len(row) <= WIDTH for row in rows)

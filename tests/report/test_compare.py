@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from bubbleviz.cli.app import main
-from bubbleviz.count.statistics import spread
+from bubbleviz.count.statistics import measure_spread
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
@@ -543,7 +543,7 @@ VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_si
 
 
 def average(values: list[float]) -> Average:
-    statistics = spread(list(values))
+    statistics = measure_spread(list(values))
     return average_of(statistics.mean, statistics.std, statistics.n)
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 import bubbleviz
-from bubbleviz.count.iterations import in_order
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.iterations import make_iteration_records
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.text.report import as_text as render
@@ -58,7 +58,7 @@ def test_it_names_definition_iterations_ranks_result_and_version(report: Report)
     )
 
 
-@pytest.mark.parametrize("name", [s.name for s in ratio_definitions()])
+@pytest.mark.parametrize("name", [s.name for s in list_ratios()])
 def test_every_ratio_can_be_the_headline(report: Report, name: str) -> None:
     sentence = methods(replace(report, headline=name))
 
@@ -75,7 +75,7 @@ def test_what_is_unknown_is_left_out(report: Report) -> None:
         ranks=tuple(replace(rank, stage=None) for rank in report.ranks),
         profiles=tuple(replace(p, format="trace") for p in report.profiles),
         schedule=None,
-        iterations=in_order(replace(i, microbatches=None) for i in report.iterations),
+        iterations=make_iteration_records(replace(i, microbatches=None) for i in report.iterations),
     )
 
     assert "from 1 profile: " in methods(bare)
@@ -105,7 +105,7 @@ def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
     doubted = replace(
         report,
         summary=replace(summary, bubble_low=low, bubble_interval=between),
-        iterations=in_order(iterations),
+        iterations=make_iteration_records(iterations),
     )
 
     assert methods(doubted).endswith(

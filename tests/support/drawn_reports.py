@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.count.iterations import Iteration, Ratio, in_order
+from bubbleviz.count.iterations import Iteration, Ratio, make_iteration_records
 from bubbleviz.count.rank_iterations import (
     Account,
     AccountColumns,
@@ -17,7 +17,7 @@ from bubbleviz.count.rank_iterations import (
     RankIteration,
     RankIterations,
 )
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.summary import summarize
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
@@ -120,7 +120,7 @@ def report_of(
         ranks = tuple(rank_of(index) for index in range(count))
     numbers = sorted({op.iteration for op in ops})
     iterations = tuple(iteration_of(n, [op for op in ops if op.iteration == n]) for n in numbers)
-    nothing = {ratio.name: Ratio(None, None, None, None) for ratio in ratio_definitions()}
+    nothing = {ratio.name: Ratio(None, None, None, None) for ratio in list_ratios()}
     known = [replace(i, ratios=nothing | {"schedule": i.ratios["schedule"]}) for i in iterations]
     return Report(
         version="0",
@@ -129,7 +129,7 @@ def report_of(
         headline_reason="Iterations do not overlap, so each is looked at as if alone.",
         profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
-        iterations=in_order(iterations),
+        iterations=make_iteration_records(iterations),
         summary=summarize(known),
         operations=operations,
         busy=busy,
@@ -324,7 +324,9 @@ def named(report: Report, text: str) -> Report:
         operations=replace(report.operations, names=(text,) * len(report.operations.names)),
         ranks=tuple(replace(r, label=text, host=text) for r in report.ranks),
         profiles=tuple(replace(p, path=text, host=text) for p in report.profiles),
-        iterations=in_order(replace(iteration, name=text) for iteration in report.iterations),
+        iterations=make_iteration_records(
+            replace(iteration, name=text) for iteration in report.iterations
+        ),
         limitations=(Limitation(text, text),) * 9,
         convention=text,
         command=text,

@@ -22,7 +22,7 @@ from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret import record, start_skew
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.interpret.steps import pattern_of
+from bubbleviz.interpret.steps import find_pattern
 from bubbleviz.model import choices
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.window import FOREVER_NS, Window, parse_window
@@ -104,7 +104,7 @@ def idle(
     builtin = known.default_activities()
     options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),
-        step=None if step is None else pattern_of(step),
+        step=None if step is None else find_pattern(step),
         activities=builtin if activities is None else builtin.add_from_file(activities),
         kinds=convention_file.collect_kinds(convention_file.find_conventions(convention)),
         window=window,
@@ -164,7 +164,7 @@ def _read_profile(
         since_ns: Start of the window, on UTC or on the clock of a single profile, or None to use
             the window of the options.
     """
-    with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+    with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         profile = file.read(OPERATION_GLOBS, partial=True)
         utc_ns = profile.source.session_utc_ns
         # The times of a single file are compared on its own clock, if UTC is unknown.
@@ -176,7 +176,7 @@ def _read_profile(
     return replace(
         measured,
         ranks=tuple(replace(rank, path=path) for rank in measured.ranks),
-        limitations=record.renamed_limitations(measured.limitations, export, path),
+        limitations=record.rename_limitations(measured.limitations, export, path),
     )
 
 

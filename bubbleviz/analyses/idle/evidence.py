@@ -15,7 +15,7 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret import communication, linking, start_skew
 from bubbleviz.interpret.collectives import rename_vague_kernels
-from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
+from bubbleviz.interpret.steps import Steps, find_steps, list_frequent_names
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, join_tables, make_constant
 from bubbleviz.model.copies import Copies
@@ -115,7 +115,7 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
     limitations = (
         *unread,
         *linked.limitations,
-        *communication.candidates_of(linked.profile, options.kinds),
+        *communication.check_communication(linked.profile, options.kinds),
         *evidence.limitations,
     )
     return linked.profile, replace(evidence, limitations=limitations)
@@ -134,9 +134,7 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
 
 def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
     """Return a profile with its links, and its devices."""
-    linked = linking.link(
-        communication.with_added_communication(profile, options.kinds), make_no_ranges()
-    )
+    linked = linking.link(communication.add_communication(profile, options.kinds), make_no_ranges())
     # No ranges are linked, so most columns of the work have a single value.
     linked = replace(linked, work=linked.work.compact())
     devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
@@ -297,12 +295,12 @@ def _find_steps(
     first, last = np.array([since.min()]), np.array([until.max()])
     ranges = profile.all_ranges.lasting(shortest_ns, threads, first, last, None)
     steps = {
-        process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
+        process: find_steps(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
         for process in sorted({device.process for device in devices})
     }
     if pattern is not None and not any(len(table) for table in steps.values()):
         raise UsageError(
             f"--step: no range of a launching thread in {profile.source.path} has this name; the "
-            f"longer ones are {frequent_names(ranges)}"
+            f"longer ones are {list_frequent_names(ranges)}"
         )
     return steps

@@ -20,7 +20,7 @@ from bubbleviz.analyses.idle.report import (
     StepIdle,
 )
 from bubbleviz.conventions import host_activities
-from bubbleviz.count.statistics import spread
+from bubbleviz.count.statistics import measure_spread
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.grouping import group_rows
@@ -114,7 +114,7 @@ def _numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
 
 
 def _average(values: Sequence[float]) -> Average:
-    return Average(**asdict(spread(values)))
+    return Average(**asdict(measure_spread(values)))
 
 
 def _idle_parts(

@@ -101,7 +101,7 @@ def _find_unknown_kernels(
     utc_ns = profile.source.session_utc_ns or 0
     return tuple(
         replace(kernels, start_ns=kernels.start_ns + utc_ns, end_ns=kernels.end_ns + utc_ns)
-        for kernels in communication.unknown_kernels_of(profile, kinds)
+        for kernels in communication.find_unknown_kernels(profile, kinds)
     )
 
 

@@ -12,7 +12,7 @@ from bubbleviz.analyses.layout.layer_memory import allocated_by_layer, with_laye
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.count.count import count
-from bubbleviz.count.iterations import typical
+from bubbleviz.count.iterations import choose_typical
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.stage_layers import divided_layers, links_of
@@ -117,7 +117,7 @@ def of_profiles(
     recordings, run = read.recordings, merge(read, RunHints())
     counts = count(run, skip=skip)
     times = explain(run, counts).phase_times
-    shown = typical(counts.iterations, counts.headline)
+    shown = choose_typical(counts.iterations, counts.headline)
     microbatches = None if shown is None else shown.microbatches
     ratio = None if shown is None else shown.ratios.get("schedule")
     workload = build_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)

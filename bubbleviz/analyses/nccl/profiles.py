@@ -82,11 +82,11 @@ def read_profile(
         ProfileError: it cannot be read.
         InputError: it holds no iteration of the window.
     """
-    with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+    with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         whole = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
         profile = _nccl_profile(whole, kinds)
         if len(profile.kernels) == 0:
-            others = record.other_commands(whole, path, file.sample(("*hlo_op=*",)))
+            others = record.suggest_other_commands(whole, path, file.sample(("*hlo_op=*",)))
             profile = replace(profile, others=others)
         if window is not None:
             options = IdleOptions(0, None, host_activities.default_activities(), kinds)
@@ -99,7 +99,7 @@ def read_profile(
     return replace(
         profile,
         source=replace(profile.source, path=path),
-        limitations=record.renamed_limitations(profile.limitations, export, path),
+        limitations=record.rename_limitations(profile.limitations, export, path),
     )
 
 
@@ -107,7 +107,7 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
-    profile = communication.with_added_communication(profile, kinds)
+    profile = communication.add_communication(profile, kinds)
     path = profile.source.path
     ranges = profile.ranges
     own = np.array([not name.startswith("nccl:") for name in ranges.names], bool)

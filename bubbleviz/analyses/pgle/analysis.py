@@ -15,7 +15,7 @@ from bubbleviz.analyses.pgle.range_names import GLOBS
 from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.interpret.record import opened_profile, renamed_limitations
+from bubbleviz.interpret.record import open_profile, rename_limitations
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -71,11 +71,11 @@ def measure_costs(
     def read(
         path: str, watch: Watch
     ) -> tuple[instructions.Samples, Counter[str], tuple[Limitation, ...], str]:
-        with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+        with open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = _profile_in(file)
             measured, left_out, lost = instructions.measure(profile, kinds, skip)
         # A temporary export goes by its report's name.
-        return measured, left_out, renamed_limitations(lost, export, path), profile.source.device
+        return measured, left_out, rename_limitations(lost, export, path), profile.source.device
 
     profiles, unreadable = read_each(files, read, progress)
     samples = merge_samples([measured for measured, *_ in profiles])

@@ -16,7 +16,7 @@ from bubbleviz.analyses.pgle.thunks import Thunks, thunks_of
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, match_any
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations, linking, record
-from bubbleviz.interpret.communication import with_added_communication
+from bubbleviz.interpret.communication import add_communication
 from bubbleviz.model import intervals, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import find_distinct, group_rows
@@ -80,7 +80,7 @@ def measure(
     rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
         raise without_instructions(profile)
-    linked = linking.link(with_added_communication(profile, kinds), profile.ranges.take(rows))
+    linked = linking.link(add_communication(profile, kinds), profile.ranges.take(rows))
     linked_work, activities = linked.work, linked.profile.activities
     thunks, n_apart = thunks_of(profile.ranges, rows, names)
     work = np.flatnonzero(linked_work.range != NONE)
@@ -234,7 +234,7 @@ def without_instructions(profile: Profile) -> NothingToAnalyseError:
         profile: with its work.
     """
     path = profile.source.path
-    others = record.other_commands(profile, path)
+    others = record.suggest_other_commands(profile, path)
     return NothingToAnalyseError(
         f"{path}: names no XLA instructions (TSL:Thunk:#...hlo_op=...); give a JAX run on GPUs, "
         "recorded with nsys profile -t cuda,nvtx, or the .xplane.pb of one on a "

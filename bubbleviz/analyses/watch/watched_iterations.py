@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.slowness import excess_over_peers, peer_groups
 from bubbleviz.model.columns import NONE
@@ -108,7 +108,7 @@ def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration],
     limits = gate.parse_limits(texts) if texts else ()
     if any(limit.unit == "ms" for limit in limits):
         raise UsageError("--max-bubble: watch takes a share, such as 20% or schedule=0.2")
-    known = [definition.name for definition in ratio_definitions()]
+    known = [definition.name for definition in list_ratios()]
     for limit in limits:
         if limit.ratio and limit.ratio not in known:
             raise UsageError(

@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals
-from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
+from bubbleviz.count.ratios import CountedWork, RatioDefinition, list_ratios
 from bubbleviz.explain.causes.bubbles import Bubbles, merge_bubbles
 from bubbleviz.explain.causes.cause import ALWAYS, Cause
 from bubbleviz.explain.causes.forward_waits import forward_waits
@@ -82,7 +82,7 @@ def causes_of(
     shape = n_iterations, n_ranks, len(Cause)
     bubbles = Bubbles.empty(stretch.listed, stretch.operations, stretch.collectives.kinds)
     idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}
-    for ratio in ratio_definitions():
+    for ratio in list_ratios():
         if ratio.name not in stretch.windows:
             continue
         regions = _regions(stretch, ratio)

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
-from bubbleviz.count.rank_slices import stage_and_pipeline
+from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.idle import IdleIntervals, cut_idle
@@ -53,7 +53,7 @@ def forward_waits(
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
     of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
     tokens = []
-    stages, pipelines = stage_and_pipeline(ranks)
+    stages, pipelines = list_stages_and_pipelines(ranks)
     for rank in sort_rows(stages).tolist():
         own = of_rank[rank]
         if stages[rank] == 0:

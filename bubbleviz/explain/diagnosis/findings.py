@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
-from bubbleviz.count.statistics import spread
+from bubbleviz.count.statistics import measure_spread
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
@@ -399,7 +399,7 @@ def estimate_mean_saving(
     Returns:
         Both in ns. The half width is None if fewer than three iterations save time.
     """
-    savings = spread((saved_ns if is_saved is None else saved_ns[is_saved]).tolist())
+    savings = measure_spread((saved_ns if is_saved is None else saved_ns[is_saved]).tolist())
     mean_ns = float(saved_ns.mean())
     if savings.n < _MIN_SAVED_ITERATIONS:
         return mean_ns, None

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.count.statistics import median
+from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.recognition.order_codes import (
     BACKWARD,
     CLEARED,
@@ -301,7 +301,7 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
     group_of_pair = distinct_pairs // size
     first_rows = grouping.find_run_starts(group_of_pair)
     counts = np.diff(first_rows, append=len(group_of_pair))
-    if len(numbers) == int(median(counts)):
+    if len(numbers) == int(compute_median(counts)):
         return from_zero
     position = np.arange(len(group_of_pair)) - np.repeat(first_rows, counts)
     return grouping.lookup_values((distinct_pairs,), position, (pair,))

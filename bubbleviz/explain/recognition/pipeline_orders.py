@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.count.rank_slices import stage_and_pipeline
+from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of, microbatch_of
 from bubbleviz.explain.recognition.orders import IterationOrders
 from bubbleviz.model import grouping
@@ -96,7 +96,7 @@ def group_pipelines(
         parts: Orders of each iteration.
         patterns: The distinct orders.
     """
-    stage_of, pipeline_of = (column.tolist() for column in stage_and_pipeline(ranks))
+    stage_of, pipeline_of = (column.tolist() for column in list_stages_and_pipelines(ranks))
     devices = _count_devices(parts, stage_of, pipeline_of)
     # Most pipelines run equal orders in all iterations.
     kept: dict[tuple[object, ...], Pipeline] = {}

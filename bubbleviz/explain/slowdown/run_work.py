@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.count.rank_slices import stage_and_pipeline
+from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.messages import Messages, messages_of, operation_times
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
@@ -64,7 +64,7 @@ def run_work(
         collectives: of the same iterations; a rank has one row of each.
     """
     operations, seen = run.operations, messages.take(messages.seen)
-    stage, replica = stage_and_pipeline(run.ranks)
+    stage, replica = list_stages_and_pipelines(run.ranks)
     kinds, of_collective = _kinds(collectives, stage, replica)
     none, first, pair = np.full(len(collectives), NONE, np.int64), len(Phase), np.arange(len(seen))
     every = (

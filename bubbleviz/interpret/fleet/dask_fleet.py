@@ -28,7 +28,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
 from bubbleviz.interpret.fleet import run_recordings, unpickled
 from bubbleviz.interpret.fleet.silence import SILENT_S, Patience
-from bubbleviz.interpret.record import ReadOptions, renamed
+from bubbleviz.interpret.record import ReadOptions, rename_path
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.texts import list_and_count, make_natural_key
 from bubbleviz.progress import Progress
@@ -193,7 +193,7 @@ def _outcome(path: str, shown: str, options: ReadOptions) -> run_recordings.Outc
     if isinstance(outcome, ProfileError):
         return type(outcome)(str(outcome).replace(path, shown))
     recordings, steps = outcome
-    return renamed(recordings, path, shown), steps
+    return rename_path(recordings, path, shown), steps
 
 
 def _files_read(options: ReadOptions, given: Sequence[tuple[str, str]]) -> run_recordings.FilesRead:

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize, format_count, format_percent_bounds
 from bubbleviz.render.selection import select
 from bubbleviz.report.captions import figure_caption
@@ -89,7 +89,7 @@ def _short(text: str) -> str:
 
 
 def _table(report: Report, measure: str) -> Iterator[str]:
-    names = [s.name for s in ratio_definitions()]
+    names = [s.name for s in list_ratios()]
     ordered = sorted(names, key=lambda name: name != report.headline)
     over = format_count(report.summary.iterations, report.iteration_noun)
     yield r"\begin{table}"
@@ -144,7 +144,7 @@ def _formula(definition: str) -> str:
 
 def _note(report: Report, ordered: list[str]) -> str:
     """Return the note below the table: definitions of its rows and columns, and warnings."""
-    definitions = {ratio.name: ratio.definition for ratio in ratio_definitions()}
+    definitions = {ratio.name: ratio.definition for ratio in list_ratios()}
     primary = {report.headline: " (primary)"}
     meanings = "; ".join(
         rf"\emph{{{escaped(name)}}}{primary.get(name, '')} is {_formula(definitions[name])}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.count import rank_iterations
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import indices_of, own_ratios
+from bubbleviz.count.rank_iterations import compute_rank_ratios, list_indices
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.communication_times import CommunicationTimes
 from bubbleviz.model.columns import Floats, Ints
@@ -51,7 +51,7 @@ def listed_ranks(
     Their replicas are those at work. Behind them: how many more rows there are, and what a row is.
     """
     # Of very many ranks those that are asked for are all listed.
-    many, at_work = many_ranks(len(report.ranks)), set(indices_of(iteration.ranks))
+    many, at_work = many_ranks(len(report.ranks)), set(list_indices(iteration.ranks))
     listed = view if many else replace(view, ranks=())
     if many and view.ranks and view.rows is None:
         listed = replace(view, rows="rank")
@@ -80,7 +80,7 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bl
     """Yield the causes of each rank's idle time in an iteration; of each stage's, of very many."""
     name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
-    at_work = indices_of(iteration.ranks)
+    at_work = list_indices(iteration.ranks)
     columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
     if not columns:
         return
@@ -107,7 +107,7 @@ _COMMUNICATION = (
 def communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield how long each rank communicated in an iteration, and waited for it."""
     times = report.explanation.communication
-    index, at_work = iteration.index, indices_of(iteration.ranks)
+    index, at_work = iteration.index, list_indices(iteration.ranks)
     has_kernels = times.communication_ns[index, at_work].any()
     if not has_kernels and not times.wait_ns[index, at_work].any():
         return
@@ -313,11 +313,11 @@ def _cells(
 ) -> list[dict[str, str]]:
     """Return the cells of rows, keyed by column in display order: means over the ranks of a row."""
     entries = iteration.ranks
-    index_of_rank = {rank: index for index, rank in enumerate(indices_of(entries))}
+    index_of_rank = {rank: index for index, rank in enumerate(list_indices(entries))}
     times_ns = _list_times(iteration, name)
-    ratios = own_ratios(entries, name)
-    compute_ns = rank_iterations.rank_column(entries, "compute_ns")
-    active_ns = rank_iterations.rank_column(entries, "active_ns")
+    ratios = compute_rank_ratios(entries, name)
+    compute_ns = rank_iterations.get_rank_column(entries, "compute_ns")
+    active_ns = rank_iterations.get_rank_column(entries, "active_ns")
     coverage = {rank.rank: rank for rank in report.coverage}
     scores = report.slowness.relative_score
     if not (scores < _AS_FAST).any():
@@ -346,11 +346,11 @@ def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
     Times in the window of a ratio are empty if the iteration has no such window.
     """
     ranks = iteration.ranks
-    phase_ns = rank_iterations.rank_column(ranks, "phase_ns")
+    phase_ns = rank_iterations.get_rank_column(ranks, "phase_ns")
     times_ns = {phase.label: phase_ns[:, index] for index, phase in enumerate(COMPUTE)}
     has_window = rank_iterations.has_account(ranks, name)
     for column, attribute in _ACCOUNT_COLUMNS.items():
-        account_ns = rank_iterations.account_column(ranks, name, attribute)
+        account_ns = rank_iterations.get_account_column(ranks, name, attribute)
         times_ns[column] = account_ns if has_window else np.zeros(0, np.int64)
     return times_ns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bubbleviz.count.ratios import RatioDefinition, ratio_definitions
+from bubbleviz.count.ratios import RatioDefinition, list_ratios
 from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
@@ -18,7 +18,7 @@ _GIVING_WAY = (
 
 def ratios(report: Report) -> doc.Table:
     """Return the table of bubble ratios, without columns that are empty."""
-    rows = [_make_ratio_row(report, definition) for definition in ratio_definitions()]
+    rows = [_make_ratio_row(report, definition) for definition in list_ratios()]
     empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
     columns = [c for c in rows[0] if any(row[c] not in empty.get(c, ()) for row in rows)]
     return doc.Table(

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import indices_of
+from bubbleviz.count.rank_iterations import list_indices
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -141,7 +141,7 @@ def timeline_selection(
     """
     has_stages = any(rank.stage is not None for rank in chosen_ranks(report, view))
     rows = view.rows or ("stage" if has_stages else "rank")
-    at_work = set(indices_of(iteration.ranks))
+    at_work = set(list_indices(iteration.ranks))
     selection = select(report, replace(view, iterations=(iteration.index,), rows=rows))
     if selection is None:
         return None

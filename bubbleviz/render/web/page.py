@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.ratios import list_ratios
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.columns import Ints
@@ -271,7 +271,7 @@ def packed(
                 "words": ratio.words_for(summary.kind),
                 "work": ratio.work.name.lower(),
             }
-            for ratio in ratio_definitions()
+            for ratio in list_ratios()
         ],
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
