@@ -139,7 +139,7 @@ def analyze(
         with step("count"):
             counts = count(run, skip=skip, window=part)
         with step("explain"):
-            explanation = explain(run, counts, fleet.each)
+            explanation = explain(run, counts, fleet.map)
             run, counts, explanation = windowed(part, run, counts, explanation)
             schedule = schedule_ran(recordings, run, counts)
             shown = run.ranks, run.operations, counts.iterations

@@ -151,7 +151,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
     with patch.context() as patched:
         patched.setattr(run_recordings, "record", dies)
         # Only a forked process dies as it is told here.
-        patched.setattr(process_pool, "_single_threaded", lambda: True)
+        patched.setattr(process_pool, "_is_single_threaded", lambda: True)
         yield
 
 
@@ -314,8 +314,8 @@ def test_a_signal_ends_all_at_once(
         "import endless\n"
         "from bubbleviz.interpret.fleet import process_pool\n"
         f"process_pool._single_threaded = lambda: {not afresh}\n"
-        "before = process_pool.in_processes\n"
-        "process_pool.in_processes = lambda work, *given: before(endless.work, *given)\n"
+        "before = process_pool.run_in_processes\n"
+        "process_pool.run_in_processes = lambda work, *given: before(endless.work, *given)\n"
         "from bubbleviz.cli.app import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
@@ -366,7 +366,7 @@ needs_stopping = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what is silent for a moment for frozen."""
-    monkeypatch.setattr(dask_fleet, "LOOK_S", 0.3)
+    monkeypatch.setattr(dask_fleet, "POLL_S", 0.3)
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 5.0)
 
 
@@ -528,7 +528,7 @@ def test_of_files_read_together_only_what_kills_workers_is_lost(
     run, file = tmp_path / "run", tmp_path / "scheduler.json"
     run.mkdir()
     plant(planted, run)
-    monkeypatch.setattr(dask_fleet, "_TASKS", 1)
+    monkeypatch.setattr(dask_fleet, "_MIN_TASKS", 1)
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     with running_scheduler(file), workers(file, 3, MORTAL, last=True):
         report = bubbleviz.analyze(run, dask=str(file))
@@ -558,7 +558,7 @@ def test_parts_that_workers_die_of_are_done_here(
         workers(file, 2, first, last=True),
         dask_fleet.dask_fleet(str(file)) as fleet,
     ):
-        assert fleet.each(_deadly, range(6)) == [0, 2, 4, 6, 8, 10]
+        assert fleet.map(_deadly, range(6)) == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_path_that_no_worker_sees_is_an_error(cluster: Path, tmp_path: Path) -> None:
@@ -843,11 +843,11 @@ def test_a_scheduler_that_dies_prints_one_sentence(exports_folder: Path, tmp_pat
         program = (
             "import os, sys\n"
             "from bubbleviz.interpret.fleet.dask_fleet import DaskFleet\n"
-            "before = DaskFleet._result\n"
+            "before = DaskFleet._get_result\n"
             "def kill(*given):\n"
             f"    os.system('kill -9 {process.pid} 2>/dev/null')\n"
             "    return before(*given)\n"
-            "DaskFleet._result = kill\n"
+            "DaskFleet._get_result = kill\n"
             "from bubbleviz.cli.app import main\n"
             "sys.exit(main(sys.argv[1:]))\n"
         )

@@ -1,4 +1,4 @@
-"""The fleet: profiles interpreted one after another, by many processes, or by a Dask cluster."""
+"""Fleets: profiles are read one after another, by several processes, or by a Dask cluster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import MismatchError
 
 
-def unpickled(call: bytes) -> Any:
-    """Do the work of a task, on a worker that may have joined after versions were compared.
+def run_pickled(call: bytes) -> Any:
+    """Run a task on a worker, which may have joined after the versions were compared.
 
-    It is here, where nothing else is, since a scheduler loads the module of what it passes on, and
-    a worker does so between two heartbeats; what the work needs is loaded in a thread.
+    This function is in the package module, which imports little: a scheduler imports the module of
+    each task that it forwards, and a worker imports it between two heartbeats. The modules that the
+    task needs are imported in a thread.
 
     Args:
-        call: pickled (version of who asks, work, argument).
+        call: Pickled tuple of the client's version, a function, and its argument.
 
     Raises:
-        MismatchError: this is another version.
+        MismatchError: The worker has another version.
     """
     version, work, argument = pickle.loads(call)
     if version != __version__:

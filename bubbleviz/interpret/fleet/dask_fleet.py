@@ -1,10 +1,10 @@
-"""A fleet of Dask workers: profiles are read where they are, also beyond this machine.
+"""A fleet of Dask workers, which read profiles on the machines that have them.
 
-``bubbleviz[dask]`` installs what this needs; nothing else loads it. Scheduler and workers need the
-same version of bubbleviz. Dask gives the work of a worker that dies, or that is silent for longer
-than its ``worker-ttl``, to another worker. This module detects three failures that Dask does not
-report: a scheduler that no longer answers, files that no worker can read any more, and silent
-workers that hold up the run. Silent workers are reported to the logger ``bubbleviz.dask``.
+``bubbleviz[dask]`` installs the requirements; no other module imports this one. The scheduler and
+all workers need the same version of bubbleviz. If a worker dies or is silent for longer than its
+``worker-ttl``, Dask gives its work to another worker. This module detects three failures that Dask
+does not report: a scheduler that no longer answers, files that no remaining worker can read, and
+silent workers that hold up the run. Silent workers are reported to the logger ``bubbleviz.dask``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
-from bubbleviz.interpret.fleet import run_recordings, unpickled
+from bubbleviz.interpret.fleet import run_pickled, run_recordings
 from bubbleviz.interpret.fleet.silence import SILENT_S, Patience
 from bubbleviz.interpret.record import ReadOptions, rename_path
 from bubbleviz.model.files import read_bounded
@@ -36,36 +36,39 @@ from bubbleviz.sources.paths import InputFile, find_profiles
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: Work, its argument, and the hosts where it can be done; None for anywhere.
+#: A task: a function, its argument, and the hosts that it may run on, or None for any host.
 Task: TypeAlias = tuple[Callable[[Any], Any], Any, "frozenset[str] | None"]
 
-#: Small files are one task: so many files and bytes at most, and so many tasks a worker at least.
-_MOST_FILES, _MOST_BYTES, _TASKS = 128, 32 << 20, 4
-#: So many parts of a run are on their way at once: what they take here does not grow with a run.
-_AT_ONCE = 4
-#: How long a scheduler may take for an answer, and the connection to close, seconds.
-PATIENCE_S, _CLOSING_S = 7.0, 1.0
-#: How often to look who is there, seconds.
-LOOK_S = 1.0
+#: Maximum number of files and bytes per task, and minimum number of tasks per worker. Small files
+#: are read together in one task.
+_MAX_FILES, _MAX_BYTES, _MIN_TASKS = 128, 32 << 20, 4
+#: Maximum number of tasks of :meth:`DaskFleet.map` submitted at once, which bounds memory use.
+_MAX_PENDING = 4
+#: Timeouts in seconds: for an answer of the scheduler, and for closing the connection.
+PATIENCE_S, _CLOSE_TIMEOUT_S = 7.0, 1.0
+#: Interval between checks of the workers, in seconds.
+POLL_S = 1.0
 _VERSION = "bubbleviz._version:__version__"
-#: Loggers that would print tracebacks of what becomes one sentence here.
+#: Loggers that print tracebacks of errors which this module reports in one sentence.
 _LOGGERS = ("distributed", "tornado")
-#: A scheduler file holds an address and what the workers are; any is smaller.
-_MOST_FILE_BYTES = 64 << 20
+#: Maximum size of a scheduler file, which contains an address and a description of the workers.
+_MAX_SCHEDULER_FILE_BYTES = 64 << 20
 #: Default of the maximum time to wait for silent workers, in seconds. Dask gives up a worker after
 #: one to two times its ``worker-ttl`` of 300 s.
 MAX_WAIT_S = 600.0
 #: Logger of warnings for the user about silent workers.
 _log = logging.getLogger("bubbleviz.dask")
-_GIVE = "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
+_ADDRESS_HINT = (
+    "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
+)
 
 
 @contextmanager
 def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFleet]:
-    """Yield a fleet of the workers of a cluster.
+    """Connect to a cluster and yield a fleet of its workers.
 
     Args:
-        address: of the scheduler, or the path of its scheduler file.
+        address: Address of the scheduler, or path of its scheduler file.
         max_wait_s: Maximum time to wait for workers that no longer answer, in seconds.
 
     Raises:
@@ -82,53 +85,58 @@ def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFle
             "--dask needs Dask, which is not installed; install it with: pip install "
             "'bubbleviz[dask]'"
         ) from error
-    place = _address_in(address) if address.endswith(".json") else address
-    # Arguments of megabytes are no reason for a warning: few are on their way at a time.
-    large = dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
+    scheduler_address = _read_scheduler_address(address) if address.endswith(".json") else address
+    # Arguments of several megabytes are fine, because only a few tasks are submitted at once.
+    no_size_warning = dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
 
-    async def connected() -> Any:
+    async def connect() -> Any:
         client: Any = Client(  # type: ignore[no-untyped-call]  # Dask annotates little
-            place or "tcp://", timeout=PATIENCE_S, set_as_default=False, asynchronous=True
+            scheduler_address or "tcp://",
+            timeout=PATIENCE_S,
+            set_as_default=False,
+            asynchronous=True,
         )
         try:
             return await client
         except BaseException:
-            # Else it closes when it is collected: a deadlock where another loop is just starting.
-            await client.close(timeout=_CLOSING_S)
+            # Otherwise it is closed by the garbage collector, which deadlocks if another event loop
+            # is just starting.
+            await client.close(timeout=_CLOSE_TIMEOUT_S)
             raise
 
-    with _quiet_loggers(), large:
+    with _quiet_loggers(), no_size_warning:
         # Dask annotates little.
         runner: Any = LoopRunner()
         runner.start()
         try:
             # A client that starts its own loop would wait for a silent scheduler forever.
-            client = sync(runner.loop, connected, callback_timeout=PATIENCE_S)
-        except Exception as error:  # what Dask raises depends on what answers there
+            client = sync(runner.loop, connect, callback_timeout=PATIENCE_S)
+        except Exception as error:  # the exception depends on what answers at the address
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            if isinstance(error, MemoryError):  # the length that its first bytes would be
+            if isinstance(error, MemoryError):  # its first bytes were read as a message length
                 reason = "what answers speaks another protocol"
             raise InputError(
-                f"--dask {address}: no scheduler answers there ({reason}); {_GIVE} of one that runs"
+                f"--dask {address}: no scheduler answers there ({reason}); {_ADDRESS_HINT} of "
+                "one that runs"
             ) from error
         try:
             fleet = DaskFleet(address, client, max_wait_s)
             fleet.check_versions()
             yield fleet
         finally:
-            with suppress(Exception):  # of a connection that is lost already
-                client.close(timeout=_CLOSING_S)
-            runner.stop(_CLOSING_S)
+            with suppress(Exception):  # the connection may be lost already
+                client.close(timeout=_CLOSE_TIMEOUT_S)
+            runner.stop(_CLOSE_TIMEOUT_S)
 
 
-def _address_in(file: str) -> str:
-    """Return the address that a scheduler file holds.
+def _read_scheduler_address(file: str) -> str:
+    """Read the scheduler's address from a scheduler file.
 
     Raises:
-        InputError: it holds none.
+        InputError: The file cannot be read or contains no address.
     """
     hint = "give the one that dask scheduler --scheduler-file wrote"
-    content = read_bounded(file, _MOST_FILE_BYTES, "a scheduler file", hint)
+    content = read_bounded(file, _MAX_SCHEDULER_FILE_BYTES, "a scheduler file", hint)
     try:
         return str(json.loads(content)["address"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -139,119 +147,141 @@ def _address_in(file: str) -> str:
 
 @contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """Silence what would be logged; the report, or an error, has all of it.
+    """Silence Dask's loggers, since the report or an error contains all the information.
 
-    Dask itself stays silent, as it logs what the garbage collector does afterwards.
+    The levels of ``distributed`` are not restored: it still logs during later garbage collection.
     """
-    # Dask gives loggers below these levels of their own.
+    # Dask sets the levels of child loggers separately.
     names = [
         n for n in (*_LOGGERS, *logging.root.manager.loggerDict) if n.split(".")[0] in _LOGGERS
     ]
-    before = {name: logging.getLogger(name).level for name in names}
+    levels = {name: logging.getLogger(name).level for name in names}
     for name in names:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for name, level in before.items():
+        for name, level in levels.items():
             if not name.startswith("distributed"):
                 logging.getLogger(name).setLevel(level)
 
 
-# What workers do.
+def _check_version(subject: str, answer: object) -> None:
+    """Check that the scheduler or a worker has the same version of bubbleviz.
 
+    Args:
+        subject: Who was asked, for the message.
+        answer: Its version, or the exception that was raised there.
 
-def _check_version(who: str, answer: object) -> None:
-    """Raise MismatchError unless the answer, which may be an error, is the version here."""
+    Raises:
+        MismatchError: The answer is not the version of this process.
+    """
     if answer != __version__:
         reason = " ".join(str(answer).split())[:200]
-        failed = isinstance(answer, BaseException)
-        has = f"cannot load bubbleviz ({reason})" if failed else f"has bubbleviz {reason}"
-        raise MismatchError(f"{who} {has}, not {__version__}; install the same version everywhere")
+        is_error = isinstance(answer, BaseException)
+        clause = f"cannot load bubbleviz ({reason})" if is_error else f"has bubbleviz {reason}"
+        raise MismatchError(
+            f"{subject} {clause}, not {__version__}; install the same version everywhere"
+        )
 
 
-#: A file that one host sees, with what tells whether another one sees the same: its size and when
-#: it was changed, ns.
+#: A file as one host sees it, its size, and its modification time in ns. Two hosts see the same
+#: file if all three are equal.
 _Sighting: TypeAlias = tuple[InputFile, int, int]
 
 
-def _sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
-    """Return the files of each path on this host, or why there are none."""
-    seen: list[list[_Sighting] | str] = []
+def _find_sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
+    """Return the profiles of each path on this host, or the reason why there are none."""
+    sightings: list[list[_Sighting] | str] = []
     for path in paths:
         try:
             files = find_profiles([path])
             stats = [(file, Path(file.path).stat()) for file in files]
-            seen.append([(file, s.st_size, s.st_mtime_ns) for file, s in stats])
+            sightings.append([(file, s.st_size, s.st_mtime_ns) for file, s in stats])
         except (BubblevizError, OSError) as error:
-            seen.append(str(error))
-    return seen
+            sightings.append(str(error))
+    return sightings
 
 
-def _outcome(path: str, shown: str, options: ReadOptions) -> run_recordings.Outcome:
-    outcome = run_recordings.outcome_of(path, options)
+def _record_file(path: str, display_path: str, options: ReadOptions) -> run_recordings.Outcome:
+    """Record one file on a worker.
+
+    Args:
+        path: Absolute path of the file.
+        display_path: Path that replaces it in the recording and in errors.
+        options: Options for reading.
+    """
+    outcome = run_recordings.record_file(path, options)
     if isinstance(outcome, ProfileError):
-        return type(outcome)(str(outcome).replace(path, shown))
+        return type(outcome)(str(outcome).replace(path, display_path))
     recordings, steps = outcome
-    return rename_path(recordings, path, shown), steps
+    return rename_path(recordings, path, display_path), steps
 
 
-def _files_read(options: ReadOptions, given: Sequence[tuple[str, str]]) -> run_recordings.FilesRead:
-    """Return what reading some files gave, by their paths and what is shown of these."""
-    return run_recordings.files_read(
-        range(len(given)), [_outcome(*paths, options) for paths in given]
+def _record_files(
+    options: ReadOptions, files: Sequence[tuple[str, str]]
+) -> run_recordings.FilesRead:
+    """Record several files on a worker, given pairs of absolute path and display path."""
+    return run_recordings.collect_outcomes(
+        range(len(files)), [_record_file(*paths, options) for paths in files]
     )
 
 
-def _of_each(work: Callable[[str], T], given: Sequence[tuple[str, str]]) -> list[T | ProfileError]:
-    """Return what some work returns of each of some files, or why it cannot."""
-    return [run_recordings.of_file(work, path) for path, _ in given]
+def _call_for_files(
+    function: Callable[[str], T], files: Sequence[tuple[str, str]]
+) -> list[T | ProfileError]:
+    """Call a function for each file and return the results or errors.
+
+    Args:
+        function: Function of an absolute path.
+        files: Pairs of absolute path and display path.
+    """
+    return [run_recordings.call_for_file(function, path) for path, _ in files]
 
 
 class DaskFleet(run_recordings.Fleet):
-    """The workers of a cluster; each file is read on a host that sees it."""
+    """The workers of a Dask cluster. Each file is read on a host that sees it."""
 
     strict = False
 
     def __init__(self, address: str, client: Any, max_wait_s: float) -> None:
         super().__init__()
         self._patience = Patience(max_wait_s)
-        #: Whether the versions of all workers are being checked, so that every silent worker holds
-        #: up the run.
+        #: Whether versions are being checked. Until then, every silent worker holds up the run.
         self._is_checking = True
-        # Of distributed, which annotates little.
+        # The client is untyped because distributed has few annotations.
         self._address, self._client = address, client
         self._executor = client.get_executor(pure=False)
         self._hosts: dict[str, set[str]] = {}
         self._bytes: dict[str, int] = {}
 
-    def _gone(self, error: BaseException) -> InputError:
-        """Return the error of a scheduler that was there."""
+    def _describe_lost_scheduler(self, error: BaseException) -> InputError:
+        """Return an error that says that the connection to the scheduler was lost."""
         return InputError(
             f"--dask {self._address}: the scheduler has gone or no longer answers "
             f"({type(error).__name__}); start it and run again"
         )
 
-    def _ask_scheduler(self, question: Callable[[], Any]) -> Any:
-        """Return the scheduler's answer to a question.
+    def _ask_scheduler(self, request: Callable[[], Any]) -> Any:
+        """Return the scheduler's answer to a request.
 
         Raises:
-            InputError: the scheduler does not answer.
+            InputError: The scheduler does not answer.
         """
         try:
-            return self._client.sync(question, callback_timeout=PATIENCE_S)
-        except Exception as error:  # a lost connection shows in many ways, none of them ours
-            raise self._gone(error) from error
+            return self._client.sync(request, callback_timeout=PATIENCE_S)
+        except Exception as error:  # a lost connection raises many different exceptions
+            raise self._describe_lost_scheduler(error) from error
 
-    def _workers(self) -> list[str]:
+    def _list_workers(self) -> list[str]:
         """Return the addresses of all workers.
 
         Raises:
             InputError: The scheduler does not answer, or a worker was silent for too long.
         """
         workers = self._ask_scheduler(self._client.scheduler.identity)["workers"]
-        stamps = {worker: float(facts["last_seen"]) for worker, facts in workers.items()}
-        silent = self._patience.note_heartbeats(stamps, time.monotonic())
+        stamps = {worker: float(state["last_seen"]) for worker, state in workers.items()}
+        silent = self._patience.update_heartbeats(stamps, time.monotonic())
         if silent:
             self._report_silent(silent)
         return sorted(stamps)
@@ -273,18 +303,18 @@ class DaskFleet(run_recordings.Fleet):
         limit = f"{self._patience.max_wait_s:g} s"
         if self._patience.is_over(silent, time.monotonic()):
             raise InputError(
-                f"--dask {self._address}: {_workers_have(silent)} not answered for {limit}; "
+                f"--dask {self._address}: {_format_subject(silent)} not answered for {limit}; "
                 "restart or end it and run again, or wait longer with --dask-timeout",
-                hosts=[_host_of(worker) for worker in silent],
+                hosts=[_parse_host(worker) for worker in silent],
             )
         for worker in self._patience.take_unreported(silent):
             _log.warning(
                 "%s not answered for %g s; waiting for it, at most %s (--dask-timeout); if you end "
                 "it, another worker does its work",
-                _workers_have([worker]),
+                _format_subject([worker]),
                 SILENT_S,
                 limit,
-                extra={"hosts": [_host_of(worker)]},
+                extra={"hosts": [_parse_host(worker)]},
             )
 
     def _wait_for(self, call: Callable[[], T]) -> T:
@@ -303,9 +333,9 @@ class DaskFleet(run_recordings.Fleet):
 
         # The call cannot be cancelled. A daemon thread ends with the process.
         threading.Thread(target=run, daemon=True).start()
-        self._patience.note_result(time.monotonic())
-        while not wait([answer], LOOK_S).done:
-            self._workers()
+        self._patience.record_result(time.monotonic())
+        while not wait([answer], POLL_S).done:
+            self._list_workers()
         return answer.result()
 
     def check_versions(self) -> None:
@@ -332,205 +362,247 @@ class DaskFleet(run_recordings.Fleet):
             answer = error
         _check_version(f"--dask {self._address}: the scheduler", answer)
 
-    def _done(self, tasks: Iterable[Task], at_once: int | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield (number, result or ProfileError) of each task, in the order that they are done.
+    def _run_tasks(
+        self, tasks: Iterable[Task], max_pending: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Run tasks and yield (index, result or ProfileError) for each, in order of completion.
 
         Args:
-            tasks: numbered from 0; each is asked for when it is submitted.
-            at_once: how many are submitted at once; None for all.
+            tasks: The tasks, numbered from 0; each is only generated when it is submitted.
+            max_pending: Maximum number of tasks submitted at once, or None for no limit.
+
+        Raises:
+            InputError: The scheduler or a worker does not answer.
         """
-        waiting = enumerate(tasks)
-        self._patience.note_result(time.monotonic())
-        left: dict[Future[Any], tuple[int, frozenset[str] | None]] = {}
+        unsubmitted = enumerate(tasks)
+        self._patience.record_result(time.monotonic())
+        pending: dict[Future[Any], tuple[int, frozenset[str] | None]] = {}
         while True:
-            room = None if at_once is None else at_once - len(left)
-            for number, (work, argument, hosts) in islice(waiting, room):
-                call = pickle.dumps((__version__, work, argument))
+            n_free = None if max_pending is None else max_pending - len(pending)
+            for number, (function, argument, hosts) in islice(unsubmitted, n_free):
+                call = pickle.dumps((__version__, function, argument))
                 workers = None if hosts is None else sorted(hosts)
-                left[self._executor.submit(unpickled, call, workers=workers)] = number, hosts
-            if not left:
+                pending[self._executor.submit(run_pickled, call, workers=workers)] = number, hosts
+            if not pending:
                 return
-            finished = wait(left, LOOK_S, FIRST_COMPLETED).done
+            finished = wait(pending, POLL_S, FIRST_COMPLETED).done
             if finished:
-                self._patience.note_result(time.monotonic())
+                self._patience.record_result(time.monotonic())
             for future in finished:
-                number, _ = left.pop(future)
-                yield number, self._result(future)
+                number, _ = pending.pop(future)
+                yield number, self._get_result(future)
             if not finished:
-                there = {_host_of(worker) for worker in self._workers()}
-                for future, (number, hosts) in list(left.items()):
-                    if not (there if hosts is None else there & hosts):
-                        del left[future]
+                live_hosts = {_parse_host(worker) for worker in self._list_workers()}
+                for future, (number, hosts) in list(pending.items()):
+                    if not (live_hosts if hosts is None else live_hosts & hosts):
+                        del pending[future]
                         future.cancel()
                         yield number, ProfileError("no worker that sees it is left; restart it")
 
-    def _result(self, future: Future[Any]) -> Any:
-        """Return the result of a task; the death of workers as an error of the file."""
+    def _get_result(self, future: Future[Any]) -> Any:
+        """Return the result of a finished task; the death of its workers is returned as an error.
+
+        Raises:
+            BubblevizError: The task raised it, or the connection to the scheduler was lost.
+        """
         error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
             return future.result()
         if isinstance(error, BubblevizError):
             raise error
         if isinstance(error, CancelledError) or self._client.status != "running":
-            raise self._gone(error) from error
+            raise self._describe_lost_scheduler(error) from error
         if type(error).__name__ == "KilledWorker":
             return ProfileError(
                 "every worker that read it died; if there was too little memory, start workers "
                 "with more"
             )
-        # Whatever else a worker raises must not lose the other files.
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return ProfileError(f"no worker could read it ({what})")
+        # An unexpected exception on a worker must not end the run.
+        description = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return ProfileError(f"no worker could read it ({description})")
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
-        """Return the files that paths stand for on the hosts of the workers.
+        """Return the profiles that paths name or contain on the hosts of the workers.
 
         Raises:
-            InputError: a path leads to no profile on any of them.
-            MismatchError: two hosts have different files under one path.
+            InputError: A path leads to no profile on any host.
+            MismatchError: Two hosts have different files at the same path.
         """
-        # Workers run in directories of their own.
-        there = [_absolute(path) for path in paths]
-        hosts = sorted({_host_of(worker) for worker in self._workers()})
-        answers = dict(self._done([(_sightings, there, frozenset([host])) for host in hosts]))
+        # Workers run in other working directories.
+        absolute_paths = [_to_absolute(path) for path in paths]
+        hosts = sorted({_parse_host(worker) for worker in self._list_workers()})
+        answers = dict(
+            self._run_tasks(
+                [(_find_sightings, absolute_paths, frozenset([host])) for host in hosts]
+            )
+        )
         files: list[InputFile] = []
         for number, path in enumerate(paths):
-            seen: dict[str, _Sighting] = {}
-            why = ""
-            for place, host in enumerate(hosts):
-                answer = answers[place]
-                found = str(answer) if isinstance(answer, ProfileError) else answer[number]
-                if isinstance(found, str):
-                    why = found
+            sighting_of_path: dict[str, _Sighting] = {}
+            reason = ""
+            for host_index, host in enumerate(hosts):
+                answer = answers[host_index]
+                sightings = str(answer) if isinstance(answer, ProfileError) else answer[number]
+                if isinstance(sightings, str):
+                    reason = sightings
                     continue
-                for sighting in found:
-                    self._see(host, sighting, seen)
-            if not seen:
-                raise InputError(f"{why} (no worker sees it)" if why else f"{path}: not found")
+                for sighting in sightings:
+                    self._add_sighting(host, sighting, sighting_of_path)
+            if not sighting_of_path:
+                raise InputError(
+                    f"{reason} (no worker sees it)" if reason else f"{path}: not found"
+                )
             files.extend(
-                replace(seen[name][0], path=_as_given(name, path))
-                for name in sorted(seen, key=make_natural_key)
+                replace(sighting_of_path[name][0], path=_to_user_form(name, path))
+                for name in sorted(sighting_of_path, key=make_natural_key)
             )
         return tuple(files)
 
-    def _see(self, host: str, sighting: _Sighting, seen: dict[str, _Sighting]) -> None:
+    def _add_sighting(
+        self, host: str, sighting: _Sighting, sighting_of_path: dict[str, _Sighting]
+    ) -> None:
+        """Note that a host sees a file.
+
+        Args:
+            host: The host.
+            sighting: The file as the host sees it.
+            sighting_of_path: First sighting of each path; updated.
+
+        Raises:
+            MismatchError: An earlier host sees another file at this path.
+        """
         path = sighting[0].path
-        first = seen.setdefault(path, sighting)
+        first = sighting_of_path.setdefault(path, sighting)
         if first[1:] != sighting[1:]:
-            others = ", ".join(sorted(self._hosts[path]))
+            other_hosts = ", ".join(sorted(self._hosts[path]))
             raise MismatchError(
-                f"{path}: is another file on host {host} than on {others}; give each file a "
+                f"{path}: is another file on host {host} than on {other_hosts}; give each file a "
                 "name of its own",
                 hosts=[host, *self._hosts[path]],
             )
         self._hosts.setdefault(path, set()).add(host)
 
-    def of_files(self, work: Callable[[str], T], paths: Sequence[str]) -> list[T | ProfileError]:
-        """Return what some work, a function of a module, returns of each file, or why it cannot."""
+    def call_for_files(
+        self, function: Callable[[str], T], paths: Sequence[str]
+    ) -> list[T | ProfileError]:
+        """Return the result of a module-level function for each file, or its error."""
         results: dict[int, T | ProfileError] = {}
-        for batch, found in self._over(paths, partial(_of_each, work)):
-            each = [found] if isinstance(found, ProfileError) else found
-            results.update(zip(batch, each, strict=True))
-        for number, seen in results.items():
-            if isinstance(seen, tuple):
-                self._bytes[paths[number]] = seen[0]
+        for batch, outcome in self._run_in_batches(paths, partial(_call_for_files, function)):
+            outcomes = [outcome] if isinstance(outcome, ProfileError) else outcome
+            results.update(zip(batch, outcomes, strict=True))
+        for number, glance in results.items():
+            if isinstance(glance, tuple):
+                self._bytes[paths[number]] = glance[0]
         return [results[number] for number in range(len(paths))]
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[run_recordings.FilesRead]:
-        """Yield what was read, some files or one, in the order in which that is done."""
-        for batch, read in self._over(paths, partial(_files_read, replace(options, jobs=1))):
+        """Yield files as soon as they are read, one or more at a time."""
+        for batch, outcome in self._run_in_batches(
+            paths, partial(_record_files, replace(options, jobs=1))
+        ):
             for number in batch:
                 progress.read(paths[number], 1.0)
-            some = (
-                run_recordings.files_read(batch, [read]) if isinstance(read, ProfileError) else read
+            files_read = (
+                run_recordings.collect_outcomes(batch, [outcome])
+                if isinstance(outcome, ProfileError)
+                else outcome
             )
-            yield replace(some, numbers=tuple(batch))
+            yield replace(files_read, numbers=tuple(batch))
 
-    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
-        """Return what some work returns of each of some arguments, in their order.
+    def map(self, function: Callable[[T], R], given: Iterable[T]) -> list[R]:
+        """Return the result of a module-level function for each argument, in order.
 
-        What no worker returns, since they die of it or leave, is done here.
+        Calls that the workers do not survive, or that no worker is left for, run in this process.
         """
         arguments: dict[int, T] = {}
 
         def tasks() -> Iterator[Task]:
             for number, argument in enumerate(given):
                 arguments[number] = argument
-                yield work, argument, None
+                yield function, argument, None
 
         results: dict[int, R] = {}
-        for number, result in self._done(tasks(), _AT_ONCE):
+        for number, result in self._run_tasks(tasks(), _MAX_PENDING):
             argument = arguments.pop(number)
-            results[number] = work(argument) if isinstance(result, ProfileError) else result
+            results[number] = function(argument) if isinstance(result, ProfileError) else result
         return [results[number] for number in range(len(results))]
 
-    def _over(
-        self, paths: Sequence[str], work: Callable[[Sequence[tuple[str, str]]], T]
+    def _run_in_batches(
+        self, paths: Sequence[str], function: Callable[[Sequence[tuple[str, str]]], T]
     ) -> Iterator[tuple[Sequence[int], T | ProfileError]]:
-        """Yield (numbers, result) of some work on files together, or (number, error) of one.
+        """Run a function on batches of files.
 
-        Small files are one task; where one of these takes its worker with it, each is its own.
+        Yields (indices, result) of a batch, or (indices of one file, error). If a batch kills its
+        workers, its files are tried again one by one.
 
         Args:
-            paths: of all files.
-            work: on pairs of a path, as workers see it, and what is shown of it.
+            paths: Paths of all files.
+            function: Function of a batch, given as pairs of absolute path and display path.
         """
-        batches = self._batches(paths)
+        batches = self._make_batches(paths)
         while batches:
-            again: list[list[int]] = []
+            retries: list[list[int]] = []
             tasks = []
             for batch in batches:
-                given = [(_absolute(paths[number]), paths[number]) for number in batch]
-                tasks.append((work, given, self._seen_on(paths[batch[0]])))
-            for number, result in self._done(tasks):
+                files = [(_to_absolute(paths[number]), paths[number]) for number in batch]
+                tasks.append((function, files, self._get_hosts(paths[batch[0]])))
+            for number, result in self._run_tasks(tasks):
                 batch = batches[number]
                 if not isinstance(result, ProfileError):
                     yield batch, result
                 elif len(batch) == 1:
                     yield batch, ProfileError(f"{paths[batch[0]]}: {result}")
                 else:
-                    again.extend([file] for file in batch)
-            batches = again
+                    retries.extend([file] for file in batch)
+            batches = retries
 
-    def _batches(self, paths: Sequence[str]) -> list[list[int]]:
-        """Return numbers of files that are read together: small ones that the same hosts see."""
-        most = min(_MOST_FILES, -(-len(paths) // (_TASKS * max(len(self._workers()), 1))))
+    def _make_batches(self, paths: Sequence[str]) -> list[list[int]]:
+        """Group consecutive small files that the same hosts see into batches of file indices."""
+        max_files = min(
+            _MAX_FILES, -(-len(paths) // (_MIN_TASKS * max(len(self._list_workers()), 1)))
+        )
         batches: list[list[int]] = []
-        room = 0
+        bytes_left = 0
         hosts: frozenset[str] | None = None
         for number, path in enumerate(paths):
-            size, seen = self._bytes.get(path, 0), self._seen_on(path)
-            if not batches or seen != hosts or size > room or len(batches[-1]) == most:
+            size, path_hosts = self._bytes.get(path, 0), self._get_hosts(path)
+            if (
+                not batches
+                or path_hosts != hosts
+                or size > bytes_left
+                or len(batches[-1]) == max_files
+            ):
                 batches.append([])
-                room, hosts = _MOST_BYTES, seen
+                bytes_left, hosts = _MAX_BYTES, path_hosts
             batches[-1].append(number)
-            room -= size
+            bytes_left -= size
         return batches
 
-    def _seen_on(self, path: str) -> frozenset[str] | None:
-        """Return the hosts that see a file; None if it was not looked for."""
-        seen = self._hosts.get(_absolute(path))
-        return None if seen is None else frozenset(seen)
+    def _get_hosts(self, path: str) -> frozenset[str] | None:
+        """Return the hosts that see a file, or None if :meth:`find` did not search for it."""
+        hosts = self._hosts.get(_to_absolute(path))
+        return None if hosts is None else frozenset(hosts)
 
 
-def _host_of(worker: str) -> str:
+def _parse_host(worker: str) -> str:
     """Return the host in a worker's address (``tcp://10.0.0.1:40000``, ``tcp://[::1]:40000``)."""
     return worker.partition("://")[2].rpartition(":")[0].strip("[]")
 
 
-def _workers_have(workers: Sequence[str]) -> str:
+def _format_subject(workers: Sequence[str]) -> str:
     """Return the workers as a subject with a verb, such as ``worker tcp://10.0.0.1:40000 has``."""
     is_one = len(workers) == 1
     noun, verb = ("worker", "has") if is_one else ("workers", "have")
     return f"{noun} {list_and_count(workers, 3)} {verb}"
 
 
-def _absolute(path: str) -> str:
+def _to_absolute(path: str) -> str:
+    """Return an absolute path, or "" for ""."""
     return str(Path.cwd() / path) if path else path
 
 
-def _as_given(path: str, given: str) -> str:
-    """Return an absolute path as it would be found here: relative, if it was so given."""
-    return path if Path(given).is_absolute() else str(Path(path).relative_to(Path.cwd()))
+def _to_user_form(path: str, user_path: str) -> str:
+    """Return an absolute path in the form of the user's path: relative if that is relative."""
+    return path if Path(user_path).is_absolute() else str(Path(path).relative_to(Path.cwd()))

@@ -1,8 +1,8 @@
-"""Worker processes beside this one, which read files and end when it ends, at once.
+"""A pool of worker processes that read files and end together with this process.
 
-On the way out, by Ctrl-C too, all of them are killed; and they end by themselves when this process
-has gone. Each has a pipe of its own, so that one that dies says of what, and disturbs no other:
-``ProcessPoolExecutor`` would give up what all are doing.
+When this process finishes, also by Ctrl-C, it kills all workers; if it dies, they end by
+themselves. Each worker has its own pipe. If one dies, the pool knows which file it was reading, and
+the other workers continue. ``ProcessPoolExecutor`` would abandon the work of all of them.
 """
 
 from __future__ import annotations
@@ -27,151 +27,161 @@ from bubbleviz.progress import Progress
 
 Result = TypeVar("Result")
 
-#: How long a process that is ended may take to tidy up, seconds.
+#: Time that a terminated process may take to clean up, in seconds.
 _GRACE_S = 0.5
-#: Signals that end a process; they are held back while workers are started.
-_ENDING = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)}
-#: How many processes may die over one file.
-_DEATHS = 3
+#: Signals that end a process; they are blocked while workers are started.
+_END_SIGNALS = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)}
+#: Number of processes that may die while reading the same file before it is given up.
+_MAX_DEATHS = 3
 
 
-def in_processes(
-    work: Callable[..., Result],
+def run_in_processes(
+    function: Callable[..., Result],
     paths: Sequence[str],
     order: Sequence[int],
     jobs: int,
     progress: Progress,
 ) -> Iterator[tuple[int, Result | ProfileError]]:
-    """Yield (number, result) of some work on files, done by several processes.
+    """Call a function for each file in worker processes, and yield (file index, result or error).
 
-    What a process was doing when it died is done again, last, by a new one. Where no process can
-    be started, all is done here.
+    If a worker dies, its file is queued again for another worker, and given up after
+    ``_MAX_DEATHS`` deaths. If no worker can be started, this process calls the function itself.
 
     Args:
-        work: on a path; ``watch`` takes how much of it has been read.
-        paths: of the files.
-        order: numbers of the files, in the order in which they are begun.
-        jobs: how many processes are at work at once.
-        progress: takes how much of each file has been read.
+        function: Function of a path. Its keyword argument ``watch`` receives the fraction of the
+            file that has been read.
+        paths: Paths of the files.
+        order: Indices of the files, in the order in which they are started.
+        jobs: Maximum number of workers that run at the same time.
+        progress: Receives the fraction of each file that has been read.
+
+    Raises:
+        Exception: The function raised it.
     """
-    # Fork is quick; a program that runs threads, which may hold locks, has workers started afresh.
-    method = "fork" if _single_threaded() else "spawn"
-    waiting, deaths = deque(order), Counter[int]()
+    # Forking is fast but unsafe in a program with threads, which may hold locks.
+    method = "fork" if _is_single_threaded() else "spawn"
+    queue, deaths = deque(order), Counter[int]()
     workers: dict[Connection, BaseProcess] = {}
     idle: list[Connection] = []
-    in_hand: dict[Connection, int] = {}
+    file_of_worker: dict[Connection, int] = {}
     try:
-        while waiting or in_hand:
-            while waiting and len(in_hand) < jobs:
+        while queue or file_of_worker:
+            while queue and len(file_of_worker) < jobs:
                 try:
-                    connection = idle.pop() if idle else _started(method, work, workers)
+                    connection = idle.pop() if idle else _start_worker(method, function, workers)
                 except OSError:
                     break
-                in_hand[connection] = number = waiting.popleft()
-                with suppress(OSError):  # it has died, as its end of the pipe shows below
+                file_of_worker[connection] = number = queue.popleft()
+                with suppress(OSError):  # if the worker died, recv() below raises
                     connection.send(paths[number])
-            if not in_hand:
-                number = waiting.popleft()
-                yield number, work(paths[number], watch=partial(progress.read, paths[number]))
+            if not file_of_worker:
+                number = queue.popleft()
+                yield number, function(paths[number], watch=partial(progress.read, paths[number]))
                 progress.read(paths[number], 1.0)
                 continue
-            for connection in cast(list[Connection], wait(list(in_hand))):
-                number = in_hand[connection]
+            for connection in cast(list[Connection], wait(list(file_of_worker))):
+                number = file_of_worker[connection]
                 try:
-                    share, result = connection.recv()
+                    fraction, result = connection.recv()
                 except (EOFError, OSError):
-                    del in_hand[connection]
+                    del file_of_worker[connection]
                     deaths[number] += 1
-                    if deaths[number] < _DEATHS:
-                        waiting.append(number)
+                    if deaths[number] < _MAX_DEATHS:
+                        queue.append(number)
                     else:
                         error = ProfileError(
-                            f"{paths[number]}: {_DEATHS} processes died while they read it; if "
+                            f"{paths[number]}: {_MAX_DEATHS} processes died while they read it; if "
                             "there was too little memory, give a smaller --jobs"
                         )
                         yield number, error
                     continue
-                if share is None:
+                if fraction is None:
                     raise result
-                progress.read(paths[number], share)
+                progress.read(paths[number], fraction)
                 if result is not None:
-                    del in_hand[connection]
+                    del file_of_worker[connection]
                     idle.append(connection)
                     yield number, result
     finally:
-        _end(list(workers.values()))
+        _stop_processes(list(workers.values()))
 
 
-def _started(
-    method: str, work: Callable[..., object], workers: dict[Connection, BaseProcess]
+def _start_worker(
+    method: str, function: Callable[..., object], workers: dict[Connection, BaseProcess]
 ) -> Connection:
-    """Start a worker, add it to the others, and return the pipe to it.
+    """Start a worker, register it, and return the pipe to it.
+
+    Args:
+        method: Start method of ``multiprocessing``.
+        function: Function that the worker calls for each path.
+        workers: Registered workers by pipe; updated.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: The worker cannot be started.
     """
     context = multiprocessing.get_context(method)
-    with _signals_held():
+    with _block_signals():
         if method == "spawn":
-            # It lets signals through again once it runs, and must not do so in between.
+            # Starting the resource tracker unblocks signals, so it is started first.
             ensure_running()
-        here, there = context.Pipe()
-        with there:
-            process = context.Process(target=_serve, args=(there, work))  # type: ignore[attr-defined]  # every context has it
+        connection, worker_end = context.Pipe()
+        with worker_end:
+            process = context.Process(target=_serve_paths, args=(worker_end, function))  # type: ignore[attr-defined]  # every context has it
             process.start()
-        workers[here] = process
-    return here
+        workers[connection] = process
+    return connection
 
 
-def _serve(connection: Connection, work: Callable[..., object]) -> None:
-    """Do some work on each path that comes through a pipe; ends with the process that started it.
+def _serve_paths(connection: Connection, function: Callable[..., object]) -> None:
+    """Worker process: call a function for each path received, until the parent process ends.
 
-    Answers are (share of the file that has been read, result or None), or (None, error).
+    Answers are (fraction of the file read, result or None), or (None, exception).
     """
-    # Ctrl-C reaches every process of a terminal; the one that started this ends it.
+    # Ctrl-C reaches all processes of a terminal; the parent terminates its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
 
     def watch(share: float) -> None:
         connection.send((share, None))
 
-    with suppress(EOFError, OSError):  # who asks has gone
+    with suppress(EOFError, OSError):  # the parent has ended
         while True:
             path = connection.recv()
             try:
-                answer: tuple[float | None, object] = 1.0, work(path, watch=watch)
-            except Exception as error:  # whatever it is, it is raised where it is waited for
+                answer: tuple[float | None, object] = 1.0, function(path, watch=watch)
+            except Exception as error:  # raised again in the parent
                 answer = None, error
             connection.send(answer)
 
 
-def _end_with(parent: BaseProcess) -> None:
+def _exit_with_parent(parent: BaseProcess) -> None:
+    """Wait for the parent process to end, then end this one."""
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
     sleep(_GRACE_S)
     os._exit(1)
 
 
-def _end(processes: Sequence[BaseProcess]) -> None:
-    """End processes at once, whatever they are doing.
+def _stop_processes(processes: Sequence[BaseProcess]) -> None:
+    """Terminate processes, and kill those that have not ended after a grace period.
 
-    One that has an export made, in a folder that is to be removed, gets a moment to do so.
+    The grace period lets a worker remove the temporary folder of an export.
     """
     for process in processes:
         process.terminate()
-    patience = monotonic() + _GRACE_S
+    deadline = monotonic() + _GRACE_S
     for process in processes:
-        process.join(max(patience - monotonic(), 0.0))
+        process.join(max(deadline - monotonic(), 0.0))
         process.kill()
         process.join()
 
 
-def _single_threaded() -> bool:
-    """Tell whether this process runs one thread for certain, libraries' own included."""
+def _is_single_threaded() -> bool:
+    """Return whether this process certainly has one thread, including native libraries."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
     except OSError:
@@ -179,16 +189,16 @@ def _single_threaded() -> bool:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Hold signals back while a worker is started, which inherits that until it is ready.
+def _block_signals() -> Iterator[None]:
+    """Block signals while a worker is started; the worker inherits the mask until it is ready.
 
-    A signal in between would leave a worker that nobody knows of.
+    A signal in between would leave behind a worker that is not registered.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,6 +1,6 @@
-"""Recordings of a run: finds the profiles of all paths, and records each of them once.
+"""Recordings of a run: find the profiles of all paths, and record each of them once.
 
-Only the recording of a profile (operations and small statistics) is kept and sent to other
+Only the recording of a profile (its operations and small statistics) is kept and sent between
 processes.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from bubbleviz.errors import MismatchError, ProfileError
-from bubbleviz.interpret.fleet.process_pool import in_processes
+from bubbleviz.interpret.fleet.process_pool import run_in_processes
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, join_recordings
 from bubbleviz.model.limitations import Limitation
@@ -30,14 +30,14 @@ R = TypeVar("R")
 
 #: Bytes at the beginning of a file that distinguish most files.
 _HEAD_BYTES = 1 << 16
-#: Number of consecutive files that are gathered as soon as all of them are read.
+#: Number of consecutive files that are join_recordings as soon as all of them are read.
 _BLOCK = 64
 
 #: The recording of a profile and the steps of reading it, or the error.
 Outcome: TypeAlias = "tuple[Recordings, tuple[Step, ...]] | ProfileError"
 
 
-def outcome_of(path: str, options: ReadOptions, watch: Watch = unwatched) -> Outcome:
+def record_file(path: str, options: ReadOptions, watch: Watch = unwatched) -> Outcome:
     """Return the recording of a profile, or the error; see :func:`record`."""
     try:
         return record(path, options, watch)
@@ -49,13 +49,12 @@ def outcome_of(path: str, options: ReadOptions, watch: Watch = unwatched) -> Out
 
 @dataclass(frozen=True, eq=False)
 class FilesRead:
-    """Result of reading files.
+    """Result of reading one or more files.
 
     Attributes:
         numbers: Indices of the files.
-        outcomes: Steps of reading each file, or the error.
-        recordings: Recordings of the files that could be read, in this order, or None if there are
-            none.
+        outcomes: Steps of reading each file, or its error.
+        recordings: Recordings of the readable files, in this order, or None if no file is readable.
     """
 
     numbers: tuple[int, ...]
@@ -63,7 +62,7 @@ class FilesRead:
     recordings: Recordings | None
 
 
-def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead:
+def collect_outcomes(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead:
     """Return the result of reading files, given the outcome of each."""
     read = [outcome[0] for outcome in outcomes if not isinstance(outcome, ProfileError)]
     return FilesRead(
@@ -77,28 +76,28 @@ def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead
 Glance: TypeAlias = tuple[int, int]
 
 
-def glance(path: str) -> Glance:
+def read_glance(path: str) -> Glance:
     """Return the glance of a file.
 
     Raises:
         ProfileError: The file cannot be opened.
     """
-    return size_of(path), zlib.crc32(next(_blocks(path, _HEAD_BYTES), b""))
+    return read_size(path), zlib.crc32(next(_read_blocks(path, _HEAD_BYTES), b""))
 
 
-def digest(path: str) -> bytes:
+def compute_digest(path: str) -> bytes:
     """Return the SHA-256 of a whole file.
 
     Raises:
         ProfileError: The file cannot be opened.
     """
     content = hashlib.sha256()
-    for block in _blocks(path, 1 << 20):
+    for block in _read_blocks(path, 1 << 20):
         content.update(block)
     return content.digest()
 
 
-def size_of(path: str) -> int:
+def read_size(path: str) -> int:
     """Return the size of a file in bytes.
 
     Raises:
@@ -110,7 +109,7 @@ def size_of(path: str) -> int:
         raise ProfileError(f"{path}: cannot be looked at ({error.strerror})") from error
 
 
-def _blocks(path: str, length: int) -> Iterator[bytes]:
+def _read_blocks(path: str, length: int) -> Iterator[bytes]:
     """Yield a file in blocks of at most ``length`` bytes."""
     try:
         for part in list_files(path) if Path(path).is_dir() else [Path(path)]:
@@ -122,10 +121,10 @@ def _blocks(path: str, length: int) -> Iterator[bytes]:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
 
 
-def of_file(work: Callable[[str], T], path: str) -> T | ProfileError:
+def call_for_file(function: Callable[[str], T], path: str) -> T | ProfileError:
     """Return the result of a function for a file, or its error."""
     try:
-        return work(path)
+        return function(path)
     except ProfileError as error:
         return error
 
@@ -151,9 +150,11 @@ class Fleet:
         """
         return find_profiles(paths)
 
-    def of_files(self, work: Callable[[str], T], paths: Sequence[str]) -> list[T | ProfileError]:
+    def call_for_files(
+        self, function: Callable[[str], T], paths: Sequence[str]
+    ) -> list[T | ProfileError]:
         """Return the result of a module-level function for each file, or its error."""
-        return [of_file(work, path) for path in paths]
+        return [call_for_file(function, path) for path in paths]
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
@@ -165,21 +166,23 @@ class Fleet:
         if len(paths) == 1 or self.jobs == 1:
             for number, path in enumerate(paths):
                 watch = partial(progress.read, path)
-                each = replace(options, jobs=self.jobs)
-                yield files_read([number], [outcome_of(path, each, watch)])
+                file_options = replace(options, jobs=self.jobs)
+                yield collect_outcomes([number], [record_file(path, file_options, watch)])
                 watch(1.0)
             return
-        sizes = [of_file(size_of, path) for path in paths]
+        sizes = [call_for_file(read_size, path) for path in paths]
         large = [-size if isinstance(size, int) else 0 for size in sizes]
         order = sorted(range(len(paths)), key=lambda number: (large[number], number))
-        work = partial(outcome_of, options=replace(options, jobs=max(1, self.jobs // len(paths))))
+        function = partial(
+            record_file, options=replace(options, jobs=max(1, self.jobs // len(paths)))
+        )
         jobs = min(self.jobs, len(paths))
-        for number, outcome in in_processes(work, paths, order, jobs, progress):
-            yield files_read([number], [outcome])
+        for number, outcome in run_in_processes(function, paths, order, jobs, progress):
+            yield collect_outcomes([number], [outcome])
 
-    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
+    def map(self, function: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
         """Return the result of a module-level function for each argument, in order."""
-        return list(map(work, given))
+        return list(map(function, arguments))
 
 
 def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
@@ -188,39 +191,42 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
     Raises:
         MismatchError: Two files have the same content.
     """
-    alike: dict[Glance, list[str]] = {}
-    for path, seen in zip(files, fleet.of_files(glance, files), strict=True):
+    paths_of_glance: dict[Glance, list[str]] = {}
+    for path, glance_of_path in zip(files, fleet.call_for_files(read_glance, files), strict=True):
         # Empty files have the same content, but each is refused when it is read.
-        if isinstance(seen, tuple) and seen[0]:
-            alike.setdefault(seen, []).append(path)
-    candidates = [path for same in alike.values() if len(same) > 1 for path in same]
-    known: dict[bytes, str] = {}
-    for path, content in zip(candidates, fleet.of_files(digest, candidates), strict=True):
+        if isinstance(glance_of_path, tuple) and glance_of_path[0]:
+            paths_of_glance.setdefault(glance_of_path, []).append(path)
+    candidates = [path for paths in paths_of_glance.values() if len(paths) > 1 for path in paths]
+    path_of_content: dict[bytes, str] = {}
+    for path, content in zip(
+        candidates, fleet.call_for_files(compute_digest, candidates), strict=True
+    ):
         if isinstance(content, bytes):
-            if content in known:
+            if content in path_of_content:
                 raise MismatchError(
-                    f"{known[content]} and {path}: the same profile twice; give each profile once"
+                    f"{path_of_content[content]} and {path}: the same profile twice; give each "
+                    "profile once"
                 )
-            known[content] = path
-    return {path: size for (size, _), same in alike.items() for path in same}
+            path_of_content[content] = path
+    return {path: size for (size, _), paths in paths_of_glance.items() for path in paths}
 
 
 def record_all(
     fleet: Fleet, files: Sequence[InputFile], options: ReadOptions, progress: Progress
 ) -> tuple[Recordings, tuple[Limitation, ...]]:
-    """Return one recording per clock, and limitations for files that cannot be read.
+    """Return one recording per clock, and a limitation for each file that cannot be read.
 
     Args:
-        fleet: Machines or processes that read the files.
+        fleet: Fleet that reads the files.
         files: Files that were named, or found in directories.
         options: Options for reading them.
         progress: Receives the fraction of each file that has been read.
 
     Raises:
-        ProfileError: A file that was named cannot be read, or no file can. The error is that of the
-            first such file.
+        ProfileError: A file that was named cannot be read, or no file can be read. The error of the
+            first file is raised.
     """
-    done: set[int] = set()
+    read_numbers: set[int] = set()
     errors: dict[int, ProfileError] = {}
     parts: dict[int, Recordings] = {}
     for read in fleet.record([file.path for file in files], options, progress):
@@ -231,20 +237,20 @@ def record_all(
                 add(outcome)
         if read.recordings is not None:
             parts[read.numbers[0]] = read.recordings
-        done.update(read.numbers)
-        # Many small groups need more memory, so consecutive files are gathered once all are read.
+        read_numbers.update(read.numbers)
+        # Many small groups need more memory, so consecutive files are joined once all are read.
         block = read.numbers[0] // _BLOCK * _BLOCK
         numbers = range(block, block + _BLOCK)
-        if done.issuperset(numbers):
-            some = [parts.pop(number) for number in numbers if number in parts]
-            if some:
-                parts[block] = join_recordings(some)
-        bad = [number for number in errors if files[number].named and fleet.strict]
-        if bad and all(before in done for before in range(min(bad))):
-            raise errors[min(bad)]
+        if read_numbers.issuperset(numbers):
+            block_parts = [parts.pop(number) for number in numbers if number in parts]
+            if block_parts:
+                parts[block] = join_recordings(block_parts)
+        fatal = [number for number in errors if files[number].named and fleet.strict]
+        if fatal and all(earlier in read_numbers for earlier in range(min(fatal))):
+            raise errors[min(fatal)]
     ordered = [parts[number] for number in sorted(parts)]
     if not ordered:
         raise errors[0]
     limitations = (unreadable_profile(errors[number]) for number in sorted(errors))
-    whole = join_recordings(ordered)
-    return whole, tuple(limitations)
+    recordings = join_recordings(ordered)
+    return recordings, tuple(limitations)

@@ -1,14 +1,14 @@
-"""Detects cluster workers that no longer answer, and for how long they have been silent.
+"""Detection of cluster workers that no longer answer.
 
-If a worker is frozen or its machine is gone, its connection stays open and no call fails. It only
-stops sending the heartbeats that the scheduler expects every few seconds.
+If a worker is frozen or its machine is gone, its connection stays open and no call fails. The
+worker only stops sending the heartbeats that the scheduler expects every few seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-#: Maximum time between two heartbeats of a worker that is not silent, in seconds.
+#: A worker is silent if its last heartbeat is older than this, in seconds.
 SILENT_S = 10.0
 
 
@@ -23,7 +23,7 @@ class Heartbeats:
         self._stamps: dict[str, float] = {}
         self._changed_s: dict[str, float] = {}
 
-    def note(self, stamps: Mapping[str, float], now_s: float) -> None:
+    def update(self, stamps: Mapping[str, float], now_s: float) -> None:
         """Take the newest stamps of all workers. Workers that are missing here have left.
 
         Args:
@@ -35,7 +35,7 @@ class Heartbeats:
                 self._changed_s[worker] = now_s
         self._stamps = dict(stamps)
 
-    def silent_s(self, now_s: float) -> dict[str, float]:
+    def get_silence_s(self, now_s: float) -> dict[str, float]:
         """Return the seconds since the last heartbeat of each silent worker, keyed by address."""
         elapsed_s = {worker: now_s - self._changed_s[worker] for worker in sorted(self._stamps)}
         return {worker: silence for worker, silence in elapsed_s.items() if silence > SILENT_S}
@@ -54,17 +54,17 @@ class Patience:
         self._reported: set[str] = set()
         self._last_result_s = 0.0
 
-    def note_result(self, now_s: float) -> None:
+    def record_result(self, now_s: float) -> None:
         """Note that work has begun, or that a result has arrived."""
         self._last_result_s = now_s
 
-    def note_heartbeats(self, stamps: Mapping[str, float], now_s: float) -> list[str]:
+    def update_heartbeats(self, stamps: Mapping[str, float], now_s: float) -> list[str]:
         """Take the newest heartbeats, and return the silent workers.
 
-        See :meth:`Heartbeats.note` for the arguments.
+        See :meth:`Heartbeats.update` for the arguments.
         """
-        self._heartbeats.note(stamps, now_s)
-        silent = list(self._heartbeats.silent_s(now_s))
+        self._heartbeats.update(stamps, now_s)
+        silent = list(self._heartbeats.get_silence_s(now_s))
         self._reported &= {*silent}
         return silent
 
@@ -76,6 +76,6 @@ class Patience:
 
     def is_over(self, workers: Collection[str], now_s: float) -> bool:
         """Return whether no result arrived for too long while one of the workers was silent."""
-        silent_s = self._heartbeats.silent_s(now_s)
+        silent_s = self._heartbeats.get_silence_s(now_s)
         longest_s = max((silent_s.get(worker, 0.0) for worker in workers), default=0.0)
         return min(longest_s, now_s - self._last_result_s) >= self.max_wait_s
