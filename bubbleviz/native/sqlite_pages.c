@@ -1,16 +1,16 @@
 /* Rows of ordinary SQLite tables, decoded straight from the leaf pages of their B-trees.
  *
- * SQLite steps through a row at a time; whoever wants columns of millions of rows can have them for
- * half of that. Nothing here is trusted before it is checked: every number that comes from the file
- * is held against the bounds of its cell, its page and the file, and whatever is not plain is
- * UNUSUAL. The caller then leaves the file to SQLite, which is the reference.
+ * SQLite returns one row per step. Decoding the pages here takes half the time for columns of
+ * millions of rows. Nothing in the file is trusted: every number read from it is checked against
+ * the bounds of its cell, its page and the file, and everything that is not plain is UNUSUAL. The
+ * caller then reads the file with SQLite, which is the reference.
  *
- *     page      | header | places of cells --> |    free    | <-- cells ... |  reserved  |
+ *     page      | header | cell offsets --> |    free    | <-- cells ... |  reserved  |
  *     cell      | bytes of payload | row number | payload, maybe continued on overflow pages |
  *     payload   | bytes of header | a type for each column | a value for each column |
  *
  * https://sqlite.org/fileformat2.html, sections 1.6 (B-tree pages) and 2.1 (records). No state is
- * kept between calls, so that threads may call at the same time.
+ * kept between calls, so several threads may call at the same time.
  */
 #define _GNU_SOURCE /* memmem */
 #define _DARWIN_C_SOURCE
@@ -26,7 +26,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* What is copied to where it is used, with what it is used for. */
+/* Functions that are inlined at every call, so that the compiler specializes them for it. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum status { OK = 0, UNUSUAL = 1, NO_MEMORY = 2 };
@@ -36,16 +36,16 @@ enum {
     LEAF = 0x0d,
     LEAF_HEADER = 8,    /* bytes */
     INTERIOR_HEADER = 12,
-    MOST_DEPTH = 20,    /* as SQLite's own limit of a cursor */
-    MOST_COLUMNS = 64,  /* of a table, up to the last that is read */
-    MOST_PAYLOAD = 1000000000, /* bytes, as SQLite's own limit of a row */
-    MOST_HEADER = 98307,       /* bytes, as SQLite's own limit of a record's header */
-    LEAST_CELL = 6,            /* bytes, with its place: a page holds no more cells than fit so */
-    RUN_BYTES = 1 << 18, /* read at once */
-    SPARE = 8            /* bytes behind these, which may be looked at */
+    MOST_DEPTH = 20,    /* SQLite's own limit for a cursor */
+    MOST_COLUMNS = 64,  /* of a table, up to the last one that is read */
+    MOST_PAYLOAD = 1000000000, /* bytes, SQLite's own limit for a row */
+    MOST_HEADER = 98307,       /* bytes, SQLite's own limit for the header of a record */
+    LEAST_CELL = 6,            /* bytes with its offset; limits the number of cells on a page */
+    RUN_BYTES = 1 << 18, /* number of bytes read at once */
+    SPARE = 8            /* readable bytes after the pages */
 };
 
-/* The page around this byte holds SQLite's locks, never data. */
+/* The page that contains this byte is used for SQLite's locks and never contains data. */
 static const uint64_t LOCK_BYTE = 1u << 30;
 
 struct file {
@@ -55,9 +55,9 @@ struct file {
     uint32_t pages;
 };
 
-/* What callers pass are pointers and numbers of 64 bits alone. */
+/* All arguments of exported functions are pointers and 64-bit integers. */
 
-/* The descriptor, the bytes of a page, those in use, and the pages. */
+/* The layout of a file: descriptor, bytes of a page, usable bytes of a page, number of pages. */
 static struct file file_of(const int64_t shape[4])
 {
     struct file file = {(int32_t)shape[0], (uint32_t)shape[1], (uint32_t)shape[2],
@@ -66,20 +66,21 @@ static struct file file_of(const int64_t shape[4])
     return file;
 }
 
-/* A column of integers, and what stands for NULL. */
+/* A column of integers, and how NULL is read. */
 struct column {
-    int64_t index;    /* among the columns of the table */
-    int64_t nullable; /* 0: NULL is unusual; 1: it reads as missing; 2: and no value may be that */
+    int64_t index;    /* in the table */
+    int64_t nullable; /* 0: NULL is unusual; 1: NULL is read as missing; 2: likewise, and a stored
+                         value equal to missing is unusual */
     int64_t missing;
-    int64_t alias; /* not 0: stands for the row number, and NULL is stored */
+    int64_t alias; /* not 0: alias of the row number, for which NULL is stored */
 };
 
 struct leaves {
     const uint32_t *page;
-    const int64_t *last_row; /* that may be on it */
-    uint64_t from, to;       /* of these, those to read */
-    int64_t first, last;     /* row numbers to read */
-    const int64_t *wanted;   /* of these, ascending; NULL: all */
+    const int64_t *last_row; /* last row number that each page may contain */
+    uint64_t from, to;       /* half-open range of the leaves to read */
+    int64_t first, last;     /* first and last row number to read */
+    const int64_t *wanted;   /* row numbers to read, ascending; NULL: all */
     int64_t wanted_count;
     struct extent *extents;  /* of each leaf; NULL: unused */
     int64_t start, end;      /* indices of the columns of times */
@@ -88,7 +89,7 @@ struct leaves {
     int64_t until;           /* leaves whose rows all start at this time or later are skipped */
 };
 
-/* When the rows of a leaf ran; rows without a start or an end do not count. */
+/* Times of the rows of a leaf. Rows without a start or an end do not count. */
 struct extent {
     int64_t longest;  /* maximum length of a row, -1 if the leaf was not read */
     int64_t earliest; /* minimum start */
@@ -101,7 +102,8 @@ static inline uint32_t big4(const uint8_t *at)
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* A number of one to nine bytes; NULL where it is not whole. */
+/* Read a variable-length integer of one to nine bytes. Return the address after it, or NULL if it
+ * does not end before `end`. */
 static inline const uint8_t *varint(const uint8_t *at, const uint8_t *end, uint64_t *value)
 {
     uint64_t sum = 0;
@@ -126,7 +128,7 @@ static int plain_page(const struct file *file, uint32_t number)
     return number > 1 && number <= file->pages && number != LOCK_BYTE / file->page_bytes + 1;
 }
 
-/* Whether a page may hold so many cells; none only where the root is a leaf, as SQLite has it. */
+/* Whether a page may contain this number of cells. Only a leaf that is the root may be empty. */
 static inline int plain_count(const struct file *file, uint32_t cells, int lone)
 {
     return (cells > 0 || lone) && cells <= (file->page_bytes - LEAF_HEADER) / LEAST_CELL;
@@ -152,7 +154,7 @@ static int read_pages(const struct file *file, uint32_t number, size_t count, ui
 
 struct walk {
     const struct file *file;
-    uint8_t *seen; /* a bit a page: none is in the tree twice */
+    uint8_t *seen; /* one bit per page, because no page is in the tree twice */
     uint8_t *pages;
     uint32_t *leaf;
     int64_t *last_row;
@@ -170,7 +172,7 @@ static int visit(struct walk *walk, uint32_t number)
     return OK;
 }
 
-/* Leaves are all at the same depth: that of the leftmost. */
+/* Find the depth of the leftmost leaf. All leaves have the same depth. */
 static int find_depth(struct walk *walk, uint32_t number)
 {
     for (walk->depth = 0; walk->depth < MOST_DEPTH; walk->depth++) {
@@ -217,8 +219,8 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
             return UNUSUAL;
         if (!varint(page + at + 4, end, &key))
             return UNUSUAL;
-        /* Row numbers ascend: each child holds those after the one before, up to its key; the
-         * last child some more. */
+        /* Row numbers ascend: each child contains those after the previous key and up to its own
+         * key; the last child contains those after the last key. */
         if ((int64_t)key <= *after || (int64_t)key >= last)
             return UNUSUAL;
         status = walk_below(walk, big4(page + at), depth + 1, after, (int64_t)key);
@@ -229,8 +231,8 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
     return walk_below(walk, big4(page + 8), depth + 1, after, last);
 }
 
-/* The leaves of a table in order, and the last row number that each may hold; how many there are,
- * -1 where something is unusual. */
+/* Find the leaf pages of a table in the order of rows, and the last row number that each may
+ * contain. Return the number of leaves, or -1 if a page is unusual. */
 EXPORTED int64_t bubbleviz_leaves(const int64_t shape[4], int64_t root, uint32_t *leaf,
                                   int64_t *last_row, int64_t room)
 {
@@ -257,10 +259,10 @@ struct buffer {
     size_t room;
 };
 
-/* Payloads that continue on other pages. */
+/* A payload that continues on other pages. */
 struct overflow {
     struct buffer whole;
-    uint32_t pages; /* followed so far; no page belongs to two payloads */
+    uint32_t pages; /* number of pages followed so far; no page belongs to two payloads */
 };
 
 static int grow(struct buffer *buffer, size_t bytes)
@@ -282,7 +284,7 @@ struct record {
     const uint8_t *value[MOST_COLUMNS];
 };
 
-/* The whole of a payload that continues on other pages, in overflow->whole. */
+/* Copy a payload that continues on other pages to overflow->whole. */
 static int follow(const struct file *file, struct overflow *overflow, const uint8_t *local,
                   const uint8_t *page_end, uint64_t bytes)
 {
@@ -296,7 +298,7 @@ static int follow(const struct file *file, struct overflow *overflow, const uint
     if (bytes > MOST_PAYLOAD || bytes > (uint64_t)file->pages * file->page_bytes ||
         here + 4 > (size_t)(page_end - local))
         return UNUSUAL;
-    /* Room for a page more than the payload, as pages are read whole. */
+    /* Whole pages are read, so one page more than the payload is needed. */
     if (grow(whole, (size_t)bytes + file->page_bytes))
         return NO_MEMORY;
     memcpy(whole->bytes, local, (size_t)here);
@@ -304,7 +306,8 @@ static int follow(const struct file *file, struct overflow *overflow, const uint
     for (at = here; at < bytes; at += usable - 4) {
         uint8_t *into = whole->bytes + at;
         uint8_t kept[4];
-        /* The number of the next page comes first; it goes where the last four bytes were. */
+        /* A page starts with the number of the next page, which overwrites the last four bytes of
+         * the payload so far. They are restored afterwards. */
         memcpy(kept, into - 4, 4);
         if (overflow->pages++ == file->pages || !plain_page(file, next) ||
             read_pages(file, next, 1, into - 4))
@@ -321,8 +324,8 @@ static inline int is_integer(uint64_t type) { return (type >= 1 && type <= 6) ||
 
 static inline int is_text(uint64_t type) { return type >= 13 && type & 1; }
 
-/* Where the payload of a cell begins, how long it is, and the number of its row; NULL where these
- * are not whole. */
+/* Read the length of the payload of a cell and its row number. Return the address of the payload,
+ * or NULL if the page ends before it. */
 ALWAYS_INLINE const uint8_t *read_head(const struct file *file, const uint8_t *page, uint32_t cell,
                                        uint64_t *bytes, int64_t *row)
 {
@@ -335,7 +338,7 @@ ALWAYS_INLINE const uint8_t *read_head(const struct file *file, const uint8_t *p
     return at;
 }
 
-/* The record of a cell: types and values of its columns up to one. */
+/* Read the types and values of the first columns of the record in a cell. */
 ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint32_t cell,
                               int columns, struct overflow *overflow, struct record *record)
 {
@@ -375,14 +378,15 @@ ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint
         record->value[column] = value;
         value += size;
     }
-    /* Where these are all columns, their values are all of the record. */
+    /* If the record has no further columns, it must end with the last value. */
     return at == header_end && value != end ? UNUSUAL : OK;
 }
 
-/* How far eight bytes are shifted, so that those of an integer remain. */
+/* Number of bits to shift eight bytes to the right to get an integer, by its type. */
 static const uint8_t SHIFTS[8] = {0, 56, 48, 40, 32, 16, 0, 0};
 
-/* Eight bytes are read, whatever the size; behind the last page there is room for that. */
+/* Decode an integer. Eight bytes are read whatever its size; SPARE bytes after the last page allow
+ * it. */
 static inline int64_t integer(uint64_t type, const uint8_t *at)
 {
     uint64_t bytes;
@@ -415,7 +419,7 @@ ALWAYS_INLINE int read_integer(const struct record *record, const struct column 
 
 /* --- leaves --------------------------------------------------------------------------------- */
 
-/* What is done with each record; other than OK ends the reading. */
+/* Callback for each record. Reading ends if it returns anything other than OK. */
 typedef int use(void *, const struct record *);
 
 /* Extend the extent of a leaf by a row. A leaf with unusual times is never skipped. */
@@ -464,7 +468,7 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
         int status = read_record(file, page, at, columns, overflow, &record);
         if (status)
             return status;
-        /* Ascending, and within what the tree says of this leaf. */
+        /* Row numbers must ascend, and be within the bounds that the tree has for this leaf. */
         if ((record.row <= after && !first) || record.row > leaves->last_row[leaf])
             return UNUSUAL;
         first = 0;
@@ -477,13 +481,15 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
         if (status)
             return status;
     }
-    /* Whoever reads a leaf in part sees all of it, and writes the same. */
+    /* All rows of the leaf were seen, even if only some were used. Another thread that reads this
+     * leaf writes the same extent. */
     if (noting)
         leaves->extents[leaf] = extent;
     return OK;
 }
 
-/* Find the wanted rows of a leaf, from one on, as SQLite does. */
+/* Find the wanted rows that are on a leaf by binary search, as SQLite does, starting with row
+ * number *wanted of the list. */
 static int read_wanted(const struct file *file, const uint8_t *page, int columns,
                        const struct leaves *leaves, size_t leaf, int64_t *wanted,
                        struct overflow *overflow, use *use, void *with)
@@ -546,7 +552,7 @@ ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct
             leaf++;
             continue;
         }
-        /* Leaves of a table lie mostly one behind the other. */
+        /* The leaves of a table are usually consecutive pages, which are read at once. */
         size_t run = 1;
         while (run < most && leaf + run < leaves->to && !skipped(leaves, leaf + run) &&
                leaves->page[leaf + run] == leaves->page[leaf] + run)
@@ -597,8 +603,8 @@ ALWAYS_INLINE int keep_integers(void *with, const struct record *record)
     return status;
 }
 
-/* Columns of integers of some rows of a table, shape (count, room); how many of these are filled,
- * -1 where something is unusual. */
+/* Read columns of integers of selected rows, shape (count, room). Return the number of rows, or -1
+ * if a page is unusual. */
 EXPORTED int64_t bubbleviz_integers(const int64_t shape[4], const struct leaves *leaves,
                                     const struct column *columns, int64_t count, int64_t *out,
                                     int64_t room)
@@ -616,28 +622,31 @@ enum { MOST_PATTERNS = 256, TRIGRAMS = 1 << 16 };
 
 struct pattern {
     const uint8_t *text, *end;
-    const uint8_t *literal; /* the longest text that each name contains which fits */
+    const uint8_t *literal; /* longest text that is in every name that matches */
     size_t literal_bytes;
 };
 
-/* SQLite's GLOB patterns, of which a name must fit one. */
+/* SQLite GLOB patterns. A name must match one of them. */
 struct patterns {
-    size_t anchored, floating;              /* how many begin with a letter, or a set of them */
-    struct pattern begins[MOST_PATTERNS];   /* these */
-    struct pattern contains[MOST_PATTERNS]; /* the others */
-    uint64_t by_first[256][MOST_PATTERNS / 64]; /* those that a name with this first byte may fit */
-    size_t step; /* each name that fits one of the others has one of their trigrams at
-                    some place in every stretch of so many; 0: unknown */
-    uint64_t having[TRIGRAMS]; /* the numbers, modulo 64, of those of the others that have it */
+    /* Anchored patterns begin with a letter or a set of letters; all others are floating. */
+    size_t anchored, floating;              /* number of patterns */
+    struct pattern begins[MOST_PATTERNS];   /* anchored patterns */
+    struct pattern contains[MOST_PATTERNS]; /* floating patterns */
+    uint64_t by_first[256][MOST_PATTERNS / 64]; /* mask of the anchored patterns that a name with
+                                                   this first byte may match */
+    size_t step; /* a name that matches a floating pattern contains one of the trigrams of its
+                    literal at one of any `step` consecutive offsets within it; 0: unknown */
+    uint64_t having[TRIGRAMS]; /* mask of the floating patterns, modulo 64, whose literal contains
+                                  a trigram with this hash */
 };
 
-/* Of four bytes that may be looked at, the first three. */
+/* Hash the first three of four readable bytes. */
 static inline uint32_t trigram_of(const uint8_t *at)
 {
     return (big4(at) >> 8) * 2654435761u >> 16;
 }
 
-/* A character as SQLite reads it: bytes that are no UTF-8 are each one, or U+FFFD. */
+/* Decode a character as SQLite does: a byte that is not valid UTF-8 is one character, or U+FFFD. */
 static const uint8_t *character(const uint8_t *at, const uint8_t *end, uint32_t *value)
 {
     uint32_t c = *at++;
@@ -658,7 +667,8 @@ static const uint8_t *character(const uint8_t *at, const uint8_t *end, uint32_t 
     return at;
 }
 
-/* Whether a character is in the set behind "["; *behind is what follows "]", NULL if nothing. */
+/* Whether a character is in the set that follows "[". *behind is set to the address after "]", or
+ * to NULL if there is none. */
 static int in_set(const uint8_t *at, const uint8_t *end, uint32_t wanted, const uint8_t **behind)
 {
     uint32_t c = 0, before = 0;
@@ -686,7 +696,8 @@ static int in_set(const uint8_t *at, const uint8_t *end, uint32_t wanted, const 
     return seen ^ inverted;
 }
 
-/* The next place where what follows a star may fit: a character of ASCII is a byte of its own. */
+/* Find the next address where the pattern after a star may match. An ASCII character is one byte,
+ * so it can be searched for. */
 static inline const uint8_t *next_place(const uint8_t *glob, const uint8_t *at, const uint8_t *end)
 {
     if (*glob >= 0x80 || *glob == '*' || *glob == '?' || *glob == '[')
@@ -695,7 +706,8 @@ static inline const uint8_t *next_place(const uint8_t *glob, const uint8_t *at, 
     return found ? found : end;
 }
 
-/* Whether a name fits. After a star that was left, an earlier one need not be tried again. */
+/* Whether a name matches a pattern. Once a later star is reached, earlier stars need no
+ * backtracking. */
 static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at, const uint8_t *end)
 {
     const uint8_t *star = NULL, *retry = NULL, *behind;
@@ -733,7 +745,8 @@ static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at,
     }
 }
 
-/* The longest part of a pattern without wildcards; of ASCII, which is written in one way only. */
+/* Find the longest ASCII part of a pattern without wildcards. Other characters may be encoded in
+ * several ways. */
 static void find_literal(struct pattern *pattern)
 {
     const uint8_t *begin = pattern->text;
@@ -761,7 +774,7 @@ static int first_bytes(const uint8_t *text, const uint8_t *end, uint8_t *set)
     }
     if (text == end || *text != '[')
         return 0;
-    /* Only plain sets, of letters one by one; a "]" that comes first is a character of its set. */
+    /* Only sets of single letters are supported. A "]" that comes first belongs to the set. */
     if (++text < end && *text == ']')
         return 0;
     for (; text < end && *text != ']'; text++) {
@@ -772,7 +785,7 @@ static int first_bytes(const uint8_t *text, const uint8_t *end, uint8_t *set)
     return text < end;
 }
 
-/* Prepares patterns, each ended by NUL, one behind the other; they must outlive the result. */
+/* Prepare concatenated patterns that end with NUL. The texts must outlive the result. */
 static struct patterns *prepared(const uint8_t *texts, int64_t count)
 {
     struct patterns *all = count <= MOST_PATTERNS ? calloc(1, sizeof *all) : NULL;
@@ -834,25 +847,26 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
 
 /* --- rows with names ------------------------------------------------------------------------ */
 
-/* Rows to keep: those of some kinds, with a text that fits, or without one and with some number;
- * or, where times are given, those of some threads that last so long and touch them. */
+/* Rows to select: rows of certain kinds whose text matches a pattern, or whose text is NULL and has
+ * one of the ids. If a column of threads is given, a row must also last long enough and overlap an
+ * interval of its thread, and rows without a text need no id. */
 struct selection {
-    const uint8_t *globs; /* SQLite's patterns, each ended by NUL */
+    const uint8_t *globs; /* SQLite GLOB patterns, each terminated by NUL */
     int64_t glob_count;
     int64_t text; /* index of the column of texts */
-    const char *before; /* how a text begins that is JSON of one member, which is meant: then each
-                           row is kept; NULL for patterns */
-    int64_t kind; /* index of the column of kinds; -1: all are kept */
+    const char *before; /* start of texts that are JSON objects with one member. Then all rows are
+                           selected, with the value of the member. NULL: use patterns */
+    int64_t kind; /* index of the column of kinds; -1: any kind */
     int64_t kinds[4];
-    int64_t id;         /* index of the column of numbers of texts; -1: none */
-    int64_t id_count;   /* of these numbers; -1: any */
+    int64_t id;         /* index of the column of text ids; -1: none */
+    int64_t id_count;   /* number of ids; -1: any id */
     const int64_t *ids; /* ascending */
     int64_t start, end, thread; /* indices of columns; -1: any time */
     int64_t thread_count;
     const int64_t *threads; /* ascending */
-    int64_t shortest;             /* how long a row lasts */
-    const int64_t *since, *until; /* times, of which it touches one: disjoint and ascending */
-    const int64_t (*bounds)[2];   /* from which to below which are those of each thread */
+    int64_t shortest;             /* minimum duration of a row */
+    const int64_t *since, *until; /* intervals, disjoint and ascending for each thread */
+    const int64_t (*bounds)[2];   /* half-open range of the intervals of each thread */
 };
 
 struct naming {
@@ -864,7 +878,7 @@ struct naming {
     size_t rows, bytes;
 };
 
-/* The place of the first of ascending numbers that is not below one. */
+/* Return the index of the first of ascending numbers that is at least `value` (lower bound). */
 static int64_t first_from(const int64_t *ascending, int64_t count, int64_t value)
 {
     int64_t low = 0, high = count;
@@ -886,7 +900,8 @@ static int is_among(const int64_t *ascending, int64_t count, int64_t value)
     return at < count && ascending[at] == value;
 }
 
-/* Whether a row is of the times and the threads that are wanted: OK or UNUSUAL, and the answer. */
+/* Set *kept to whether a row lasts long enough and overlaps an interval of its thread. Return OK or
+ * UNUSUAL. */
 static int select_times(const struct selection *selection, const struct record *record, int *kept)
 {
     const int64_t places[3] = {selection->start, selection->end, selection->thread};
@@ -894,14 +909,14 @@ static int select_times(const struct selection *selection, const struct record *
 
     for (int i = 0; i < 3; i++) {
         uint64_t type = record->type[places[i]];
-        /* An open end, or no thread. */
+        /* The row has no end or no thread. */
         if (!type)
             return OK;
         if (!is_integer(type))
             return UNUSUAL;
         value[i] = integer(type, record->value[places[i]]);
     }
-    /* SQLite goes on with a floating-point number, which is as long or as short. */
+    /* SQLite continues with a floating-point number, which compares the same way. */
     if (__builtin_sub_overflow(value[1], value[0], &length))
         length = value[1] > value[0] ? INT64_MAX : INT64_MIN;
     if (length < selection->shortest || value[0] == INT64_MAX)
@@ -910,13 +925,13 @@ static int select_times(const struct selection *selection, const struct record *
     if (thread == selection->thread_count || selection->threads[thread] != value[2])
         return OK;
     int64_t time = selection->bounds[thread][0], end = selection->bounds[thread][1];
-    /* The first that ends after the row starts. */
+    /* The first interval that ends after the row starts. */
     time += first_from(selection->until + time, end - time, value[0] + 1);
     *kept = time < end && selection->since[time] < value[1];
     return OK;
 }
 
-/* Whether a row is kept: OK or UNUSUAL, and the answer. */
+/* Set *kept to whether a row is selected. Return OK or UNUSUAL. */
 static inline int select_row(const struct selection *selection, const struct patterns *patterns,
                              const struct record *record, int *kept)
 {
@@ -943,7 +958,7 @@ static inline int select_row(const struct selection *selection, const struct pat
     if (is_text(type)) {
         size_t bytes = (size_t)((type - 13) >> 1);
         *kept = fits_any(patterns, text, text + bytes);
-        /* SQLite's patterns see a text up to its first NUL. */
+        /* SQLite matches patterns only up to the first NUL of a text. */
         return memchr(text, 0, bytes) ? UNUSUAL : OK;
     }
     if (type)
@@ -959,12 +974,12 @@ static inline int select_row(const struct selection *selection, const struct pat
     return OK;
 }
 
-/* Bytes that a string of JSON does not hold as they are read, or that are not ASCII. */
+/* Bytes that a JSON string contains only as escapes, or that are not ASCII. */
 static const uint8_t ODD[256] = {
     [0 ... 0x1f] = 1, ['"'] = 1, ['\\'] = 1, [0x7f ... 0xff] = 1};
 
-/* What stands between the quotes of an object of JSON with one member; NULL where that is nothing,
- * or more than printable ASCII as it is read. */
+/* Find the string value of a JSON object with one member. Return its address and set *bytes to its
+ * length. Return NULL if it is empty or contains anything but unescaped printable ASCII. */
 static const uint8_t *member(const char *before, const uint8_t *at, size_t *bytes)
 {
     size_t begin = strlen(before);
@@ -1011,9 +1026,10 @@ static int keep_named(void *with, const struct record *record)
     return status;
 }
 
-/* Columns of integers and the text of some rows: where the numbers are, shape (rows, count + 1), of
- * which the last is the length of the text, -1 for none; where the texts are, one behind the other;
- * how many rows and bytes there are. bubbleviz_named_free frees both. */
+/* Read columns of integers and the texts of selected rows. The result has the address of the
+ * integers, shape (rows, count + 1), the last of which is the length of the text or -1 for NULL;
+ * the address of the concatenated texts; the number of rows; and the number of bytes of the texts.
+ * bubbleviz_named_free frees both. */
 EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *leaves,
                                  const struct column *columns, int64_t count,
                                  const struct selection *selection, int64_t result[4])
@@ -1037,14 +1053,15 @@ EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *le
     return status;
 }
 
-/* Numbers of some texts, one behind the other: those that are the same have one number, unless very
- * many have one hash.
+/* Number distinct texts with a hash table. Equal texts get the same number, except if very many
+ * texts have the same hash.
  *
- * length: of each text; -1 for none, which has the number -1.
- * slots: all 0, more than there are texts, and as many as a power of two from 2 on.
- * found: by number, where the text begins and how long it is.
+ * texts: Concatenated texts.
+ * length: Length of each text, or -1 for none, which gets the number -1.
+ * slots: Hash table, all 0. Its size is a power of two, at least 2 and larger than `rows`.
+ * found: Offset and length of each distinct text, by number.
  *
- * Returns how many there are. */
+ * Return the number of distinct texts. */
 EXPORTED int64_t bubbleviz_distinct(const uint8_t *texts, const int64_t *length, int64_t rows,
                                     uint32_t *slots, int64_t slot_count, int64_t *number,
                                     int64_t (*found)[2])

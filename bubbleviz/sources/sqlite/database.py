@@ -1,13 +1,14 @@
-"""Databases: an SQLite file, opened read-only; small queries give rows, large tables columns.
+"""Databases: SQLite files, opened read-only. Small queries return rows, large ones columns.
 
-Nothing is ever written to the file or beside it: it is opened immutable, so that SQLite makes no
-journal, and views are temporary ones of the connection. Columns come from the SQLite that ADBC's
-driver brings: no Python object is made for a value, and other threads run meanwhile.
+Nothing is ever written to the file or to its directory: the file is opened as immutable, so SQLite
+creates no journal, and views are temporary views of the connection. Columns are read by the SQLite
+library of the ADBC driver, which creates no Python object per value and lets other threads run
+meanwhile.
 
-The queries of ``sql/`` are whole statements, which run as they are. What is put together from the
-names of tables, their counts, SQLAlchemy composes. It takes a fifth of a second to import, and is
-where it is used: by ``inspect``, and where there is nothing to analyse. The driver takes 10 ms, and
-nobody needs it where pages are decoded.
+The statements in ``sql/`` run as they are. Statements that contain names of tables, such as row
+counts, are composed by SQLAlchemy. Importing it takes 0.2 s, so it is imported only when it is
+used: by ``inspect``, and to explain why there is nothing to analyze. Importing the driver takes
+10 ms and is unnecessary if pages are decoded.
 """
 
 from __future__ import annotations
@@ -34,33 +35,42 @@ if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     from arro3.core import Array, RecordBatch
 
-#: Rows of a batch where it is not known how many there are.
+#: Number of rows in a batch if the size of the result is unknown.
 _BATCH = 1 << 15
-#: More bytes than a query needs.
+#: Upper bound of the memory that a query needs, in bytes.
 _ROOM = 64 << 20
-#: A row of any of the large tables takes more.
+#: Lower bound of the bytes of a row in any of the large tables.
 _ROW_BYTES = 8
-#: So many steps of SQLite's machine take some milliseconds.
+#: Number of steps of SQLite's virtual machine between two checks for signals, a few milliseconds.
 _STEPS = 1_000_000
-#: What the driver puts before SQLite's reason.
+#: Matches the text that the driver puts before SQLite's reason.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
-#: How SQLite and the driver report that there is no memory.
+#: Texts with which SQLite and the driver report that memory ran out.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
-#: What is wrong with a column that holds something else than whole numbers.
+#: Reason for a column that contains non-integer values, for messages.
 NO_NUMBER = "something other than a whole number was found"
 HEADER_BYTES = 100
-#: How a file stores columns: rows of schema.sql.
+#: Definitions of tables and their columns: rows of schema.sql.
 StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
-#: What SQLite writes beside a file behind its name: before a change, or instead of one.
+#: Suffixes of the files that SQLite writes next to a database: the rollback journal and the
+#: write-ahead log.
 JOURNAL, LOG = "-journal", "-wal"
-#: Any profiler.
+#: Queries that run on the files of every profiler.
 SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
 
 
 def make_damage_error(
     path: str, query: Query, reason: str, maker: Queries | None = None
 ) -> ProfileError:
-    """Return the error of a query that failed, of its maker or that of the file, if known."""
+    """Return the error for a query that failed because the file is damaged.
+
+    Args:
+        path: Path of the file.
+        query: The query.
+        reason: What is wrong.
+        maker: Queries of the profiler that wrote the file, or None to use the maker of the query.
+            Its advice ends the message.
+    """
     return ProfileError(
         f"{path}: {query.tables} cannot be read ({reason}); the file is damaged or was cut "
         f"short: {(maker or query.maker).again}"
@@ -69,7 +79,12 @@ def make_damage_error(
 
 @contextmanager
 def _report_damage(path: str, query: Query) -> Iterator[None]:
-    """Turn what ADBC's driver raises into an error that names the damaged file."""
+    """Convert errors of the ADBC driver to errors that name the damaged file.
+
+    Raises:
+        MemoryError: Memory ran out.
+        ProfileError: The query failed for another reason.
+    """
     import adbc_driver_manager as adbc
 
     try:
@@ -77,16 +92,21 @@ def _report_damage(path: str, query: Query) -> Iterator[None]:
     except (adbc.Error, ValueError) as error:
         if any(text in str(error) for text in _NO_MEMORY):
             raise MemoryError from error
-        # SQLite's reason, in one line and without the driver's words around it.
+        # SQLite's own reason, on one line and without the prefixes of the driver.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
         raise make_damage_error(path, query, _AROUND.sub("", reason)) from error
 
 
 def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
-    """Yield whether SQLite is to stop; handlers of signals run between, and may raise.
+    """Yield whether SQLite must stop, for its progress handler.
 
-    Python handles no signal, such as that of Ctrl-C, while SQLite runs. What is raised is caught,
-    to be raised when SQLite has stopped. Of a function, a handler would run before its "try".
+    Python does not handle signals such as Ctrl-C while SQLite runs. It handles them whenever SQLite
+    calls the progress handler. An exception that is raised then is collected, SQLite stops, and the
+    caller raises it. A generator is used because in a function the signal handler could run before
+    the ``try`` statement.
+
+    Args:
+        caught: List that the exception is appended to.
     """
     while True:
         try:
@@ -98,12 +118,13 @@ def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
 
 
 class Database:
-    """An open file; another thread opens it for itself.
+    """An open file. It is not shared by threads: each thread opens its own.
 
     Args:
-        path: as given.
-        maker: of such files.
-        views: statements that create the temporary views which queries read, by the views' names.
+        path: Path of the file as the user gave it.
+        maker: Queries of the profiler that wrote the file.
+        views: Statements that create the temporary views which queries read, keyed by the name of
+            the view.
     """
 
     def __init__(self, path: str, maker: Queries, views: Mapping[str, str] | None = None) -> None:
@@ -116,7 +137,7 @@ class Database:
 
     @cached_property
     def _small(self) -> tuple[sqlite3.Connection, list[BaseException]]:
-        """The connection of small queries, and what signals raised while it ran."""
+        """The connection for small queries, and the exceptions that signal handlers raised."""
         try:
             connection = sqlite3.connect(_make_uri(self.path), uri=True)
         except sqlite3.Error as error:
@@ -125,7 +146,7 @@ class Database:
                 "smaller --jobs"
             ) from error
         self._opened.callback(connection.close)
-        # Text that is not UTF-8 is read as far as it is.
+        # Bytes that are not UTF-8 are replaced.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         for statement in self.views.values():
             connection.execute(statement)
@@ -135,7 +156,7 @@ class Database:
 
     @cached_property
     def connection(self) -> adbc.AdbcConnection:
-        """The connection of large queries."""
+        """The connection for large queries."""
         import adbc_driver_manager as adbc
         import adbc_driver_sqlite
 
@@ -147,7 +168,7 @@ class Database:
                 stack.callback(_close, connection)
                 _execute(connection, self.views.values())
             except adbc.Error as error:
-                # The driver's reason is not the real one.
+                # The reason that the driver reports is misleading.
                 raise ProfileError(
                     f"{self.path}: cannot be opened; too many files may be open, or memory too "
                     "small: give a smaller --jobs"
@@ -157,17 +178,25 @@ class Database:
 
     @property
     def max_rows(self) -> int:
-        """More rows than fit into the file; a row of any table that is read takes more bytes."""
+        """Upper bound of the number of rows of every table, from the size of the file."""
         return Path(self.path).stat().st_size // _ROW_BYTES + 1
 
     def create_views(self, views: Mapping[str, str]) -> None:
-        """Create the temporary views which queries read, in place of those that there are.
+        """Replace the temporary views which queries read.
 
-        An open connection keeps what it knows of a file: that takes long where tables are many.
+        Views that stay the same are kept. The connections stay open, because opening them again
+        takes long for a file with many tables.
+
+        Args:
+            views: Statements that create the views, keyed by the name of the view.
         """
-        kept = self.views.items() & views.items()
-        dropped = [f"DROP VIEW temp.{view[0]}" for view in self.views.items() if view not in kept]
-        statements = [*dropped, *(view[1] for view in views.items() if view not in kept)]
+        unchanged = self.views.items() & views.items()
+        statements = [
+            f"DROP VIEW temp.{name}"
+            for name, text in self.views.items()
+            if (name, text) not in unchanged
+        ]
+        statements += [text for name, text in views.items() if (name, text) not in unchanged]
         for statement in statements:
             self._small[0].execute(statement)
         if "connection" in vars(self):
@@ -175,10 +204,16 @@ class Database:
         self.views = views
 
     def query_rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query; text, and what a blob holds, is read as far as it is UTF-8.
+        """Return the rows of a query, with blobs as texts.
+
+        Bytes that are not UTF-8 are replaced by U+FFFD.
+
+        Args:
+            query: The query.
+            binds: Values of its parameters.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
         connection, caught = self._small
         values = {name: (binds or {})[name] for name in query.parameters}
@@ -189,7 +224,7 @@ class Database:
                 raise caught.pop() from None
             raise make_damage_error(self.path, query, str(error), self._maker) from error
         except UnicodeDecodeError as error:
-            # Python cannot decode what SQLite reports of a malformed schema.
+            # The error message of SQLite quotes a malformed schema and cannot be decoded.
             raise make_damage_error(
                 self.path, query, "the schema is not text", self._maker
             ) from error
@@ -199,7 +234,7 @@ class Database:
         """Return the number of rows of a table.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
         from sqlalchemy import func
 
@@ -207,33 +242,42 @@ class Database:
         return int(rows)
 
     def find_extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
-        """Return the numbers of the first and of the last row with each value of a column.
+        """Return the first and last row number of each value of a column, keyed by the value.
 
-        They are empty if the rows of the table have no numbers (``WITHOUT ROWID``).
+        Returns {} if the rows of the table have no row numbers (``WITHOUT ROWID``).
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
         from sqlalchemy import func, text
 
         value, row = text(f'"{column}"'), text("rowid")
         try:
-            found = self._select(table, value, func.min(row), func.max(row), group=value)
+            groups = self._select(table, value, func.min(row), func.max(row), group_by=value)
         except ProfileError as error:
             if "no such column: rowid" in str(error):
                 return {}
             raise
-        return {_decode_blob(own): (int(first), int(last)) for own, first, last in found}
+        return {_decode_blob(key): (int(first), int(last)) for key, first, last in groups}
 
-    def _select(self, table: str, *selected: Any, group: Any = None) -> Sequence[Any]:
-        """Return what is selected of a table, in groups of equal values of a column if given."""
+    def _select(self, table: str, *columns: Any, group_by: Any = None) -> Sequence[Any]:
+        """Run a SELECT statement that SQLAlchemy composes, and return its rows.
+
+        Args:
+            table: Name of the table.
+            columns: Column expressions of SQLAlchemy.
+            group_by: Column to group rows by, or None to select all rows.
+
+        Raises:
+            ProfileError: The file is damaged.
+        """
         import sqlalchemy
         from sqlalchemy.exc import DBAPIError
         from sqlalchemy.pool import StaticPool
 
         opened, caught = self._small
-        rows = sqlalchemy.select(*selected).select_from(sqlalchemy.table(table, schema="main"))
-        rows = rows if group is None else rows.group_by(group)
+        rows = sqlalchemy.select(*columns).select_from(sqlalchemy.table(table, schema="main"))
+        rows = rows if group_by is None else rows.group_by(group_by)
         engine = sqlalchemy.create_engine("sqlite://", creator=lambda: opened, poolclass=StaticPool)
         try:
             with engine.connect() as connection:
@@ -250,13 +294,13 @@ class Database:
         """Return the int64 columns of a query, shape (columns, rows).
 
         Args:
-            query: that gives them.
-            binds: its parameters.
-            rows: how many there are, if that is known. No more of them than this are read while
-                other threads run Python; the rest while none does.
+            query: The query.
+            binds: Values of its parameters.
+            rows: Number of rows if it is known, which becomes the size of a batch. Other threads
+                can run Python only while a batch is being read, so an exact number is best.
 
         Raises:
-            ProfileError: the file is damaged, or holds something else than integers.
+            ProfileError: The file is damaged, or a column contains non-integer values.
         """
         with _report_damage(self.path, query):
             batches = self._query_batches(query, binds or {}, max(rows, 1)) or []
@@ -266,31 +310,45 @@ class Database:
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
     def read_batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
-        """Return the result of a query, texts among it; None without rows.
+        """Return the result of a query with text columns as one batch, or None without rows.
 
         Args:
-            query: that gives it.
-            binds: its parameters.
-            rows: more than there are, if that is known; else it may be read again.
+            query: The query.
+            binds: Values of its parameters.
+            rows: An upper bound of the number of rows, if known. If the result has as many rows or
+                more, the query runs again with a larger batch.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
-        most = max(rows, 1)
+        batch_rows = max(rows, 1)
         with _report_damage(self.path, query):
-            # A column has the type of its first batch, so that all rows must come in one.
-            while (batches := self._query_batches(query, binds, most, alone=True)) is None:
-                most <<= 4
+            # The driver derives the type of a column from the first batch, so all rows must be in
+            # one batch.
+            while (batches := self._query_batches(query, binds, batch_rows, single=True)) is None:
+                batch_rows <<= 4
         return batches[0] if batches else None
 
     def _query_batches(
-        self, query: Query, binds: Binds, most: int, *, alone: bool = False
+        self, query: Query, binds: Binds, batch_rows: int, *, single: bool = False
     ) -> list[RecordBatch] | None:
-        """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
+        """Return the result of a query in batches.
+
+        Args:
+            query: The query.
+            binds: Values of its parameters.
+            batch_rows: Number of rows in a batch.
+            single: Whether to return None as soon as a batch is full.
+
+        Raises:
+            MemoryError: Memory ran out.
+            adbc.Error: The driver cannot run the query.
+            ValueError: A row cannot be read.
+        """
         import adbc_driver_manager as adbc
 
-        # Where memory runs out the driver may end the process; numpy says so. Other threads take
-        # memory too, so that this helps nearly always.
+        # The driver may end the process if memory runs out. Allocating memory here first raises
+        # MemoryError instead, except if other threads use up the memory in between.
         np.empty(_ROOM, np.uint8)
         text, number = DataType.string(), DataType.int64()
         values = [
@@ -300,7 +358,7 @@ class Database:
         statement = adbc.AdbcStatement(self.connection)
         stream = reader = None
         try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(most)})
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch_rows)})
             statement.set_sql_query(query.text)
             statement.prepare()
             if values:
@@ -310,25 +368,25 @@ class Database:
             batches: list[RecordBatch] = []
             for batch in reader:
                 batches.append(batch)
-                if alone and batch.num_rows == most:
+                if single and batch.num_rows == batch_rows:
                     return None
             return batches
         except (adbc.Error, MemoryError):
             raise
         except Exception as error:
-            # Whatever the driver reports of a step comes as a plain Exception.
+            # Errors of single rows are plain Exceptions.
             raise ValueError(str(error)) from error
         finally:
-            # What is left of a result holds on to its statement, which must be closed after it.
+            # The reader keeps a reference to its statement, so it must be released first.
             stream = reader = None
             statement.close()
 
 
 def stack_integers(columns: Sequence[Array]) -> Ints:
-    """Return columns of whole numbers, shape (columns, rows).
+    """Convert columns of whole numbers to one array, shape (columns, rows).
 
     Raises:
-        ValueError: they hold something else.
+        ValueError: A column contains NULL or non-integer values.
     """
     for column in columns:
         if column.type != DataType.int64() or column.null_count:
@@ -337,23 +395,27 @@ def stack_integers(columns: Sequence[Array]) -> Ints:
 
 
 def decode_texts(column: Array) -> list[object]:
-    """Return the values of a column of texts; one blob among texts makes all of them blobs."""
+    """Return the values of a column of texts, with None for NULL.
+
+    The driver returns all values as blobs if one of them is a blob. Bytes that are not UTF-8 are
+    replaced by U+FFFD. A column of another type is returned unchanged.
+    """
     if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
     raw: list[Any] = list(column.cast(DataType.binary()).to_pylist())
-    # Mostly there is no NULL among them, and all are UTF-8.
+    # Usually there is no NULL, and all texts are UTF-8.
     with suppress(TypeError, UnicodeDecodeError):
         return list(map(bytes.decode, raw))
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 
 def _decode_blob(value: object) -> object:
-    """Return a value; a blob as the text that it holds."""
+    """Return a value unchanged, or the text in a blob."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
-    """Run statements without a result."""
+    """Run statements that return no rows."""
     import adbc_driver_manager as adbc
 
     for text in texts:
@@ -363,69 +425,68 @@ def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
 
 
 def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
-    # A signal may have come between a statement and its end; what it left is closed with it.
+    # After a signal, a statement may still be open. It is closed together with the connection.
     with suppress(RuntimeError):
         handle.close()
 
 
-# The file and what lies beside it, looked at without SQLite.
-
-
 def check_pages(path: str, maker: Queries) -> None:
-    """Check what SQLite cannot: whether the file is whole.
+    """Check that the file is as long as its header says, which SQLite does not check.
 
     Raises:
-        ProfileError: the file is shorter than its own header says.
+        ProfileError: The file was cut short.
     """
     size = Path(path).stat().st_size
     with Path(path).open("rb") as file:
         head = file.read(HEADER_BYTES)
         page, pages = parse_page_counts(head)
-        whole = len(head) == HEADER_BYTES
-        if not whole or page * pages > size:
-            left = f"{size} of {page * pages} bytes" if whole else f"{size} bytes are no database"
-            raise ProfileError(f"{path}: was cut short, {left}; {maker.again}")
+        has_header = len(head) == HEADER_BYTES
+        if not has_header or page * pages > size:
+            length = f"{size} of {page * pages} bytes"
+            if not has_header:
+                length = f"{size} bytes are no database"
+            raise ProfileError(f"{path}: was cut short, {length}; {maker.again}")
 
 
 def check_finished(path: str, maker: Queries) -> None:
-    """Check that nothing is writing a file.
+    """Check that no program is writing a file.
 
     Raises:
-        ProfileError: something is, or died meanwhile.
+        ProfileError: A program is writing the file, or died while writing it.
     """
-    for beside in find_sidecar_files(path):
-        unfinished = beside.name.endswith(LOG) and beside.stat().st_size
-        if unfinished or beside.name.endswith(JOURNAL):
+    for sidecar in find_sidecar_files(path):
+        is_unfinished = sidecar.name.endswith(LOG) and sidecar.stat().st_size
+        if is_unfinished or sidecar.name.endswith(JOURNAL):
             raise ProfileError(
-                f"{path}: is still being written, or its writer died ({beside.name} lies beside "
+                f"{path}: is still being written, or its writer died ({sidecar.name} is next to "
                 f"it); wait for {maker.program} to finish, or {maker.again}"
             )
 
 
 def find_sidecar_files(path: str) -> list[Path]:
-    """Return the journal, the log and its index that lie beside a file, even if they are empty."""
-    real = str(Path(path).resolve())
-    beside = (Path(real + suffix) for suffix in (JOURNAL, LOG, "-shm"))
-    return [file for file in beside if file.exists()]
+    """Return the journal, the write-ahead log and its index if they exist next to a file."""
+    resolved = str(Path(path).resolve())
+    sidecars = (Path(resolved + suffix) for suffix in (JOURNAL, LOG, "-shm"))
+    return [file for file in sidecars if file.exists()]
 
 
 def parse_page_counts(head: bytes) -> tuple[int, int]:
-    """Return the bytes of a page, and the number of pages, as the head of a file gives them."""
+    """Return the page size in bytes and the number of pages from the header of a file."""
     page_bytes = int.from_bytes(head[16:18], "big")
     return 65536 if page_bytes == 1 else page_bytes, int.from_bytes(head[28:32], "big")
 
 
 def _make_uri(path: str) -> str:
-    """Return the URI by which SQLite opens a file and writes nothing."""
+    """Return the URI with which SQLite opens a file read-only and creates no other file."""
     return f"file:{quote(os.fsencode(str(Path(path).resolve())))}?mode=ro&immutable=1"
 
 
 @contextmanager
 def open_database(path: str, maker: Queries) -> Iterator[Database]:
-    """Open a file read-only.
+    """Open a file read-only; it is closed on exit.
 
     Raises:
-        ProfileError: it is being written, was cut short, or describes too much.
+        ProfileError: The file is being written or was cut short.
     """
     check_finished(path, maker)
     check_pages(path, maker)
@@ -434,9 +495,9 @@ def open_database(path: str, maker: Queries) -> Iterator[Database]:
 
 
 def list_relations(path: str) -> frozenset[str]:
-    """Return the names of tables and views; none of a file that is damaged or describes too much.
+    """Return the names of the tables and views of a file, or an empty set if it is damaged.
 
-    What cannot be read here is left to the reader of the file to refuse.
+    The reader of the file reports the damage.
     """
     with closing(Database(path, SQLITE_QUERIES)) as database, suppress(ProfileError, OSError):
         check_pages(path, SQLITE_QUERIES)
@@ -446,17 +507,21 @@ def list_relations(path: str) -> frozenset[str]:
 
 
 def read_stored_columns(database: Database, names: Collection[str] | None = None) -> StoredColumns:
-    """Return how an open file stores relations, all or those of some names: rows of schema.sql.
+    """Return the definitions of the tables and views of a file, rows of schema.sql.
+
+    Args:
+        database: The open file.
+        names: Names of the tables and views, or None for all.
 
     Raises:
-        ProfileError: the file is damaged.
+        ProfileError: The file is damaged.
     """
-    wanted = None if names is None else json.dumps(sorted(names))
-    return database.query_rows(SQLITE_QUERIES.query("schema"), {"names": wanted})
+    binds = {"names": None if names is None else json.dumps(sorted(names))}
+    return database.query_rows(SQLITE_QUERIES.query("schema"), binds)
 
 
 def group_columns_by_table(stored: StoredColumns) -> Schema:
-    """Return the columns of each table, but for generated ones, by its name in the file."""
+    """Return the names of the columns of each table, without generated columns."""
     columns: dict[str, set[str]] = {}
     for table, _, _, _, column, _, _, hidden in stored:
         if column is not None:

@@ -1,7 +1,7 @@
-"""Pages: columns of whole numbers decoded from the pages of a file, without SQLite.
+"""Pages: columns of whole numbers and texts, decoded from the pages of a file without SQLite.
 
-A file or a table is taken only if everything about it is plain; SQLite, which is slower, reads the
-others, and is the reference. What both give is the same.
+Only *plain* files, tables and pages are decoded: those that use the ordinary features of the file
+format. SQLite, which is slower, reads all others and is the reference. Both return the same rows.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from bubbleviz.sources.sqlite.database import (
 )
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn
 
-#: Fractions of a page that overflow; the format fixes them.
+#: Maximum and minimum embedded payload fraction and leaf payload fraction, which the format fixes.
 _FRACTIONS = bytes((64, 32, 32))
 _MIN_USABLE_BYTES = 480
 _MAX_SCHEMA_FORMAT = 4
 _UTF8 = 1
-#: A key in descending order is not the row number though it looks like it.
+#: Matches a descending key. An INTEGER PRIMARY KEY DESC is not an alias of the row number.
 _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
-#: Pages that are decoded at once: room is made for as many rows as they may hold.
+#: Number of leaf pages decoded in one call, which limits the memory that is allocated for rows.
 _PAGES_PER_PIECE = 512
-#: The members of ``struct leaves`` on times: extents are neither written nor used.
+#: Last members of ``struct leaves`` if extents are neither written nor used.
 _UNTIMED = (None, NONE, NONE, NONE, 0)
 
 
-#: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
-#: file is equal to it.
+#: How NULL in a column is read: it makes the page unusual, it is read as the missing value, or it
+#: is read as the missing value and a stored value equal to that makes the page unusual.
 UNUSUAL, MISSING, DISTINCT = range(3)
-#: Integers of some rows, shape (columns, rows), the number of the text of each, -1 for NULL, and
-#: texts by number, of which few are the same: U+FFFD for what is not UTF-8.
+#: Rows with a text: integer columns, shape (columns, rows); for each row the index of its text, or
+#: -1 for NULL; and the texts, with few duplicates. Bytes that are not UTF-8 are U+FFFD.
 NamedRows: TypeAlias = tuple[Ints, Ints, Sequence[str]]
-#: Such integers, with the lengths of texts, -1 for NULL, as a last column; and texts one behind
-#: another.
+#: Rows with a text: integer columns, with the length of the text, or -1 for NULL, as the last one;
+#: and the concatenated texts.
 PackedRows: TypeAlias = tuple[Ints, bytes]
 
 
@@ -74,7 +74,14 @@ class PageQuery:
 
 
 class FileShape(NamedTuple):
-    """An open SQLite file: its descriptor, bytes of a page, of these in use, and its pages."""
+    """The layout of an open SQLite file.
+
+    Attributes:
+        descriptor: File descriptor.
+        page_bytes: Page size in bytes.
+        usable: Number of bytes of a page that are in use; the others are reserved.
+        pages: Number of pages.
+    """
 
     descriptor: int
     page_bytes: int
@@ -84,18 +91,20 @@ class FileShape(NamedTuple):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table whose pages are known; what is read is None where one of these is not plain.
+    """A table whose leaf pages are known.
+
+    Methods that read rows return None if a page is not plain.
 
     Attributes:
-        pages: the open file.
-        leaf: numbers of the leaf pages, in order, shape (leaves,).
-        last_row: the last row number that each may hold.
+        pages: The open file.
+        leaf: Page numbers of the leaves, in the order of rows, shape (leaves,).
+        last_row: Last row number that each leaf may contain.
         extents: Length of the longest row and earliest start of each leaf, shape (leaves, 2). The
             length is -1 if the leaf was not read with its times yet.
-        integers: how the columns of whole numbers are read that its query gives, shape
-            (columns, 4): the place of each in the table, what NULL reads as, the missing value, and
-            whether it stands for the row number.
-        places: of all columns, by name.
+        integers: Columns of whole numbers that the query returns, shape (columns, 4): index in the
+            table, how NULL is read, the missing value, and whether the column is an alias of the
+            row number.
+        places: Index of each column of the table, keyed by name.
     """
 
     pages: Pages
@@ -109,7 +118,17 @@ class PageTable:
     def from_root(
         pages: Pages, root: int, integers: Ints, places: Mapping[str, int]
     ) -> PageTable | None:
-        """Return the table whose tree begins on a page."""
+        """Find the leaf pages of a table.
+
+        Args:
+            pages: The open file.
+            root: Page number of the root of the table's B-tree.
+            integers: Columns to read, as for the class.
+            places: Index of each column, keyed by name.
+
+        Returns:
+            The table, or None if a page is not plain or memory is short.
+        """
         file = pages.file
         if not 1 < root <= file.pages:
             return None
@@ -121,20 +140,20 @@ class PageTable:
         return PageTable(pages, leaf, last_row, extents, integers, places)
 
     def _find_leaves(self, first: int, last: int) -> tuple[int, int]:
-        """Return which leaves, from and to, may hold rows of some numbers."""
-        begin, end = np.searchsorted(self.last_row, (first, last)).tolist()
-        return begin, min(end + 1, len(self.leaf))
+        """Return the half-open range of leaves that may contain rows ``first`` to ``last``."""
+        start, end = np.searchsorted(self.last_row, (first, last)).tolist()
+        return start, min(end + 1, len(self.leaf))
 
-    def iter_pieces(self, most: int = _PAGES_PER_PIECE) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last row number of so many leaves after the other."""
+    def iter_pieces(self, n_leaves: int = _PAGES_PER_PIECE) -> Iterator[tuple[int, int]]:
+        """Yield the first and last row number of pieces of the table, ``n_leaves`` leaves each."""
         first = -(1 << 63)
-        for at in range(most - 1, len(self.leaf) + most - 1, most):
-            last = int(self.last_row[min(at, len(self.leaf) - 1)])
+        for last_leaf in range(n_leaves - 1, len(self.leaf) + n_leaves - 1, n_leaves):
+            last = int(self.last_row[min(last_leaf, len(self.leaf) - 1)])
             yield first, last
             first = last + 1
 
     def read_columns(self) -> Ints | None:
-        """Return the columns of all rows, shape (columns, rows)."""
+        """Return the int64 columns of all rows, shape (columns, rows)."""
         blocks = [np.empty((len(self.integers), 0), np.int64)]
         for piece in self.iter_pieces():
             block = self.read_rows(*piece)
@@ -144,25 +163,35 @@ class PageTable:
         return np.concatenate(blocks, axis=1)
 
     def read_rows(self, first: int, last: int) -> Ints | None:
-        """Return the columns of the rows of some numbers."""
-        begin, end = self._find_leaves(first, last)
-        # Of its page a row takes two bytes that tell where it is, one or more that tell how long it
-        # is, its number and the length of its header, and there one for each column.
-        least = 6 + int(self.integers[:, 0].max(initial=0))
-        room = min(last - first + 1, (end - begin) * self.pages.file.page_bytes // least)
-        return self._decode((self.leaf, self.last_row, begin, end, first, last), None, room)
+        """Return the int64 columns of rows ``first`` to ``last``, shape (columns, rows)."""
+        start, end = self._find_leaves(first, last)
+        # A row takes at least two bytes for its offset in the page, one each for its length, its
+        # number and the length of its header, and in the header one byte per column.
+        min_row_bytes = 6 + int(self.integers[:, 0].max(initial=0))
+        max_rows = (end - start) * self.pages.file.page_bytes // min_row_bytes
+        leaves = self.leaf, self.last_row, start, end, first, last
+        return self._decode(leaves, None, min(last - first + 1, max_rows))
 
     def read_selected(self, rows: Ints) -> Ints | None:
-        """Return the columns of some rows by their numbers (distinct, ascending)."""
-        at = find_distinct(np.searchsorted(self.last_row, rows))
-        at = at[at < len(self.leaf)]
-        leaves = self.leaf[at], self.last_row[at], 0, len(at), *EVERY_ROW
+        """Return the int64 columns of the rows with the given numbers (distinct, ascending)."""
+        index = find_distinct(np.searchsorted(self.last_row, rows))
+        index = index[index < len(self.leaf)]
+        leaves = self.leaf[index], self.last_row[index], 0, len(index), *EVERY_ROW
         return self._decode(leaves, rows, len(rows))
 
-    def _decode(self, leaves: tuple[Argument, ...], wanted: Ints | None, room: int) -> Ints | None:
-        chosen = (*leaves, wanted, 0 if wanted is None else len(wanted), *_UNTIMED)
+    def _decode(
+        self, leaves: tuple[Argument, ...], rows: Ints | None, max_rows: int
+    ) -> Ints | None:
+        """Return the columns of the rows on some leaves, or None if a page is not plain.
+
+        Args:
+            leaves: First members of ``struct leaves``, without the row numbers.
+            rows: Numbers of the rows to read, or None for all rows on these leaves.
+            max_rows: Maximum number of rows.
+        """
+        members = (*leaves, rows, 0 if rows is None else len(rows), *_UNTIMED)
         return native.decode_integers(
-            file=self.pages.file, leaves=chosen, columns=self.integers, max_rows=room
+            file=self.pages.file, leaves=members, columns=self.integers, max_rows=max_rows
         )
 
     def read_named(
@@ -178,37 +207,44 @@ class PageTable:
         times: tuple[Sequence[int], Sequence[int], Sequence[int]] = ((), (), ()),
         **fields: int,
     ) -> PackedRows | None:
-        """Return the rows of some kinds whose text fits a pattern, or has some number.
+        """Return the selected rows with their texts, or None if a page is not plain.
+
+        A row is selected if its kind is one of ``kinds`` and its text matches one of ``globs``. A
+        row whose text is NULL is selected by the id of its text instead. If a column of threads is
+        given, a row must in addition last long enough and overlap an interval of its thread, and
+        rows without a text are selected whatever their id.
 
         Args:
-            text: place of the column of texts in the table.
-            globs: SQLite's GLOB patterns, of which the text must fit one.
-            pieces: of the table, each the numbers of its first and its last row; None for all.
-            before: how texts begin, such as ``{"message":``: then each row is given, and its text
-                is what stands between the quotes of that one member, if it is plain: printable
-                ASCII without escapes. Others count as NULL.
-            kinds: four codes, where the place of their column is given.
-            ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
-            threads: those wanted, ascending, where rows are selected by time.
-            times: starts and ends, of which such a row touches one of its thread, these disjoint
-                and ascending; and from which to below which are those of each thread.
-            fields: places of columns: ``kind``; ``id`` of the text; ``start`` and ``end``, by which
-                the extents of leaves are noted; and to select by time, whatever the number of the
-                text, ``thread``, with how long a row lasts at least (``shortest``).
+            text: Index of the column of texts.
+            globs: SQLite GLOB patterns.
+            pieces: First and last row number of each piece of the table to read, or None for all.
+            before: Start of texts that are JSON objects with one member, such as ``{"message":``.
+                Then all rows are selected, and the text is the value of that member. It is NULL
+                unless it consists of printable ASCII characters without escapes.
+            kinds: Four codes. Used if ``kind`` is given.
+            ids: Ids of texts, ascending, or None for any id. Used if ``id`` is given.
+            threads: Threads, ascending. Used if ``thread`` is given.
+            times: Starts and ends of intervals, disjoint and ascending for each thread; and the
+                bounds of each thread's intervals among them. Used if ``thread`` is given.
+            fields: Indices of columns: ``kind``, ``id`` (of the text), ``start``, ``end`` and
+                ``thread``. With ``start`` and ``end``, the extents of leaves are determined, or
+                used to skip leaves if ``thread`` is given. ``shortest`` is the minimum duration.
+
+        Returns:
+            The integer columns, with the length of the text as the last one, and the texts.
         """
         if any("\0" in glob for glob in globs):
             return None
-        absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
-        given = absent | {"shortest": 0} | fields
-        kind, of_text, start, end, thread, shortest = given.values()
-        wanted, of_threads, since, until, parts = (
-            np.array(some, np.int64) if some else None for some in (ids, threads, *times)
+        defaults = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1) | {"shortest": 0}
+        kind, text_id, start, end, thread, shortest = (defaults | fields).values()
+        id_column, thread_column, since, until, bounds_of_thread = (
+            np.array(values, np.int64) if values else None for values in (ids, threads, *times)
         )
         selection: tuple[Argument, ...] = (ended(*globs), len(globs), text)
         selection += (ended(before) if before else None, kind, *kinds)
-        selection += (of_text, -1 if ids is None else len(ids), wanted)
-        selection += (start, end, thread, len(threads), of_threads)
-        selection += (shortest, since, until, parts)
+        selection += (text_id, -1 if ids is None else len(ids), id_column)
+        selection += (start, end, thread, len(threads), thread_column)
+        selection += (shortest, since, until, bounds_of_thread)
         _, until_ns, _ = times
         extents = (
             self.extents if start != NONE else None,
@@ -217,10 +253,10 @@ class PageTable:
         )
         blocks, texts = [np.empty((len(self.integers) + 1, 0), np.int64)], []
         for bounds in self.iter_pieces() if pieces is None else pieces:
-            stretch = self.leaf, self.last_row, *self._find_leaves(*bounds), *bounds
+            leaves = self.leaf, self.last_row, *self._find_leaves(*bounds), *bounds
             decoded = native.decode_named(
                 file=self.pages.file,
-                leaves=(*stretch, None, 0, *extents),
+                leaves=(*leaves, None, 0, *extents),
                 columns=self.integers,
                 selection=selection,
             )
@@ -232,20 +268,22 @@ class PageTable:
 
 
 def unpack_rows(rows: PackedRows) -> NamedRows:
-    """Return rows with their texts as strings, each once."""
+    """Return rows with their texts as distinct strings."""
     columns, packed = rows
     numbered = native.number_texts(packed, columns[-1])
     if numbered is None:
-        raise RuntimeError("packed rows come from the compiled part alone")
+        raise RuntimeError("packed rows come only from compiled code")
     number, bounds = numbered
     bounds_of_texts = bounds.tolist()
-    texts = [packed[at : at + size].decode("utf-8", "replace") for at, size in bounds_of_texts]
+    texts = [
+        packed[start : start + size].decode("utf-8", "replace") for start, size in bounds_of_texts
+    ]
     return columns[:-1], number, texts
 
 
 @dataclass(frozen=True)
 class Pages:
-    """An open file that is plain. Threads may use it at the same time."""
+    """An open plain file. Several threads may use it at the same time."""
 
     file: FileShape
 
@@ -258,19 +296,20 @@ class Pages:
         """
         root, definition = stored[0][1], str(stored[0][2])
         places = {str(row[4]): int(str(row[3])) for row in stored}
-        # In the capitals of ASCII, which are all that SQLite knows.
+        # SQLite compares type names case-insensitively in ASCII only.
         kinds = {str(row[4]): str(row[5]) for row in stored}
         types = {name: kind.upper() if kind.isascii() else kind for name, kind in kinds.items()}
         keys = {str(row[4]) for row in stored if row[6]}
-        # Such a key is the number of the row.
-        alone = len(keys) == 1 and all(types[key] == "INTEGER" for key in keys)
-        plain = not any(row[7] for row in stored) and not (alone and _DESCENDING.search(definition))
-        # Other types may keep an integer and give a float, or text.
-        plain &= all("INT" in types.get(column.name, "") for column in query.columns)
+        # A single INTEGER PRIMARY KEY is an alias of the row number.
+        is_alias = len(keys) == 1 and all(types[key] == "INTEGER" for key in keys)
+        is_descending = is_alias and _DESCENDING.search(definition)
+        is_plain = not any(row[7] for row in stored) and not is_descending
+        # With other types, SQLite may store an integer but return a float or text.
+        is_plain &= all("INT" in types.get(column.name, "") for column in query.columns)
         text_type = types.get(query.text, "")
-        plain &= not query.text or any(kind in text_type for kind in _TEXT_TYPES)
-        ordered = not query.key or (alone and query.key in keys)
-        if (alone and keys & {*query.selected}) or not ordered or not plain:
+        is_plain &= not query.text or any(kind in text_type for kind in _TEXT_TYPES)
+        is_ordered = not query.key or (is_alias and query.key in keys)
+        if (is_alias and keys & {*query.selected}) or not is_ordered or not is_plain:
             return None
         null = {None: UNUSUAL, ABSENT: DISTINCT}
         integers = [
@@ -278,7 +317,7 @@ class Pages:
                 places[column.name],
                 null.get(column.missing, MISSING),
                 NONE if column.missing is None else column.missing,
-                alone and column.name in keys,
+                is_alias and column.name in keys,
             )
             for column in query.columns
         ]
@@ -300,7 +339,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
         yield absence()
         return
     if find_sidecar_files(path):
-        yield "a journal or log lies beside the file"
+        yield "a journal or log exists next to the file"
         return
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -316,7 +355,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
 
 
 def _read_page_layout(descriptor: int) -> FileShape | None:
-    """Return the shape of a file; None where something in its header is not plain."""
+    """Return the layout of a file from its header, or None if the header is not plain."""
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
     except OSError:
@@ -324,24 +363,24 @@ def _read_page_layout(descriptor: int) -> FileShape | None:
     if len(head) < HEADER_BYTES:
         return None
 
-    def number(at: int) -> int:
-        return int.from_bytes(head[at : at + 4], "big")
+    def read_integer(offset: int) -> int:
+        return int.from_bytes(head[offset : offset + 4], "big")
 
     page_bytes, pages = parse_page_counts(head)
     usable = page_bytes - head[20]
-    plain = (
+    is_plain = (
         head.startswith(SQLITE)
         and page_bytes.bit_count() == 1
         and usable >= _MIN_USABLE_BYTES
-        # A journal and no log, as nsys writes it.
+        # A rollback journal, not a write-ahead log, as nsys writes it.
         and head[18] == head[19] == 1
         and head[21:24] == _FRACTIONS
-        # The size is that of the last change.
-        and number(24) == number(92)
+        # The page count in the header is valid for the last change of the file.
+        and read_integer(24) == read_integer(92)
         and pages * page_bytes == file_bytes
-        and 1 <= number(44) <= _MAX_SCHEMA_FORMAT
-        # It does not vacuum itself: no pages move.
-        and number(52) == 0
-        and number(56) == _UTF8
+        and 1 <= read_integer(44) <= _MAX_SCHEMA_FORMAT
+        # Auto-vacuum is off, so no pages move.
+        and read_integer(52) == 0
+        and read_integer(56) == _UTF8
     )
-    return FileShape(descriptor, page_bytes, usable, pages) if plain else None
+    return FileShape(descriptor, page_bytes, usable, pages) if is_plain else None

@@ -1,9 +1,10 @@
-"""Queries and views of ``sql/``: found beside the package or in it, with what each requires.
+"""Queries and views of ``sql/``, with the tables and columns that each requires.
 
-A query is one ``SELECT``. Where the tables of a profiler changed over the years it reads a view,
-so that it is the same for every version: each folder of ``sql/MAKER/views`` is a view, each file
-in it a variant for the files that hold what it requires. Heads say what a file gives, and
-``-- requires: NAME(column, column)`` lines which tables and views it reads.
+A query is one ``SELECT`` statement. If the tables of a profiler differ between its versions, the
+query reads a view instead, so that it is the same for every version. Each folder of
+``sql/PROFILER/views`` is a view, and each file in it is a variant for files that have the columns
+it requires. A comment at the top of each file describes its result, and lines of the form
+``-- requires: NAME(column, column)`` list the tables and views that it reads.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-#: How an SQLite file begins, whatever it holds.
+#: First bytes of every SQLite file.
 SQLITE = b"SQLite format 3\0"
-#: The numbers of all rows that a table can have.
+#: First and last row number that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 #: Values of a query's parameters.
 Binds: TypeAlias = Mapping[str, int | str | None]
-#: Tables by name, each with its columns.
+#: Names of the columns of each table.
 Schema: TypeAlias = Mapping[str, frozenset[str]]
-#: Tables and views by name, each with the columns that are needed of it.
+#: Names of the required columns of each table or view.
 Requirements: TypeAlias = Mapping[str, tuple[str, ...]]
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
 _PARAMETER = re.compile(r"\$(\w+)")
-#: A column of the result carries a comment that says what it is.
+#: Matches a column of the result, which is followed by a comment that describes it.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
-#: Stands for NULL where NULL means something; no value of a file may be equal to it.
+#: Value that replaces NULL in columns in which NULL has a meaning. No value in a file may equal it.
 ABSENT = -(1 << 63)
 
 
@@ -54,12 +55,13 @@ class Query:
     """One file of ``sql/``.
 
     Attributes:
-        maker: of the files that it reads.
-        name: ``"gpu_work/kernels"`` for ``sql/nsys/gpu_work/kernels.sql``.
-        text: the statement.
-        columns: names of what a query returns.
-        parameters: names of its parameters, in the order in which SQLite numbers them.
-        requires: tables and views it reads, each with the columns it reads.
+        maker: Queries of the profiler whose files it reads.
+        name: Path without the folder of the profiler and the suffix: ``"gpu_work/kernels"`` for
+            ``sql/nsys/gpu_work/kernels.sql``.
+        text: The statement.
+        columns: Names of the columns that it returns.
+        parameters: Names of its parameters, in the order in which SQLite numbers them.
+        requires: Tables and views that it reads, with the columns of each.
     """
 
     maker: Queries
@@ -71,7 +73,7 @@ class Query:
 
     @property
     def tables(self) -> str:
-        """The tables that it reads in today's files, as messages name them."""
+        """Names of the tables that it reads in today's files, for messages."""
         if not self.requires:
             return "the database"
         return " or ".join(self.maker.find_tables_read(self.name))
@@ -79,7 +81,7 @@ class Query:
 
 @cache
 def sql_root() -> Path:
-    """Return the packaged ``sql`` folder (a wheel has it), else the checkout's."""
+    """Return the ``sql`` folder in the package (in a wheel) or in the checkout."""
     packaged, checkout = (parent / "sql" for parent in Path(__file__).resolve().parents[2:4])
     return packaged if packaged.is_dir() else checkout
 
@@ -88,10 +90,10 @@ class Queries:
     """The queries and views for the SQLite files of one profiler.
 
     Args:
-        program: that writes them.
-        folder: of its queries in ``sql/``.
-        noun: of such a file, in messages.
-        again: what to do with a file that cannot be read.
+        program: Name of the program that writes the files.
+        folder: Name of the folder of its queries in ``sql/``.
+        noun: Noun for the files, for messages.
+        again: Advice for a file that cannot be read, for messages.
     """
 
     def __init__(self, program: str, folder: str, noun: str, again: str) -> None:
@@ -99,10 +101,10 @@ class Queries:
         self._root, self._queries = sql_root() / folder, dict[str, Query]()
 
     def query(self, name: str) -> Query:
-        """Return the query or variant of a view of that name.
+        """Return a query, or a variant of a view, by its name.
 
         Raises:
-            FileNotFoundError: there is none, which is a defect of the package.
+            FileNotFoundError: It does not exist, which is a defect of the package.
         """
         if name not in self._queries:
             text = (self._root / f"{name}.sql").read_text(encoding="utf-8")
@@ -121,15 +123,12 @@ class Queries:
         return frozenset(file.relative_to(self._root).with_suffix("").as_posix() for file in files)
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is a query of that name: not all profilers record the same."""
+        """Return whether this profiler has a query of that name."""
         return name in self._names
 
     @cached_property
     def columns_read(self) -> Mapping[str, frozenset[str]]:
-        """The tables that any query reads, each with the columns that any of them reads.
-
-        They have today's names, or those of other years.
-        """
+        """Columns of each table that are read by any query or by any variant of a view."""
         read: dict[str, frozenset[str]] = {}
         for name in self._names:
             for table, columns in self.query(name).requires.items():
@@ -138,7 +137,7 @@ class Queries:
 
     @cached_property
     def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
-        """The variants of each view, those that read most columns first."""
+        """Variants of each view. Variants that read more columns come first."""
         variants = {}
         for folder in (self._root / "views").iterdir():
             names = sorted(file.stem for file in folder.iterdir())
@@ -148,18 +147,19 @@ class Queries:
         return variants
 
     def select_views(self, schema: Schema) -> Mapping[str, Query]:
-        """Return the variant of each view that a file can answer, if there is one."""
+        """Return the first variant of each view whose columns a file has.
+
+        Views without a suitable variant are left out.
+        """
         views = {}
         for view, variants in self.view_variants.items():
-            fitting = [
-                variant for variant in variants if not find_missing(variant.requires, schema)
-            ]
-            if fitting:
-                views[view] = fitting[0]
+            usable = [variant for variant in variants if not find_missing(variant.requires, schema)]
+            if usable:
+                views[view] = usable[0]
         return views
 
     def find_tables_read(self, name: str) -> Requirements:
-        """Return the tables that a query reads in today's files, through views or not."""
+        """Return the tables that a query reads in today's files, directly or through views."""
         tables: dict[str, tuple[str, ...]] = {}
         for relation, columns in self.query(name).requires.items():
             variants = self.view_variants.get(relation)
@@ -167,11 +167,17 @@ class Queries:
         return tables
 
     def find_table(self, name: str) -> str:
-        """Return the first table that a query reads in today's files."""
+        """Return the name of the first table that a query reads in today's files."""
         return next(iter(self.find_tables_read(name)))
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
-        """Tell whether a file with this schema, and these views, holds what a query needs."""
+        """Return whether a query can run on a file.
+
+        Args:
+            name: Name of the query.
+            schema: Columns of the tables of the file.
+            views: Variants of views that the file has.
+        """
         return self.exists(name) and all(
             relation in views
             if relation in self.view_variants
@@ -181,7 +187,7 @@ class Queries:
 
 
 def find_missing(requires: Requirements, schema: Schema) -> tuple[str, ...]:
-    """Return the required ``TABLE`` or ``TABLE.column`` names that a file lacks."""
+    """Return the names of missing tables (``TABLE``) and of missing columns (``TABLE.column``)."""
     missing: list[str] = []
     for table, columns in requires.items():
         if table not in schema:
