@@ -14,7 +14,7 @@ from bubbleviz.interpret import record
 from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import read_head
-from bubbleviz.sources.nccl.formats import format_of
+from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.nsys.files import is_report, measure_bytes
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import reader_of
@@ -77,6 +77,6 @@ def _by_names(
 
 def _is_event_file(path: str) -> bool:
     try:
-        return format_of(read_head(path)) != ""
+        return detect_format(read_head(path)) != ""
     except ProfileError:
         return False

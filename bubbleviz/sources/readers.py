@@ -20,7 +20,7 @@ from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
-from bubbleviz.sources.nccl.formats import format_of
+from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
 from bubbleviz.sources.operations.csv import header_in
 from bubbleviz.sources.operations.jsonl import refuse_binary
@@ -357,7 +357,7 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
     if recognised is not None and not is_json(head):
         return recognised
 
-    if format_of(head):
+    if detect_format(head):
         raise ProfileError(
             f"{path}: recorded operations of NCCL, not a profile; give them to bubbleviz nccl, "
             "alone or together with profiles"

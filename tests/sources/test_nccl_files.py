@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.sources.nccl.event_objects import BLOCK, EventObject, EventObjects
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
-from bubbleviz.sources.nccl.formats import format_of, read_events
+from bubbleviz.sources.nccl.formats import detect_format, read_events
 from bubbleviz.sources.readers import reader_of
 from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
 from tests.support.needs import real_file
@@ -72,7 +72,12 @@ def test_all_fields_of_an_operation_are_read(tmp_path: Path, valid: bool) -> Non
     events = file.events
 
     assert file.format == "profiler plugin"
-    assert (file.unreadable, file.unfinished, file.unbegun, file.repeated) == (0, 0, 0, 0)
+    assert (file.unreadable, file.n_without_end, file.n_without_begin, file.n_duplicates) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert events.communicators == (HASH,)
     assert [events.names[n] for n in events.name.tolist()] == ["AllReduce", "Send"]
     assert events.kind.tolist() == [OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT]
@@ -166,16 +171,16 @@ def test_every_category_that_is_documented_is_known(tmp_path: Path) -> None:
     )
     file = read(tmp_path, text)
 
-    assert file.strange == 0
-    assert dict(file.seen) == dict.fromkeys(categories, 2)
-    assert read(tmp_path, text + line("x", "NEW", "b", 0, 1, 5)).strange == 1
+    assert file.n_unknown == 0
+    assert dict(file.category_counts) == dict.fromkeys(categories, 2)
+    assert read(tmp_path, text + line("x", "NEW", "b", 0, 1, 5)).n_unknown == 1
 
 
 def test_what_the_profiler_prints_twice_counts_once(tmp_path: Path) -> None:
     body = "".join(plugin(*TWO).lines[1:])
     file = read(tmp_path, "[\n" + body + body)
 
-    assert (len(file.events), file.repeated) == (2, 2)
+    assert (len(file.events), file.n_duplicates) == (2, 2)
     assert file.bridges.row.tolist() == [0, 0, 1, 1]
 
 
@@ -208,7 +213,7 @@ def test_transfers_of_the_proxy_profiler_are_rows_by_operation_and_peer(tmp_path
     events = file.events
 
     assert file.format == "proxy profiler"
-    assert (file.unreadable, file.unfinished, file.unbegun) == (0, 0, 0)
+    assert (file.unreadable, file.n_without_end, file.n_without_begin) == (0, 0, 0)
     assert [events.names[n] for n in events.name.tolist()] == ["Send", "Recv", "Send"]
     assert events.peer.tolist() == [1, 3, 1]
     assert events.sequence.tolist() == [4, 4, 5]
@@ -249,7 +254,7 @@ def test_a_file_cut_at_any_byte_gives_the_events_before(tmp_path: Path) -> None:
         assert len(events) == sum(at < cut for at in whole)
         assert unreadable <= 2
         before = max(before, len(events))
-        if not format_of(text[:cut]):
+        if not detect_format(text[:cut]):
             assert before < 2
         elif cut % 16 == 0:
             assert len(read_events(written(tmp_path, text[:cut])).events) <= 1
@@ -332,7 +337,7 @@ def test_the_same_events_in_any_layout_of_json(tmp_path: Path) -> None:
         gzip.compress(text.encode()),
     ):
         file = read(tmp_path, layout)
-        assert (file.unreadable, file.unfinished) == (0, 0)
+        assert (file.unreadable, file.n_without_end) == (0, 0)
         for name in expected.column_names():
             assert np.array_equal(getattr(file.events, name), getattr(expected, name)), name
 
@@ -375,7 +380,7 @@ _IDLE = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 
 def test_a_file_is_of_one_format_or_none(text: str, name: str, gap: str) -> None:
     head = text.replace(": ", f":{gap}").encode()
 
-    assert format_of(head) == name
+    assert detect_format(head) == name
 
 
 @pytest.mark.parametrize("text", [SMALL, proxy_file([("Send", 1, 4, (1, 2, 3, 4))])])
@@ -392,9 +397,9 @@ def test_the_trace_of_nccls_readme() -> None:
     file = read_events(str(real_file("nccl/nccl_readme_v5.jsonlines")))
     events = file.events
 
-    assert (sum(count for _, count in file.seen), file.unreadable) == (43, 0)
+    assert (sum(count for _, count in file.category_counts), file.unreadable) == (43, 0)
     # The page leaves the middle out, so that four begins and four ends lack the other.
-    assert (file.unfinished, file.unbegun) == (4, 4)
+    assert (file.n_without_end, file.n_without_begin) == (4, 4)
     assert (len(events), events.count[0], events.channels[0]) == (1, 262_144, 2)
     assert events.gpu_end_ns[0] - events.gpu_start_ns[0] == 8_159_232
     assert events.state_ns[0].tolist() == [0, 98_004, 10_336, 0, 0, 687_011, 190_797, 583_791]
@@ -421,7 +426,7 @@ def test_a_damaged_time_of_a_gpu_is_left_out_and_counted(
 
     file = read(tmp_path, text[: matches.start(1)] + changed + text[matches.end(1) :])
 
-    assert (read(tmp_path, text).strange_clocks, file.strange_clocks) == (0, counted)
+    assert (read(tmp_path, text).n_clock_conflicts, file.n_clock_conflicts) == (0, counted)
     lost = np.flatnonzero(file.events.gpu_end_ns == UNKNOWN).tolist()
     assert lost == [at // 2] * counted
     starts = np.flatnonzero(file.events.gpu_start_ns == UNKNOWN).tolist()
@@ -435,8 +440,8 @@ def test_a_real_ring_of_sends_and_receives() -> None:
     events = file.events
 
     # Six lines were shortened by hand, and tell no phase.
-    assert (sum(count for _, count in file.seen), file.unreadable) == (370, 6)
-    assert (file.unfinished, file.unbegun, file.repeated) == (0, 0, 0)
+    assert (sum(count for _, count in file.category_counts), file.unreadable) == (370, 6)
+    assert (file.n_without_end, file.n_without_begin, file.n_duplicates) == (0, 0, 0)
     assert events.communicators == (12_715_772_615_376_301_750,)
     assert list(zip(events.rank.tolist(), events.peer.tolist(), strict=True)) == [
         (0, 1),

@@ -30,7 +30,13 @@ from bubbleviz.analyses.nccl.kernel_matching import (
 from bubbleviz.analyses.nccl.kernels import Kernels, Starts, family_of
 from bubbleviz.model.columns import NONE, Ints, make_mask
 from bubbleviz.model.grouping import find_distinct, group_rows
-from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
+from bubbleviz.sources.nccl.events import (
+    MAX_DURATION_NS,
+    UNKNOWN,
+    EventFile,
+    NcclEvents,
+    OperationKind,
+)
 
 #: More elements than any operation has.
 _MOST_COUNT = 1 << 59
@@ -163,7 +169,7 @@ def _durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
     for begin, end in ((start_ns, end_ns), (gpu.gpu_ns, stop_ns)):
         seen = (begin != UNKNOWN) & (end != UNKNOWN)
         length_ns = np.where(seen, end - np.where(seen, begin, 0), length_ns)
-    return np.where((length_ns >= 0) & (length_ns <= LONGEST_NS), length_ns, NONE)
+    return np.where((length_ns >= 0) & (length_ns <= MAX_DURATION_NS), length_ns, NONE)
 
 
 def align_events(

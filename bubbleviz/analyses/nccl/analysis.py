@@ -195,7 +195,7 @@ def merge_communication(
     table = hangs.with_awaited(table, instance)
     ranks = _sizes(table, profiles)
     files = (
-        *((file.path, file.format, file.seen) for file in recorded),
+        *((file.path, file.format, file.category_counts) for file in recorded),
         *((profile.source.path, profile.source.format, ()) for profile in profiles),
     )
     faults = hangs.faults_of(table, {file.rank for file in recorded})
@@ -354,13 +354,13 @@ def _limitations(
     for file in recorded:
         for what, count, reason in (
             ("damaged events", file.unreadable, "cut or damaged, and left out"),
-            ("events without an end", file.unfinished, "the job, or the file, ended before"),
-            ("ends without a begin", file.unbegun, "their begin is missing; left out"),
-            ("operations recorded twice", file.repeated, "each counts once"),
-            ("events of unknown categories", file.strange, "they are left out"),
+            ("events without an end", file.n_without_end, "the job, or the file, ended before"),
+            ("ends without a begin", file.n_without_begin, "their begin is missing; left out"),
+            ("operations recorded twice", file.n_duplicates, "each counts once"),
+            ("events of unknown categories", file.n_unknown, "they are left out"),
             (
                 "GPU timestamps far from all others",
-                file.strange_clocks,
+                file.n_clock_conflicts,
                 "the host's times stand for them",
             ),
         ):

@@ -9,7 +9,7 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model.pointers import describe_pointer
 from bubbleviz.sources.gzip_files import read_head
-from bubbleviz.sources.nccl.formats import format_of
+from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
 
 #: Endings that event files have: a pointer of such a name in a directory may stand for one.
@@ -33,7 +33,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
         if path not in formats:
             try:
                 head = read_head(path)
-                formats[path] = format_of(head)
+                formats[path] = detect_format(head)
                 if Path(path).suffix in _SUFFIXES and describe_pointer(head) is not None:
                     pointers.add(path)
             except ProfileError:

@@ -1,1 +1,1 @@
-"""NCCL's own profilers: the event files that they write, as tables of operations."""
+"""Event files of NCCL's own profilers, and dumps of PyTorch's flight recorder, as tables."""

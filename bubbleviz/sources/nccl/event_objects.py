@@ -1,12 +1,12 @@
-"""Events in the lines of NCCL's files, which need not be JSON as a whole.
+"""Tolerant parser for the events in NCCL's event files, which are not always valid JSON.
 
-NCCL prints its events one per line, with ``fprintf``, into an array that it may never close. A line
-is ``{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, ..., "args": {"Count": 4}},``.
+NCCL prints one event per line with ``fprintf``, into an array that may never be closed. A line is
+``{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, ..., "args": {"Count": 4}},``.
 
-Older versions print pointers and datatypes without quotes (``"Stream": 0x5020``,
-``"datatype": ncclFloat32``), a killed job leaves a cut line, and a file may have been indented, or
-joined into one line, since. So the reader searches for objects, whatever stands between them, and
-counts those that it cannot read.
+Older versions print pointers and datatypes without quotes (``"Stream": 0x5020``, ``"datatype":
+ncclFloat32``). A killed job leaves a truncated line. The file may have been re-indented or joined
+into one line later. The parser therefore searches for objects, whatever is between them, and counts
+the objects that it cannot read.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-#: Bytes that are read at a time, at most; an object may take twice as many.
+#: Maximum number of bytes read at once; an object may be twice as long.
 BLOCK = 1 << 20
-# An object holds others, four deep in all, each after a colon: behind a line that was cut, the next
-# object's brace follows something else.
-_INNER = rb"\{[^{}]*\}"
+# Matches an object with nested objects, up to four levels in total. A nested object must follow a
+# colon, so that the object after a truncated line is not taken for a nested one.
+_NESTED_OBJECT = rb"\{[^{}]*\}"
 for _ in range(3):
-    _INNER = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _INNER + rb"[^{}]*)*\}"
-_OBJECT = re.compile(_INNER)
-#: Strings, that stay as they are; values without quotes; commas before an end. A string without an
-#: end is matched, too: else each quote in it would be tried as the beginning of one.
+    _NESTED_OBJECT = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _NESTED_OBJECT + rb"[^{}]*)*\}"
+_OBJECT = re.compile(_NESTED_OBJECT)
+#: Matches strings, which are kept; unquoted values; and trailing commas. Unterminated strings match
+#: as well, since otherwise each quote in them would be tried as the start of a string.
 _REPAIR = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*"?)'
     rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\(\w*\))?)"
@@ -33,16 +33,16 @@ _REPAIR = re.compile(
     rb"|(?P<comma>,)(?=\s*[}\]])"
 )
 _WORDS = (b"true", b"false", b"null")
-#: Bytes that no string of JSON may hold.
+#: Replaces the control characters, which JSON strings must not contain, by blanks.
 _CONTROL_BYTES = bytes.maketrans(bytes(range(32)), b" " * 32)
-#: Quotes as word processors and web pages have them.
+#: Typographic quotes, as inserted by word processors and web pages.
 _QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
-#: The beginning of a document around a list of events.
-_LIST = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
+#: Start of a document that contains a list of events.
+_LIST_START = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
 class EventArgs(msgspec.Struct, gc=False):
-    """Arguments of an event of any format; those that it lacks are None."""
+    """Arguments of an event in any format; missing ones are None."""
 
     sequence: int | None = msgspec.field(default=None, name="SeqNum")
     communicator: int | None = msgspec.field(default=None, name="CommHash")
@@ -57,7 +57,7 @@ class EventArgs(msgspec.Struct, gc=False):
     protocol: str | None = msgspec.field(default=None, name="Protocol")
     strategy: str | None = None
     channels: int | None = msgspec.field(default=None, name="nChannels")
-    most_channels: int | None = msgspec.field(default=None, name="nMaxChannels")
+    max_channels: int | None = msgspec.field(default=None, name="nMaxChannels")
     gpu_start: int | None = msgspec.field(default=None, name="StartGpuClk")
     gpu_end: int | None = msgspec.field(default=None, name="StopGpuClk")
     gpu_us: float | None = msgspec.field(default=None, name="duration_gpu_us")
@@ -65,25 +65,25 @@ class EventArgs(msgspec.Struct, gc=False):
     proxy_operation: int | None = msgspec.field(default=None, name="proxyOpIndex")
 
 
-#: Arguments of an event that has none.
+#: Arguments of an event without arguments.
 NO_ARGS = EventArgs()
 
 
 class EventObject(
     msgspec.Struct, rename={"bytes": "totalbytes", "part_of": "collectiveName"}, gc=False
 ):
-    """One object of a file: the begin (``ph`` "b") or end ("e") of an event.
+    """One object of a file: the begin or the end of an event.
 
     Attributes:
-        name: of the event.
-        cat: its category.
-        ph: "b" or "e".
-        id: pairs its begin with its end, in a way that depends on the format.
-        pid: the process; a channel in files of the proxy profiler.
-        ts: microseconds since the profiler began; 0 and None are unknown.
-        args: its arguments.
-        bytes: of a transfer, in a fork of NCCL.
-        part_of: the collective that a transfer is part of, in the same fork.
+        name: Name of the event.
+        cat: Category of the event.
+        ph: "b" for begin or "e" for end.
+        id: Pairs a begin with its end, in a way that depends on the format.
+        pid: Process id, or the channel in files of the proxy profiler.
+        ts: Microseconds since the profiler started; 0 and None mean unknown.
+        args: Arguments of the event.
+        bytes: Size of a transfer; written by a fork of NCCL.
+        part_of: Collective that a transfer belongs to; written by the same fork.
     """
 
     name: str = ""
@@ -101,13 +101,13 @@ _decode = msgspec.json.Decoder(EventObject, strict=False).decode
 
 
 class EventObjects:
-    """The events of a file, in its order.
+    """Iterable over the events of a file, in file order.
 
     Args:
-        chunks: the bytes of the file, some at a time.
+        chunks: The bytes of the file, in chunks.
 
     Attributes:
-        unreadable: objects, or pieces of one, that are not events.
+        unreadable: Number of objects, or pieces of one, that are not events.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -115,44 +115,51 @@ class EventObjects:
         self.unreadable = 0
 
     def __iter__(self) -> Iterator[EventObject]:
-        """Yield the events."""
-        rest = b""
+        """Yield the events, and count the objects that cannot be read."""
+        buffer = b""
         for chunk in self._chunks:
-            rest, at = rest + chunk, 0
-            while (match := _OBJECT.search(rest, at)) is not None:
-                begin, end = match.span()
-                if (cut := rest.count(b"{", at, begin)) > 0:
-                    self.unreadable += cut - len(_LIST.findall(rest, at, begin))
-                event, at = _event(rest[begin:end]), end
+            buffer, position = buffer + chunk, 0
+            while (match := _OBJECT.search(buffer, position)) is not None:
+                start, end = match.span()
+                if (n_braces := buffer.count(b"{", position, start)) > 0:
+                    self.unreadable += n_braces - len(_LIST_START.findall(buffer, position, start))
+                event, position = _parse_event(buffer[start:end]), end
                 if event is not None and event.ph:
                     yield event
                 else:
-                    # The file's end is an empty object.
-                    self.unreadable += rest[begin + 1 : end - 1].strip() != b""
-            rest = rest[at:]
-            if len(rest) > 2 * BLOCK:
+                    # NCCL ends the file with an empty object, which is not counted.
+                    self.unreadable += buffer[start + 1 : end - 1].strip() != b""
+            buffer = buffer[position:]
+            if len(buffer) > 2 * BLOCK:
                 self.unreadable += 1
-                rest = b""
-        if b"{" in rest:
+                buffer = b""
+        if b"{" in buffer:
             self.unreadable += 1
 
 
-def _event(text: bytes) -> EventObject | None:
-    """Return an object as an event, repaired if need be; None if it is not an event."""
+def _parse_event(text: bytes) -> EventObject | None:
+    """Parse one object, repairing it if needed, or return None if it is not an event."""
     try:
         return _decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     except RecursionError:
         return None
-    straight = _QUOTES.sub(b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL_BYTES))
+    straightened = _QUOTES.sub(
+        b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL_BYTES)
+    )
     try:
-        return _decode(_REPAIR.sub(_repaired, straight))
+        return _decode(_REPAIR.sub(_repair_match, straightened))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def _repaired(match: re.Match[bytes]) -> bytes:
+def _repair_match(match: re.Match[bytes]) -> bytes:
+    """Return the replacement of one match of ``_REPAIR``.
+
+    Strings are kept, trailing commas are dropped, not-a-number and infinite values become null, and
+    other unquoted values become strings.
+    """
     if match["text"] is not None:
         return match["text"]
     if match["comma"] is not None:

@@ -1,6 +1,7 @@
-"""NCCL's events as columns: one row a communication operation of a rank, as a file records it.
+"""Tables of NCCL's events: one row per communication operation of a rank.
 
-Rows are put into columns while the events of a file are read.
+:class:`NcclEventBuilder` collects the rows while a file is read, in the order of the file, and then
+converts them to columns.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from bubbleviz.model.intervals import Packing, difference, group_extents, measur
 from bubbleviz.model.limitations import DAMAGED_SHARE
 from bubbleviz.model.numbering import Numbering
 
-#: No time: event files write 0 for it, and relative times begin near 0.
+#: Sentinel for unknown times. It is not 0 because times are relative and start near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
-#: No operation, and no time since a profiler began, is as long (116 days).
-LONGEST_NS = 10**16
+#: Upper bound (exclusive) of durations and times since the profiler started (116 days).
+MAX_DURATION_NS = 10**16
 
-#: States of a step of a transfer over the network, in their order. A send waits for room in its
-#: buffer, for the GPU to fill it, for the peer to be ready, for the network to have sent; a receive
-#: for room, for the data, for the flush to the GPU, for the GPU to have taken it (NCCL,
+#: States of a step of a network transfer, in order. A send waits for a free buffer, for the GPU to
+#: fill it, for the peer to be ready, and for the network to send it. A receive waits for a free
+#: buffer, for the data, for the flush to the GPU, and for the GPU to consume it (NCCL,
 #: ``src/transport/net.cc``; states of ``plugins/profiler/example``).
 STATES = (
     "SendBufferWait",
@@ -41,17 +42,17 @@ STATES = (
 )
 
 
-#: How far an operation came, as PyTorch's flight recorder has it: queued by the host, begun by the
-#: GPU, done.
+#: Progress of an operation in PyTorch's flight recorder: queued by the host, started by the GPU,
+#: completed.
 PROGRESS = ("scheduled", "started", "completed")
 
 
 class OperationKind(IntEnum):
-    """The kind of a row."""
+    """Kind of a row."""
 
     COLLECTIVE = 0
     POINT_TO_POINT = 1
-    #: A call of NCCL's interface of which no operation was recorded.
+    #: A call of NCCL's API for which no operation was recorded.
     CALL = 2
     #: A collective by copy engines.
     COPY_ENGINE = 3
@@ -63,41 +64,42 @@ class OperationKind(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NcclEvents(Table):
-    """Communication operations as recorded; -1 is "none" in identifiers, ``UNKNOWN`` in times.
+    """Communication operations as recorded.
 
-    Host times are nanoseconds since the profiler of the process began, GPU times those of the
-    GPU's own clock (``globaltimer``), of which each GPU has one.
+    Unknown identifiers and counts are -1; unknown times are ``UNKNOWN``. Host times are in ns since
+    the profiler of the process started. GPU times are in ns of the GPU's own clock
+    (``globaltimer``), which differs between GPUs.
 
     Attributes:
-        kind: code of :class:`OperationKind`.
-        pid: the process.
-        name: row of ``names``.
-        communicator: row of ``communicators``.
-        rank: in the communicator.
-        peer: rank that it sends to or receives from.
-        root: rank that it starts from or ends at.
-        sequence: number among the communicator's operations of this name.
-        count: elements.
-        datatype: row of ``names``.
-        algorithm: row of ``names``.
-        protocol: row of ``names``.
-        channels: how many it runs over.
-        payload: bytes, where these are recorded instead of elements.
-        progress: place in ``PROGRESS``.
-        host_start_ns: when NCCL began to handle it.
-        host_end_ns: when NCCL had handled it; without network that is when it was launched.
-        kernel_start_ns: when the host saw its kernel begin.
-        kernel_end_ns: when the host saw its kernel end.
-        gpu_start_ns: first start over its channels.
-        gpu_end_ns: last end over its channels.
-        proxy_start_ns: first event of its proxy thread.
-        proxy_end_ns: last event of it.
-        steps: of its transfers over the network.
-        state_ns: time in each of ``STATES``, summed over all steps; shape (rows, states).
-        peer_wait_ns: time in which some step waits for the peer and none moves data.
-        transfer_ns: time in which some step moves data.
-        names: names of operations, datatypes, algorithms and protocols.
-        communicators: NCCL's hashes of them, or PyTorch's groups.
+        kind: Kind of row, an :class:`OperationKind`.
+        pid: Process id.
+        name: Index in ``names``.
+        communicator: Index in ``communicators``.
+        rank: Rank in the communicator.
+        peer: Rank that it sends to or receives from.
+        root: Root rank of a rooted collective.
+        sequence: Index among the operations with this name in the communicator.
+        count: Number of elements.
+        datatype: Index in ``names``.
+        algorithm: Index in ``names``.
+        protocol: Index in ``names``.
+        channels: Number of channels.
+        payload: Number of bytes, if bytes are recorded instead of elements.
+        progress: Index in ``PROGRESS``.
+        host_start_ns: Time at which NCCL started to handle it.
+        host_end_ns: Time at which NCCL had handled it. Without a network this is its launch.
+        kernel_start_ns: Time at which the host saw its kernel start.
+        kernel_end_ns: Time at which the host saw its kernel end.
+        gpu_start_ns: First start on any of its channels.
+        gpu_end_ns: Last end on any of its channels.
+        proxy_start_ns: First event of its proxy thread.
+        proxy_end_ns: Last event of its proxy thread.
+        steps: Number of steps of its network transfers.
+        state_ns: Time in each of ``STATES``, summed over all steps; shape (rows, states).
+        peer_wait_ns: Time in which at least one step waits for the peer and no step moves data.
+        transfer_ns: Time in which at least one step moves data.
+        names: Names of operations, datatypes, algorithms and protocols.
+        communicators: NCCL's hashes of the communicators, or PyTorch's process groups.
     """
 
     kind: Ints
@@ -133,12 +135,12 @@ class NcclEvents(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bridges(Table):
-    """Instants on both a GPU's clock and a host's: one row per kernel on a channel.
+    """Events timed on the clocks of both the GPU and the host: one row per kernel on a channel.
 
     Attributes:
-        row: the operation.
-        gpu_ns: start on the GPU's clock.
-        host_ns: when the host saw it, later by the time that its thread slept.
+        row: Row of the operation.
+        gpu_ns: Start of the kernel on the GPU's clock.
+        host_ns: Time at which the host saw it start, later by the sleep of its polling thread.
     """
 
     row: Ints
@@ -148,176 +150,200 @@ class Bridges(Table):
 
 @dataclass(frozen=True)
 class EventFile:
-    """The contents of an event file.
+    """Contents of an event file.
 
     Attributes:
-        path: as given.
-        format: name of its format.
-        events: operations.
-        bridges: between clocks.
-        seen: how many events each category has.
-        unreadable: objects that are not events.
-        unfinished: events that began and did not end.
-        unbegun: events that ended and did not begin.
-        repeated: operations that the file holds a second time.
-        strange: events of unknown categories.
-        strange_clocks: operations with times of a GPU that its other times contradict.
-        rank: in the run, of the process whose flight recorder it is; -1 for other formats.
-        rolled_over: whether that recorder had dropped its first operations.
-        is_packed_damaged: Whether its gzip data ends early or is damaged.
+        path: Path of the file.
+        format: Name of its format.
+        events: The operations.
+        bridges: Events timed on the clocks of both the GPU and the host.
+        category_counts: Pairs of event category and number of events, sorted by category.
+        unreadable: Number of objects that are not events.
+        n_without_end: Number of events without an end.
+        n_without_begin: Number of events without a begin.
+        n_duplicates: Number of duplicate operations that were dropped.
+        n_unknown: Number of events of unknown categories.
+        n_clock_conflicts: Number of operations whose GPU times contradict their other times.
+        rank: Rank of the process in the run if the file is a flight recorder dump, else -1.
+        rolled_over: Whether the flight recorder had overwritten its first operations.
+        is_packed_damaged: Whether the gzip data of the file is truncated or damaged.
     """
 
     path: str
     format: str
     events: NcclEvents
     bridges: Bridges
-    seen: tuple[tuple[str, int], ...]
+    category_counts: tuple[tuple[str, int], ...]
     unreadable: int
-    unfinished: int
-    unbegun: int
-    repeated: int
-    strange: int
-    strange_clocks: int
+    n_without_end: int
+    n_without_begin: int
+    n_duplicates: int
+    n_unknown: int
+    n_clock_conflicts: int
     rank: int = NONE
     rolled_over: bool = False
     is_packed_damaged: bool = False
 
     @property
     def is_damaged(self) -> bool:
-        """Whether so many events are missing that sums over them are too small.
+        """Whether enough events are missing to make sums over the events too small.
 
-        A job that was killed cuts its last object into two pieces at most, which loses one event.
+        A job that was killed cuts its last object into at most two pieces, which loses one event.
         """
-        n_events = sum(count for _, count in self.seen) + self.unreadable
+        n_events = sum(count for _, count in self.category_counts) + self.unreadable
         return self.is_packed_damaged or (
             self.unreadable > 2 and self.unreadable >= DAMAGED_SHARE * n_events
         )
 
 
-#: The thread that sees kernels begin sleeps for milliseconds, and clocks drift by as much in hours.
-_APART_NS = 1_000_000_000
-#: Of fewer instants on both clocks nobody knows which is damaged.
-_FEWEST = 3
+#: Maximum deviation between GPU and host clocks. The polling thread sleeps for milliseconds, and
+#: clocks drift by milliseconds in hours.
+_MAX_DEVIATION_NS = 1_000_000_000
+#: Minimum number of bridges per GPU; with fewer it is unclear which of them is damaged.
+_MIN_BRIDGES = 3
 
 
-def strange_clocks(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
-    """Return which operations start and end at times of their GPU that its others contradict.
+def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
+    """Find operations whose GPU times contradict their other times.
 
-    The host sees each kernel begin a little later than its GPU does, always by about as much, for
-    the two clocks run alike; and no kernel lasts longer than the host recorded.
+    The host sees each kernel start slightly later than the GPU does. This delay is nearly constant
+    per GPU, so a start is wrong if its delay is far from the median. An end is wrong if the start
+    is wrong, or if the kernel lasts longer than the recorded host times span.
 
     Args:
-        events: of a file.
-        bridges: instants on the clocks of GPUs and the host.
+        events: Operations of a file.
+        bridges: Kernel starts on the clocks of both the GPU and the host.
+
+    Returns:
+        is_start_wrong: Mask of the operations with a wrong GPU start time.
+        is_end_wrong: Mask of the operations with a wrong GPU end time.
     """
-    starts = np.zeros(len(events), bool)
+    is_start_wrong = np.zeros(len(events), bool)
     gpus = group_rows(events.pid, events.communicator, events.rank).of_row[bridges.row]
-    late_ns = bridges.host_ns - bridges.gpu_ns
-    for _, own in list_rows_by_value(gpus):
-        if len(own) >= _FEWEST:
-            usual_ns = np.sort(late_ns[own])[(len(own) - 1) // 2]
-            starts[bridges.row[own[np.abs(late_ns[own] - usual_ns) > _APART_NS]]] = True
-    both = (events.gpu_start_ns != UNKNOWN) & (events.gpu_end_ns != UNKNOWN)
-    length_ns = np.where(both, events.gpu_end_ns - np.where(both, events.gpu_start_ns, 0), 0)
+    delay_ns = bridges.host_ns - bridges.gpu_ns
+    for _, bridge_rows in list_rows_by_value(gpus):
+        if len(bridge_rows) >= _MIN_BRIDGES:
+            median_ns = np.sort(delay_ns[bridge_rows])[(len(bridge_rows) - 1) // 2]
+            deviates = np.abs(delay_ns[bridge_rows] - median_ns) > _MAX_DEVIATION_NS
+            is_start_wrong[bridges.row[bridge_rows[deviates]]] = True
+    has_both = (events.gpu_start_ns != UNKNOWN) & (events.gpu_end_ns != UNKNOWN)
+    length_ns = np.where(
+        has_both, events.gpu_end_ns - np.where(has_both, events.gpu_start_ns, 0), 0
+    )
     times = np.concatenate([getattr(events, name) for name in _TIMES if "gpu" not in name])
-    known = times[times != UNKNOWN]
-    recorded_ns = int(np.ptp(known)) if len(known) else 0
-    return starts, starts | (length_ns > recorded_ns + _APART_NS)
+    recorded = times[times != UNKNOWN]
+    recorded_ns = int(np.ptp(recorded)) if len(recorded) else 0
+    return is_start_wrong, is_start_wrong | (length_ns > recorded_ns + _MAX_DEVIATION_NS)
 
 
-#: The greatest number that a column holds, and the greatest time: differences of times must fit.
-_MOST, _MOST_NS = (1 << 63) - 1, 1 << 62
-#: States in which data moves; states that wait for the peer.
-_MOVES = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
-_PEER = np.array([name in {"SendPeerWait", "RecvWait"} for name in STATES])
+#: Largest number that fits in a column, and largest GPU time, chosen so that differences fit too.
+_MAX_NUMBER, _MAX_CLOCK_NS = (1 << 63) - 1, 1 << 62
+#: Masks of ``STATES``: data is moving, and waiting for the peer.
+_IS_MOVING = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
+_IS_WAITING = np.array([name in {"SendPeerWait", "RecvWait"} for name in STATES])
 
-#: Columns of identifiers and counts, and of times.
+#: Columns that contain times, columns that contain identifiers and counts, and defaults of both.
 _TIMES = tuple(name for name in NcclEvents.column_names() if name.endswith(("start_ns", "end_ns")))
 _NUMBERS = NcclEvents.column_names()[: NcclEvents.column_names().index(_TIMES[0])]
 _NONE = dict.fromkeys(_NUMBERS, NONE) | dict.fromkeys(_TIMES, UNKNOWN)
 
 
-def time_of(microseconds: float | None) -> int:
-    """Return a time in nanoseconds; 0 is none, as NCCL writes it."""
-    if microseconds is None or not 0 < microseconds < LONGEST_NS / 1000:
+def parse_time(microseconds: float | None) -> int:
+    """Convert a host time to nanoseconds. None, 0 and impossible times become ``UNKNOWN``."""
+    if microseconds is None or not 0 < microseconds < MAX_DURATION_NS / 1000:
         return UNKNOWN
     return round(microseconds * 1000)
 
 
-def number_of(value: int | None) -> int:
-    """Return a count or rank that a column can hold; -1 for anything else."""
-    return value if value is not None and 0 <= value <= _MOST else NONE
+def parse_number(value: int | None) -> int:
+    """Return a count or rank, or -1 if it is None, negative or too large."""
+    return value if value is not None and 0 <= value <= _MAX_NUMBER else NONE
 
 
-def clock_of(value: int | None) -> int:
-    """Return a time of a GPU's clock; 0 is none."""
-    return value if value is not None and 0 < value <= _MOST_NS else UNKNOWN
+def parse_gpu_time(value: int | None) -> int:
+    """Return a time of a GPU's clock. None, 0 and impossible times become ``UNKNOWN``."""
+    return value if value is not None and 0 < value <= _MAX_CLOCK_NS else UNKNOWN
 
 
 class NcclEventBuilder:
-    """Operations row by row, which become columns.
+    """Collects operations row by row and converts them to columns.
 
     Attributes:
-        columns: identifiers, counts and times, by name.
-        steps: of the transfers of each row over the network.
-        seen: how many events each category has.
-        strange: how many events are of unknown categories.
-        unbegun: how many ended and did not begin.
-        unfinished: how many began and did not end.
+        columns: Identifiers, counts and times, by column name.
+        steps: Number of steps of the network transfers, per row.
+        category_counts: Number of events per category.
+        n_unknown: Number of events of unknown categories.
+        n_without_begin: Number of events without a begin.
+        n_without_end: Number of events without an end.
     """
 
     def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-        self.strange = self.unbegun = self.unfinished = 0
+        self.category_counts: Counter[str] = Counter()
+        self.n_unknown = self.n_without_begin = self.n_without_end = 0
         self._names, self._communicators = Numbering[str](), Numbering[int | Group]()
         self.columns: dict[str, list[int]] = {name: [] for name in _NONE}
         self.steps: list[int] = []
-        # Arrays, since there are many.
+        # Flat arrays, because there are many: (row, state, start, end) and (row, GPU, host).
         self._states, self._bridges = array("q"), array("q")
 
-    def name(self, text: str | None) -> int:
-        """Return the number of a name; -1 for none."""
+    def number_name(self, text: str | None) -> int:
+        """Return the index of a name, or -1 for None and ""."""
         return self._names.number(text) if text else NONE
 
-    def communicator(self, value: int | Group | None) -> int:
-        """Return the number of a communicator; -1 for none."""
+    def number_communicator(self, value: int | Group | None) -> int:
+        """Return the index of a communicator, or -1 for None."""
         if value is None:
             return NONE
         if isinstance(value, Group):
             return self._communicators.number(value)
-        # It has 64 bits; older versions print it signed.
+        # The hash has 64 bits; older versions print it as a signed number.
         return self._communicators.number(value & ((1 << 64) - 1))
 
     def add(self, **values: int) -> int:
-        """Add an operation and return its row; columns that are not given are none."""
+        """Add an operation and return its row. Columns that are not passed are unknown."""
         for name, value in (_NONE | values).items():
             self.columns[name].append(value)
         self.steps.append(0)
         return len(self.steps) - 1
 
-    def widen(self, row: int, what: str, start_ns: int, end_ns: int) -> None:
-        """Widen a row's kernel, GPU or proxy times to a start and an end; either may be unknown."""
-        first, last = self.columns[f"{what}_start_ns"], self.columns[f"{what}_end_ns"]
+    def extend_times(self, row: int, prefix: str, start_ns: int, end_ns: int) -> None:
+        """Extend the start and end times of a row to include an event.
+
+        Args:
+            row: Row of the operation.
+            prefix: Prefix of the two columns: "kernel", "gpu" or "proxy".
+            start_ns: Start of the event, or ``UNKNOWN``.
+            end_ns: End of the event, or ``UNKNOWN``.
+        """
+        first, last = self.columns[f"{prefix}_start_ns"], self.columns[f"{prefix}_end_ns"]
         if start_ns != UNKNOWN and (first[row] == UNKNOWN or start_ns < first[row]):
             first[row] = start_ns
         last[row] = max(last[row], end_ns)
 
     def add_state(self, row: int, state: int, start_ns: int, end_ns: int) -> None:
-        """Add a step's time in one of ``STATES``."""
+        """Add the time that a step of an operation spent in one of ``STATES``."""
         if UNKNOWN != start_ns <= end_ns:
             self._states.extend((row, state, start_ns, end_ns))
 
     def add_bridge(self, row: int, gpu_ns: int, host_ns: int) -> None:
-        """Add one instant on two clocks."""
+        """Add an event timed on the clocks of both the GPU and the host."""
         if UNKNOWN not in (gpu_ns, host_ns):
             self._bridges.extend((row, gpu_ns, host_ns))
 
-    def event_file(self, path: str, format_name: str, unreadable: int) -> EventFile:
-        """Return the contents of a file, once all of it has been read."""
-        rows = len(self.steps)
+    def build_event_file(self, path: str, format_name: str, unreadable: int) -> EventFile:
+        """Build the contents of a file after all events were added.
+
+        GPU times that contradict other times become unknown, and duplicate operations are dropped.
+
+        Args:
+            path: Path of the file.
+            format_name: Name of its format.
+            unreadable: Number of objects that are not events.
+        """
+        n_rows = len(self.steps)
         states = np.array(self._states, np.int64).reshape(-1, 4).T
-        wait_ns, transfer_ns = _wait_and_transfer(rows, states)
-        state_ns = np.zeros((rows, len(STATES)), np.int64)
+        wait_ns, transfer_ns = _measure_wait_and_transfer(n_rows, states)
+        state_ns = np.zeros((n_rows, len(STATES)), np.int64)
         np.add.at(state_ns, (states[0], states[1]), states[3] - states[2])
         events = NcclEvents(
             **{name: np.array(column, np.int64) for name, column in self.columns.items()},
@@ -329,36 +355,37 @@ class NcclEventBuilder:
             communicators=self._communicators.values,
         )
         bridges = Bridges(*np.array(self._bridges, np.int64).reshape(-1, 3).T.copy())
-        starts, ends = strange_clocks(events, bridges)
+        is_start_wrong, is_end_wrong = find_clock_conflicts(events, bridges)
         events = replace(
             events,
-            gpu_start_ns=np.where(starts, UNKNOWN, events.gpu_start_ns),
-            gpu_end_ns=np.where(ends, UNKNOWN, events.gpu_end_ns),
+            gpu_start_ns=np.where(is_start_wrong, UNKNOWN, events.gpu_start_ns),
+            gpu_end_ns=np.where(is_end_wrong, UNKNOWN, events.gpu_end_ns),
         )
-        # At each communicator's end NCCL prints all that is left, again.
-        keep = np.ones(rows, bool)
-        timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
-        alike = group_rows(*(getattr(events, name)[timed] for name in _NONE))
-        keep[timed] = alike.first[alike.of_row] == np.arange(len(timed))
+        # When a communicator ends, NCCL prints all remaining events again. Operations that are
+        # equal in every column are duplicates.
+        keep = np.ones(n_rows, bool)
+        has_time = np.flatnonzero(events.host_start_ns != UNKNOWN)
+        duplicates = group_rows(*(getattr(events, name)[has_time] for name in _NONE))
+        keep[has_time] = duplicates.first[duplicates.of_row] == np.arange(len(has_time))
         new_row = np.cumsum(keep) - 1
-        bridges = bridges.take(keep[bridges.row] & ~starts[bridges.row])
+        bridges = bridges.take(keep[bridges.row] & ~is_start_wrong[bridges.row])
         return EventFile(
             path=path,
             format=format_name,
             events=events.take(keep),
             bridges=replace(bridges, row=new_row[bridges.row]),
-            seen=tuple(sorted(self.seen.items())),
+            category_counts=tuple(sorted(self.category_counts.items())),
             unreadable=unreadable,
-            unfinished=self.unfinished,
-            unbegun=self.unbegun,
-            repeated=int((~keep).sum()),
-            strange=self.strange,
-            strange_clocks=int((keep & ends).sum()),
+            n_without_end=self.n_without_end,
+            n_without_begin=self.n_without_begin,
+            n_duplicates=int((~keep).sum()),
+            n_unknown=self.n_unknown,
+            n_clock_conflicts=int((keep & is_end_wrong).sum()),
         )
 
 
-def _wait_and_transfer(rows: int, states: Ints) -> tuple[Ints, Ints]:
-    """Return of each row how long some step only waits for the peer, and how long one moves data.
+def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
+    """Measure, per row, the time of waiting for the peer and the time of moving data.
 
     ::
 
@@ -366,15 +393,23 @@ def _wait_and_transfer(rows: int, states: Ints) -> tuple[Ints, Ints]:
         step 1           ├── peer ──┤├ moves ┤
         waits       ├──────────┤
         transfers               ├────────────┤
+
+    Args:
+        n_rows: Number of rows.
+        states: Row, state, start and end of each recorded state, shape (4, states).
+
+    Returns:
+        wait_ns: Time in which at least one step waits for the peer and no step moves data.
+        transfer_ns: Time in which at least one step moves data.
     """
     row, state, start_ns, end_ns = states
-    used, group = np.unique(row, return_inverse=True)
-    packing = Packing.of(*group_extents(group, len(used), start_ns, end_ns))
+    rows_with_states, group = np.unique(row, return_inverse=True)
+    packing = Packing.of(*group_extents(group, len(rows_with_states), start_ns, end_ns))
     start, end = packing.place(group, start_ns), packing.place(group, end_ns)
-    moving = union(start[_MOVES[state]], end[_MOVES[state]])
-    waiting = difference(union(start[_PEER[state]], end[_PEER[state]]), moving)
+    moving = union(start[_IS_MOVING[state]], end[_IS_MOVING[state]])
+    waiting = difference(union(start[_IS_WAITING[state]], end[_IS_WAITING[state]]), moving)
     windows = packing.offset_ns[:-1], packing.offset_ns[1:] - 1
-    wait_ns, transfer_ns = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    wait_ns[used] = measure_within(waiting, *windows)
-    transfer_ns[used] = measure_within(moving, *windows)
+    wait_ns, transfer_ns = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
+    wait_ns[rows_with_states] = measure_within(waiting, *windows)
+    transfer_ns[rows_with_states] = measure_within(moving, *windows)
     return wait_ns, transfer_ns

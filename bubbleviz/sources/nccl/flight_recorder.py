@@ -1,15 +1,15 @@
-"""PyTorch's flight recorder: the last operations of a rank's process groups, and how far they came.
+"""Dumps of PyTorch's flight recorder: the last operations of a rank's process groups.
 
-A process keeps them in a ring buffer (``TORCH_FR_BUFFER_SIZE``), and dumps it as a pickle or as
-JSON where a collective times out, or when it is asked to
-(torch/csrc/distributed/c10d/FlightRecorderDetail.hpp)::
+Each process records its operations and their progress in a ring buffer
+(``TORCH_FR_BUFFER_SIZE``). When a collective times out, or on request, it dumps the buffer as a
+pickle or as JSON (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp)::
 
     pg_config   {group: {name, desc, ranks: "[0, 1]"}}
     entries     [{process_group: (group, desc), profiling_name: "nccl:send 0->1", state, ...}]
 
-Sends and receives of a batch have neither state nor times: the entry ``coalesced`` that ends it has
-those of all, under their number. The recorder looks at the GPU now and then, so that when it saw an
-end is inexact; ``duration_ms`` is the GPU's own (``TORCH_NCCL_ENABLE_TIMING``).
+Sends and receives of a batch have neither a state nor times. These are in the entry ``coalesced``
+that ends the batch and has the same sequence number. The recorder polls the GPU, so the end time of
+an operation is inexact; ``duration_ms`` is measured on the GPU (``TORCH_NCCL_ENABLE_TIMING``).
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from bubbleviz.sources.kineto.events import text_of
 from bubbleviz.sources.nccl import events
 
 FLIGHT_RECORDER = "flight recorder"
-#: The rank ends the name of the file, before its endings.
+#: Rank at the end of the file name, before the suffixes.
 _RANK = re.compile(r"([0-9]{1,7})(?:\.[a-z]+)*$")
-#: ``nccl:all_reduce``, ``nccl:send 0->1``, ``nccl:recv 1<-0``; it matches any text.
+#: ``nccl:all_reduce``, ``nccl:send 0->1``, ``nccl:recv 1<-0``; matches every text.
 _NAME = re.compile(r"(?:\w+:)?(?P<name>\S*)(?: (?P<own>[0-9]{1,7})(?:->|<-)(?P<peer>[0-9]{1,7}))?")
-#: The beginnings of pickles, and what JSON of them holds.
+#: Start of a pickled dump, and keys of a JSON dump.
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?s:.){0,200}?(?:version|pg_config|entries)")
 _JSON = re.compile(rb'"(?:collective_seq_id|pg_status)"\s*:')
 _COALESCED = "coalesced"
-#: Operations whose elements are those that a rank takes.
-_TAKING = frozenset(("Recv", "ReduceScatter", "Scatter"))
+#: Operations whose element count is the size of the output, not of the input.
+_COUNTS_OUTPUT = frozenset(("Recv", "ReduceScatter", "Scatter"))
 _BLOCK = 1 << 20
 
 
 class _Entry(msgspec.Struct):
-    """An operation of a dump, in the dump's words."""
+    """An entry of a dump, with the dump's field names."""
 
     record_id: int = 0
     process_group: tuple[str, str] = ("", "")
@@ -71,48 +71,49 @@ class _Entry(msgspec.Struct):
 
     @property
     def sequence(self) -> int:
-        """Its number among its group's transfers, or collectives."""
-        return events.number_of(self.p2p_seq_id if self.is_p2p else self.collective_seq_id)
+        """Sequence number among the transfers, or the collectives, of its group."""
+        return events.parse_number(self.p2p_seq_id if self.is_p2p else self.collective_seq_id)
 
     @property
     def progress(self) -> int:
-        """How far it came; recorders without times of GPUs tell only that it ended."""
+        """Index in ``events.PROGRESS``. Without GPU timing only the completion is recorded."""
         if self.state == "completed" or self.retired:
             return events.PROGRESS.index("completed")
         return int(self.state == "started")
 
 
 def is_dump(head: bytes) -> bool:
-    """Tell by its first bytes whether a file is a dump."""
+    """Return whether a file is a dump, judging by its first bytes."""
     if is_json(head):
         return b'"traceEvents"' not in head and _JSON.search(head) is not None
     return _PICKLE.match(head) is not None
 
 
-def _refused(module: str, name: str) -> NoReturn:
+def _refuse_object(module: str, name: str) -> NoReturn:
+    """Refuse to import a class or function that a pickle refers to, because dumps need none."""
     raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no dump holds")
 
 
-def _content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[Any]]:
+def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[Any]]:
     """Return the groups and the entries of a dump.
 
     Raises:
-        ProfileError: it cannot be read, is damaged, or holds objects.
+        ProfileError: The dump cannot be read, is damaged, or contains pickled objects.
     """
     content = b"".join(UnpackedFile(path, watch, _BLOCK))
-    # That in C gives memory for any index that a damaged file names.
+    # The unpickler in C allocates memory for any index in a damaged file; the Python one does not.
     unpickler = pickle._Unpickler(io.BytesIO(content))
-    unpickler.find_class = _refused  # type: ignore[method-assign]  # a dump holds no objects
+    unpickler.find_class = _refuse_object  # type: ignore[method-assign]  # a dump holds no objects
     try:
         document = msgspec.json.decode(content) if is_json(content) else unpickler.load()
         return (
             msgspec.convert(document.get("pg_config") or {}, dict[str, dict[str, Any]]),
             msgspec.convert(document.get("entries") or [], list[Any]),
         )
-    # Damage raises whatever its bytes ask for.
+    # Damaged data can raise any exception.
     except Exception as error:
-        whole = content.rstrip().endswith((b".", b"}"))
-        reason = (whole and to_one_line(str(error), 80)) or "cut short"
+        is_complete = content.rstrip().endswith((b".", b"}"))
+        reason = (is_complete and to_one_line(str(error), 80)) or "cut short"
         raise ProfileError(
             f"{path}: a damaged dump of PyTorch's flight recorder ({reason}); copy it again, or "
             "leave it out"
@@ -120,11 +121,11 @@ def _content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[A
 
 
 def read_dump(path: str, watch: Watch) -> events.EventFile:
-    """Return the operations of a dump.
+    """Read the operations of a dump.
 
     Raises:
-        InputError: the file's name holds no rank.
-        ProfileError: it cannot be read.
+        InputError: The file name contains no rank.
+        ProfileError: The file cannot be read.
     """
     match = _RANK.search(Path(path).name)
     if match is None:
@@ -132,73 +133,106 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
             f"{path}: a dump of PyTorch's flight recorder, whose name should end in its rank; "
             "rename it, such as to nccl_trace_rank_0"
         )
-    rank, (configs, content) = int(match[1]), _content(path, watch)
-    builder, groups, entries = events.NcclEventBuilder(), dict[str, Group](), list[_Entry]()
+    rank = int(match[1])
+    configs, content = _load_content(path, watch)
+    builder = events.NcclEventBuilder()
+    groups = _read_groups(configs)
+    for group in groups.values():
+        # Groups without operations are added as well, since they still show the stages.
+        builder.number_communicator(group)
+    entries = _parse_entries(content)
+    batches: defaultdict[tuple[object, ...], list[_Entry]] = defaultdict(list)
+    for entry in entries:
+        batches[(*entry.process_group, entry.is_p2p, entry.sequence)].append(entry)
+        builder.category_counts[events.PROGRESS[entry.progress]] += 1
+    for batch in batches.values():
+        name, description = map(replace_surrogates, batch[0].process_group)
+        group = groups.get(name) or Group(name, description=description)
+        _add_batch(builder, batch, group, rank)
+    file = builder.build_event_file(path, FLIGHT_RECORDER, len(content) - len(entries))
+    return replace(file, rank=rank, rolled_over=bool(entries and entries[0].record_id))
+
+
+def _read_groups(configs: dict[str, dict[str, Any]]) -> dict[str, Group]:
+    """Return the process groups by name, from their configurations in the dump."""
+    groups: dict[str, Group] = {}
     for name, config in configs.items():
         ranks = members_of(config.get("ranks"), 0)
         groups[name] = Group(
             replace_surrogates(name), "", ranks, len(ranks), text_of(config.get("desc"))
         )
-        # Groups tell stages, without operations, too.
-        builder.communicator(groups[name])
-    batches: defaultdict[tuple[object, ...], list[_Entry]] = defaultdict(list)
-    for written in content:
+    return groups
+
+
+def _parse_entries(content: list[Any]) -> list[_Entry]:
+    """Return the valid entries of a dump."""
+    entries: list[_Entry] = []
+    for raw_entry in content:
         with suppress(msgspec.ValidationError):
-            entries.append(msgspec.convert(written, _Entry, strict=False))
-    for entry in entries:
-        batches[(*entry.process_group, entry.is_p2p, entry.sequence)].append(entry)
-        builder.seen[events.PROGRESS[entry.progress]] += 1
-    for batch in batches.values():
-        name, description = map(replace_surrogates, batch[0].process_group)
-        group = groups.get(name) or Group(name, description=description)
-        ends = [entry for entry in batch if _named(entry)["name"] == _COALESCED]
-        for entry in batch:
-            end = (ends or [entry])[-1]
-            # Which of its peers a batch waited for cannot be known.
-            if len({_named(each)["peer"] for each in batch} - {None}) > 1:
-                end = msgspec.structs.replace(end, duration_ms=None)
-            if len(batch) == 1 or _named(entry)["name"] != _COALESCED:
-                _add(builder, entry, end, group, rank)
-    file = builder.event_file(path, FLIGHT_RECORDER, len(content) - len(entries))
-    return replace(file, rank=rank, rolled_over=bool(entries and entries[0].record_id))
+            entries.append(msgspec.convert(raw_entry, _Entry, strict=False))
+    return entries
 
 
-def _named(entry: _Entry) -> re.Match[str]:
+def _add_batch(
+    builder: events.NcclEventBuilder, batch: list[_Entry], group: Group, rank: int
+) -> None:
+    """Add the operations of one batch: entries with one group, kind and sequence number.
+
+    Progress and times are taken from the entry ``coalesced``, if there is one.
+    """
+    batch_ends = [entry for entry in batch if _parse_name(entry)["name"] == _COALESCED]
+    peers = {_parse_name(entry)["peer"] for entry in batch} - {None}
+    for entry in batch:
+        timed_entry = (batch_ends or [entry])[-1]
+        # If a batch has several peers, it is unknown which of them it waited for.
+        if len(peers) > 1:
+            timed_entry = msgspec.structs.replace(timed_entry, duration_ms=None)
+        if len(batch) == 1 or _parse_name(entry)["name"] != _COALESCED:
+            _add_operation(builder, entry, timed_entry, group, rank)
+
+
+def _parse_name(entry: _Entry) -> re.Match[str]:
+    """Split the name of an entry into operation, own rank and peer rank."""
     match = _NAME.match(replace_surrogates(entry.profiling_name))
     assert match is not None
     return match
 
 
-def _add(
-    builder: events.NcclEventBuilder, entry: _Entry, end: _Entry, group: Group, rank: int
+def _add_operation(
+    builder: events.NcclEventBuilder, entry: _Entry, timed_entry: _Entry, group: Group, rank: int
 ) -> None:
-    """Add an operation.
+    """Add an operation to the builder.
 
     Args:
-        builder: takes it.
-        entry: the operation.
-        end: the entry with its progress and times.
-        group: whose it is; of unknown members ranks go by their numbers in the run.
-        rank: of the process, in the run.
+        builder: Receives the operation.
+        entry: Entry of the operation.
+        timed_entry: Entry with its progress and times: the end of its batch, or the entry itself.
+        group: Process group of the operation. If its members are unknown, the rank in the run is
+            used as the rank in the group.
+        rank: Rank of the process in the run.
     """
-    match = _named(entry)
-    name, point = get_nccl_operation(match["name"]) or match["name"], match["peer"] is not None
-    sizes = entry.output_sizes if name in _TAKING else entry.input_sizes
+    match = _parse_name(entry)
+    name = get_nccl_operation(match["name"]) or match["name"]
+    is_point_to_point = match["peer"] is not None
+    sizes = entry.output_sizes if name in _COUNTS_OUTPUT else entry.input_sizes
     elements = sum(map(prod, sizes)) // (max(group.size, 1) if name == "AlltoAll" else 1)
-    own = group.ranks.index(rank) if rank in group.ranks else rank
-    length_ms, end_ns = end.duration_ms, events.clock_of(end.time_discovered_completed_ns)
-    known = end_ns > 0 and length_ms is not None and 0 <= length_ms < 1e10
+    group_rank = group.ranks.index(rank) if rank in group.ranks else rank
+    length_ms = timed_entry.duration_ms
+    end_ns = events.parse_gpu_time(timed_entry.time_discovered_completed_ns)
+    has_duration = end_ns > 0 and length_ms is not None and 0 <= length_ms < 1e10
     builder.add(
-        kind=events.OperationKind.POINT_TO_POINT if point else events.OperationKind.COLLECTIVE,
-        name=builder.name(name),
-        communicator=builder.communicator(group),
-        rank=int(match["own"]) if point else own,
-        peer=int(match["peer"]) if point else NONE,
+        kind=events.OperationKind.POINT_TO_POINT
+        if is_point_to_point
+        else events.OperationKind.COLLECTIVE,
+        name=builder.number_name(name),
+        communicator=builder.number_communicator(group),
+        rank=int(match["own"]) if is_point_to_point else group_rank,
+        peer=int(match["peer"]) if is_point_to_point else NONE,
         sequence=entry.sequence,
-        count=events.number_of(elements),
-        datatype=builder.name("".join(map(replace_surrogates, entry.input_dtypes[:1]))),
-        progress=end.progress,
-        host_start_ns=events.clock_of(entry.time_created_ns),
-        kernel_start_ns=end_ns - round(1e6 * (length_ms or 0)) if known else events.UNKNOWN,
+        count=events.parse_number(elements),
+        datatype=builder.number_name("".join(map(replace_surrogates, entry.input_dtypes[:1]))),
+        progress=timed_entry.progress,
+        host_start_ns=events.parse_gpu_time(entry.time_created_ns),
+        kernel_start_ns=end_ns - round(1e6 * (length_ms or 0)) if has_duration else events.UNKNOWN,
         kernel_end_ns=end_ns,
     )

@@ -1,7 +1,7 @@
-"""Event files of NCCL's own profilers, and dumps of PyTorch's flight recorder.
+"""Detection and reading of event files of NCCL's profilers and PyTorch's flight recorder.
 
-A new format is a module like :mod:`bubbleviz.sources.nccl.proxy_profiler`, and an entry of
-``_FORMATS``. NCCL's inspector writes summaries of another kind, which are not read.
+To add a format, write a module like :mod:`bubbleviz.sources.nccl.proxy_profiler` and add an entry
+to ``_FORMATS``. The summaries of NCCL's inspector are not supported.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ from bubbleviz.sources.sqlite.queries import SQLITE
 _Format: TypeAlias = tuple[
     Callable[[bytes], bool], Callable[[Iterable[EventObject], NcclEventBuilder], None]
 ]
-#: Formats by name. No file passes the test of several.
+#: Formats by name. A file passes the test of at most one of them.
 _FORMATS: Mapping[str, _Format] = {
     "profiler plugin": (is_plugin_file, add_plugin_events),
     "proxy profiler": (is_proxy_file, add_proxy_events),
 }
 
 
-def format_of(head: bytes) -> str:
-    """Return the name of a file's format, or "" if the file has another format.
+def detect_format(head: bytes) -> str:
+    """Return the name of the format of a file, or "" if it is not an event file.
 
     Args:
         head: First 64 KiB of the file.
     """
     if head.startswith(SQLITE):
-        # Names in a database may look like anything.
+        # Names in a database may look like events.
         return ""
     if flight_recorder.is_dump(head):
         return flight_recorder.FLIGHT_RECORDER
     return next((name for name, (is_format, _) in _FORMATS.items() if is_format(head)), "")
 
 
-def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventFile:
-    """Return the communication operations of an event file.
+def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> EventFile:
+    """Read the communication operations of an event file.
 
     A truncated file is read as far as possible.
 
     Args:
         path: Path of the file.
-        watch: Callable that receives the share of the file that has been read.
-        chosen: Name of the file's format, or "" to recognize it.
+        watch: Receives the fraction of the file that has been read.
+        format_name: Name of the format, or "" to detect it.
 
     Raises:
         InputError: The file is not an event file of NCCL.
         ProfileError: The file cannot be read.
     """
-    chosen = chosen or format_of(read_head(path))
-    if not chosen:
+    format_name = format_name or detect_format(read_head(path))
+    if not format_name:
         raise InputError(
             f"{path}: not an event file of NCCL; write one with NCCL_PROFILER_PLUGIN and "
             "NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE"
         )
-    if chosen == flight_recorder.FLIGHT_RECORDER:
+    if format_name == flight_recorder.FLIGHT_RECORDER:
         return flight_recorder.read_dump(path, watch)
     builder = NcclEventBuilder()
     chunks = UnpackedFile(path, watch, BLOCK)
     objects = EventObjects(chunks)
-    _, add_events = _FORMATS[chosen]
+    _, add_events = _FORMATS[format_name]
     add_events(objects, builder)
     unreadable = objects.unreadable + (chunks.damaged or chunks.cut)
-    file = builder.event_file(path, chosen, unreadable)
+    file = builder.build_event_file(path, format_name, unreadable)
     return replace(file, is_packed_damaged=chunks.damaged or chunks.cut)

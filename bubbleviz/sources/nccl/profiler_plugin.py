@@ -1,19 +1,19 @@
-"""The example plugin of NCCL's profiler interface (2.23 on; ``plugins/profiler/example``).
+"""The example plugin of NCCL's profiler interface (since 2.23; ``plugins/profiler/example``).
 
-It was called ``ext-profiler/example`` before. Lines belong together by their order, since ids count
-up by category and start again in each thread. Versions 1 to 7 print this tree
-(``print_event.cc``), of which ``NCCL_PROFILE_EVENT_MASK`` chooses parts::
+It was formerly called ``ext-profiler/example``. Events are assigned to their parents by file order,
+because ids are numbered per category and restart in each thread. Versions 1 to 7 print parts of
+this tree (``print_event.cc``), selected by ``NCCL_PROFILE_EVENT_MASK``::
 
     GROUP_API                         a group of calls (GROUP in versions 1 to 4)
       KERNEL_LAUNCH
       COLL_API | P2P_API              a call: count, datatype, root
         COLL | P2P                    an operation of one rank: communicator, peer, algorithm
           GPU    KernelCh             its kernel on one channel: start and end on the GPU's clock
-            PROXY  ScheduleSend, ...  what a proxy thread sends or receives for it
-              NET    SendGpuWait, ... a step of that; NET_IB, NET_SOCK: on the wire
+            PROXY  ScheduleSend, ...  a send or receive of a proxy thread for it
+              NET    SendGpuWait, ... a state of a step of that; NET_IB, NET_SOCK: on the wire
           GPU    KernelStep
-        CE_COLL                       a collective by copy engines; CE_SYNC, CE_BATCH in it
-    PROXY Idle, Sleep, Append         of the proxy threads, at the end
+        CE_COLL                       a collective by copy engines, with CE_SYNC and CE_BATCH
+    PROXY Idle, Sleep, Append         the proxy threads themselves, at the end
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bubbleviz.sources.nccl.events import (
     UNKNOWN,
     NcclEventBuilder,
     OperationKind,
-    clock_of,
-    number_of,
-    time_of,
+    parse_gpu_time,
+    parse_number,
+    parse_time,
 )
 
 _CATEGORIES = frozenset(
@@ -46,9 +46,9 @@ _KINDS = {
 }
 _CALLS = frozenset(("COLL_API", "P2P_API"))
 _STATES = {name: number for number, name in enumerate(STATES)}
-#: Other collectives have no root, although one is written.
+#: Collectives with a root. Other collectives have no root, although NCCL writes one.
 _ROOTED = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
-#: Events of proxy threads that belong to no operation.
+#: Events of proxy threads that do not belong to an operation.
 _CONTROL = frozenset(("Idle", "Sleep", "Append"))
 _HEAD = re.compile(
     rb'"cat"\s*:\s*"(?:GROUP_API|GROUP|KERNEL_LAUNCH|COLL_API|P2P_API|COLL|P2P|PROXY|CE_COLL)"'
@@ -57,112 +57,119 @@ _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
 
 
 class _Process:
-    """The open events of one process, as far as its lines have been read."""
+    """Open events of one process, up to the current line."""
 
     def __init__(self, pid: int, builder: NcclEventBuilder) -> None:
         self._pid = pid
         self._builder = builder
         self._operation = NONE
         self._call: EventObject | None = None
-        self._begun: dict[tuple[str, str, int], int] = {}
-        self._kernel: list[int] = []
+        self._open_since: dict[tuple[str, str, int], int] = {}
+        self._kernel_rows: list[int] = []
 
-    def begin(self, event: EventObject) -> None:
-        """Handle a begin."""
-        category, start_ns = event.cat, time_of(event.ts)
+    def add_begin(self, event: EventObject) -> None:
+        """Handle the begin of an event."""
+        category, start_ns = event.cat, parse_time(event.ts)
         args = event.args or NO_ARGS
         if category in _KINDS:
-            self._operation = self._row(event, self._call)
+            self._operation = self._add_operation(event, self._call)
             self._call = None
         elif category in _CALLS:
             self._flush_call()
             self._call, self._operation = event, NONE
         elif category == "GPU":
-            self._gpu(event, args, start_ns)
-            self._kernel.append(self._operation)
+            self._add_kernel(event, args, start_ns)
+            self._kernel_rows.append(self._operation)
             return
-        self._begun[category, event.name, event.id] = start_ns
+        self._open_since[category, event.name, event.id] = start_ns
 
-    def end(self, event: EventObject) -> None:
-        """Handle an end."""
-        category, end_ns = event.cat, time_of(event.ts)
+    def add_end(self, event: EventObject) -> None:
+        """Handle the end of an event."""
+        category, end_ns = event.cat, parse_time(event.ts)
         if category == "GPU":
-            row = self._kernel.pop() if self._kernel else NONE
+            row = self._kernel_rows.pop() if self._kernel_rows else NONE
             if row != NONE:
-                self._builder.widen(row, "kernel", UNKNOWN, end_ns)
+                self._builder.extend_times(row, "kernel", UNKNOWN, end_ns)
             return
-        start_ns = self._begun.pop((category, event.name, event.id), None)
+        start_ns = self._open_since.pop((category, event.name, event.id), None)
         if start_ns is None:
-            self._builder.unbegun += 1
+            self._builder.n_without_begin += 1
         elif category in _KINDS:
             if self._operation != NONE:
                 self._builder.columns["host_end_ns"][self._operation] = end_ns
             self._operation = NONE
-            self._kernel.clear()
+            self._kernel_rows.clear()
         elif category in _CALLS:
             self._flush_call()
         elif self._operation != NONE and category in {"NET", "PROXY"}:
-            self._proxy(event, start_ns, end_ns)
+            self._add_proxy(event, start_ns, end_ns)
 
     def close(self) -> None:
-        """Count the events that are open at the end of the file."""
+        """Count the events that are still open at the end of the file."""
         self._flush_call()
-        self._builder.unfinished += len(self._begun)
+        self._builder.n_without_end += len(self._open_since)
 
-    def _proxy(self, event: EventObject, start_ns: int, end_ns: int) -> None:
-        """Handle an event of a proxy thread for the operation."""
+    def _add_proxy(self, event: EventObject, start_ns: int, end_ns: int) -> None:
+        """Add an event of a proxy thread to the current operation."""
         row = self._operation
         if event.name in _CONTROL:
             return
-        self._builder.widen(row, "proxy", start_ns, end_ns)
+        self._builder.extend_times(row, "proxy", start_ns, end_ns)
         state = _STATES.get(event.name)
         if state is not None:
             self._builder.add_state(row, state, start_ns, end_ns)
             if event.name in {"SendWait", "RecvWait"}:
                 self._builder.steps[row] += 1
 
-    def _gpu(self, event: EventObject, args: EventArgs, start_ns: int) -> None:
-        """Handle a kernel on one channel; ``KernelStep`` are parts of one."""
+    def _add_kernel(self, event: EventObject, args: EventArgs, start_ns: int) -> None:
+        """Add a kernel on one channel, or a part of it (``KernelStep``), to the operation."""
         row = self._operation
         if row == NONE:
             return
-        gpu_ns = clock_of(args.gpu_start)
-        self._builder.widen(row, "gpu", gpu_ns, clock_of(args.gpu_end))
+        gpu_ns = parse_gpu_time(args.gpu_start)
+        self._builder.extend_times(row, "gpu", gpu_ns, parse_gpu_time(args.gpu_end))
         if event.name == "KernelCh":
-            self._builder.widen(row, "kernel", start_ns, UNKNOWN)
+            self._builder.extend_times(row, "kernel", start_ns, UNKNOWN)
             self._builder.add_bridge(row, gpu_ns, start_ns)
 
     def _flush_call(self) -> None:
-        """Add a call of which no operation was recorded."""
+        """Add the pending call as a row, because no operation was recorded for it."""
         call, self._call = self._call, None
         if call is not None:
-            self._row(call, call)
+            self._add_operation(call, call)
 
-    def _row(self, event: EventObject, call: EventObject | None) -> int:
-        """Return the row of a new operation, whose call may have arguments that it lacks."""
-        builder, args, start_ns = self._builder, event.args or NO_ARGS, time_of(event.ts)
-        of_call = (call.args if call is not None else None) or NO_ARGS
-        counts = (args.count, args.call_count, of_call.call_count)
-        channels = args.channels if args.channels is not None else args.most_channels
+    def _add_operation(self, event: EventObject, call: EventObject | None) -> int:
+        """Add an operation and return its row.
+
+        Args:
+            event: Begin of the operation.
+            call: Call of the operation, whose arguments replace missing ones of the operation.
+        """
+        builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
+        call_args = (call.args if call is not None else None) or NO_ARGS
+        counts = (args.count, args.call_count, call_args.call_count)
+        channels = args.channels if args.channels is not None else args.max_channels
         row = builder.add(
             kind=_KINDS.get(event.cat, OperationKind.CALL),
             pid=self._pid,
-            name=builder.name(event.name),
-            communicator=builder.communicator(args.communicator),
-            rank=number_of(args.rank),
-            peer=number_of(args.peer),
-            root=number_of(of_call.root) if event.name in _ROOTED else NONE,
-            sequence=number_of(args.sequence),
-            count=number_of(next((count for count in counts if count is not None), None)),
-            datatype=builder.name(args.datatype or args.call_datatype or of_call.call_datatype),
-            algorithm=builder.name(args.algorithm or args.strategy),
-            protocol=builder.name(args.protocol),
-            channels=number_of(channels),
+            name=builder.number_name(event.name),
+            communicator=builder.number_communicator(args.communicator),
+            rank=parse_number(args.rank),
+            peer=parse_number(args.peer),
+            root=parse_number(call_args.root) if event.name in _ROOTED else NONE,
+            sequence=parse_number(args.sequence),
+            count=parse_number(next((count for count in counts if count is not None), None)),
+            datatype=builder.number_name(
+                args.datatype or args.call_datatype or call_args.call_datatype
+            ),
+            algorithm=builder.number_name(args.algorithm or args.strategy),
+            protocol=builder.number_name(args.protocol),
+            channels=parse_number(channels),
             host_start_ns=start_ns,
         )
-        length_ns = time_of(args.gpu_us)
+        length_ns = parse_time(args.gpu_us)
         if UNKNOWN not in (start_ns, length_ns):
-            builder.widen(row, "kernel", start_ns, start_ns + length_ns)
+            builder.extend_times(row, "kernel", start_ns, start_ns + length_ns)
         return row
 
 
@@ -176,25 +183,25 @@ def is_plugin_file(head: bytes) -> bool:
 
 
 def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
-    """Add the operations of all events.
+    """Add the operations of all events to the builder.
 
     Args:
-        events: Events of the file, in its order.
-        builder: Takes the operations.
+        events: Events of the file, in file order.
+        builder: Receives the operations.
     """
     processes: dict[int, _Process] = {}
     for event in events:
         category = event.cat
-        builder.seen[category] += 1
+        builder.category_counts[category] += 1
         if category not in _CATEGORIES:
-            builder.strange += 1
+            builder.n_unknown += 1
             continue
-        pid = number_of(event.pid)
+        pid = parse_number(event.pid)
         if pid not in processes:
             processes[pid] = _Process(pid, builder)
         if event.ph == "b":
-            processes[pid].begin(event)
+            processes[pid].add_begin(event)
         elif event.ph == "e":
-            processes[pid].end(event)
+            processes[pid].add_end(event)
     for process in processes.values():
         process.close()

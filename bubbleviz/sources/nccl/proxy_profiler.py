@@ -1,16 +1,17 @@
-"""The proxy profiler of NCCL before 2.26: ``NCCL_PROXY_PROFILE``, compiled in with PROFILE_PROXY.
+"""The proxy profiler of NCCL before 2.26: ``NCCL_PROXY_PROFILE``, compiled with PROFILE_PROXY.
 
-One id is one step of one transfer of a proxy thread (``src/misc/profiler.cc``). ``pid`` is its
-channel, or -1 for events of the thread that belong to no transfer::
+Each id is one step of one transfer of a proxy thread (``src/misc/profiler.cc``). ``pid`` is the
+channel, or -1 for events of the thread that do not belong to a transfer::
 
     "Send-3-0"      b          to rank 3, step 0; args: opCount, proxyOpIndex
-      "BufferWait"  b e        waits for room, then
+      "BufferWait"  b e        waits for a free buffer, then
       "GPUWait"     b e        for the GPU to fill it, then
-      "SendWait"    b e        for the network to have sent
+      "SendWait"    b e        for the network to send it
     "Send-3-0"      e
 
-Events of one ``opCount`` (the communicator's count of operations), direction and peer are one row.
-Times are microseconds since the first event. A fork of NCCL also writes bytes and the collective.
+All events with the same ``opCount`` (the communicator's operation count), direction and peer form
+one row. Times are in microseconds since the first event. A fork of NCCL also writes the number of
+bytes and the collective.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from bubbleviz.sources.nccl.events import (
     UNKNOWN,
     NcclEventBuilder,
     OperationKind,
-    number_of,
-    time_of,
+    parse_number,
+    parse_time,
 )
 
 _STEP = re.compile(r"(Send|Recv)-(\d+)-(\d+)")
@@ -47,66 +48,67 @@ _HEAD = re.compile(
 
 
 class _Steps:
-    """Steps that are open, and the rows they belong to."""
+    """Open steps, and the rows that they belong to."""
 
     def __init__(self, builder: NcclEventBuilder) -> None:
         self._builder = builder
         self._rows: dict[tuple[int, str, int], int] = {}
         self._open: dict[int, tuple[int, str, int]] = {}
-        #: When the states of steps began, and events that belong to no transfer.
-        self._begun: dict[tuple[int, str], int] = {}
+        #: Start times of open states, and of open events that do not belong to a transfer.
+        self._open_since: dict[tuple[int, str], int] = {}
         self._bytes: dict[tuple[int, int, int | None], int] = {}
-        self._whole: Counter[int] = Counter()
+        self._payload_of_row: Counter[int] = Counter()
 
-    def take(self, event: EventObject) -> None:
-        """Handle an event."""
-        step, time_ns = _STEP.fullmatch(event.name), time_of(event.ts)
+    def add_event(self, event: EventObject) -> None:
+        """Handle the begin or end of a step, or of a state of a step."""
+        step, time_ns = _STEP.fullmatch(event.name), parse_time(event.ts)
         if step is not None and event.ph == "b":
-            self._begin(event, step[1], number_of(int(step[2][:18])), time_ns)
+            self._begin_step(event, step[1], parse_number(int(step[2][:18])), time_ns)
         elif event.ph == "b":
-            self._begun[event.id, event.name] = time_ns
+            self._open_since[event.id, event.name] = time_ns
         elif step is not None:
             row, _, start_ns = self._open.pop(event.id, (NONE, "", UNKNOWN))
-            self._builder.unbegun += row == NONE
+            self._builder.n_without_begin += row == NONE
             if row != NONE:
-                self._builder.widen(row, "proxy", start_ns, time_ns)
+                self._builder.extend_times(row, "proxy", start_ns, time_ns)
         else:
-            begun_ns = self._begun.pop((event.id, event.name), None)
-            self._builder.unbegun += begun_ns is None
+            state_start_ns = self._open_since.pop((event.id, event.name), None)
+            self._builder.n_without_begin += state_start_ns is None
             row, direction, _ = self._open.get(event.id, (NONE, "", UNKNOWN))
             state = _STEP_STATES.get((direction, event.name))
-            if state is not None and begun_ns is not None:
-                self._builder.add_state(row, state, begun_ns, time_ns)
+            if state is not None and state_start_ns is not None:
+                self._builder.add_state(row, state, state_start_ns, time_ns)
 
     def close(self) -> None:
-        """Count the events that are open at the end of the file."""
-        self._builder.unfinished += len(self._open) + len(self._begun)
+        """Count the events that are still open at the end of the file."""
+        self._builder.n_without_end += len(self._open) + len(self._open_since)
 
-    def _begin(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
+    def _begin_step(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
+        """Open a step, and add a row if it is the first of its operation, direction and peer."""
         builder, args = self._builder, event.args or NO_ARGS
-        count = number_of(args.operation_count)
+        count = parse_number(args.operation_count)
         key = count, direction, peer
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = builder.add(
                 kind=OperationKind.PROXY,
-                name=builder.name(direction),
+                name=builder.number_name(direction),
                 peer=peer,
                 sequence=count,
-                # The collective that it is part of, as AllReduce-3, where a fork writes it.
-                algorithm=builder.name(event.part_of),
+                # The collective of the transfer, such as AllReduce-3, written by a fork of NCCL.
+                algorithm=builder.number_name(event.part_of),
                 host_start_ns=start_ns,
             )
-        builder.widen(row, "proxy", start_ns, start_ns)
+        builder.extend_times(row, "proxy", start_ns, start_ns)
         builder.steps[row] += 1
         self._open[event.id] = row, direction, start_ns
         if event.bytes is not None:
-            # Each step of a transfer holds the bytes of the whole.
-            part = row, event.pid, args.proxy_operation
-            whole = max(number_of(event.bytes), 0)
-            self._whole[row] += whole - self._bytes.get(part, 0)
-            self._bytes[part] = whole
-            builder.columns["payload"][row] = number_of(self._whole[row])
+            # Each step of a transfer states the bytes of the complete transfer.
+            transfer = row, event.pid, args.proxy_operation
+            transfer_bytes = max(parse_number(event.bytes), 0)
+            self._payload_of_row[row] += transfer_bytes - self._bytes.get(transfer, 0)
+            self._bytes[transfer] = transfer_bytes
+            builder.columns["payload"][row] = parse_number(self._payload_of_row[row])
 
 
 def is_proxy_file(head: bytes) -> bool:
@@ -119,17 +121,17 @@ def is_proxy_file(head: bytes) -> bool:
 
 
 def add_proxy_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
-    """Add the operations of all events.
+    """Add the operations of all events to the builder.
 
     Args:
-        events: Events of the file, in its order.
-        builder: Takes the operations.
+        events: Events of the file, in file order.
+        builder: Receives the operations.
     """
     steps = _Steps(builder)
     for event in events:
-        builder.seen[event.cat] += 1
+        builder.category_counts[event.cat] += 1
         if event.cat == "NET":
-            steps.take(event)
+            steps.add_event(event)
         elif event.cat != "COL":
-            builder.strange += 1
+            builder.n_unknown += 1
     steps.close()
