@@ -60,8 +60,10 @@ def bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
         replace(own, name="", ranks_text="", description="") for own in report.collectives.groups
     )
     unnamed = replace(report, collectives=replace(report.collectives, groups=groups))
-    columns = {name: column for name, column in csv.columns(unnamed).items() if name != _NAMING}
-    table = csv.written(columns)
+    columns = {
+        name: column for name, column in csv.list_columns(unnamed).items() if name != _NAMING
+    }
+    table = csv.write_csv(columns)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / _TABLE
         path.write_text(table, encoding="utf-8")

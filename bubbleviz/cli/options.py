@@ -19,7 +19,7 @@ from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
 from bubbleviz.cli.terminal import progress_bars
 from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model.window import parse_window
-from bubbleviz.render.formats import check_suffix, renderers, suffixed
+from bubbleviz.render.formats import check_suffix, format_of_suffix, list_renderers
 from bubbleviz.resources import count_cores
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _formats(
         OutputError: a format needs a package that is not installed, or is binary and standard
             output is a terminal.
     """
-    known = {renderer.name: renderer for renderer in renderers() if renderer.name in files}
+    known = {renderer.name: renderer for renderer in list_renderers() if renderer.name in files}
     given = [(file, name) for name, file in files.items() if file is not None]
     for file in outputs:
         name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
@@ -249,9 +249,9 @@ def _formats(
             options = ", ".join(f"--{format_name} -" for format_name in files)
             raise UsageError(f"-o -: standard output has no suffix; give {options}")
         plots = [end for end in endings if f"{file[:-4].lower()}.svg".endswith(end)]
-        if name is None and plots and suffixed(file, known) in {"pdf", "png"}:
+        if name is None and plots and format_of_suffix(file, known) in {"pdf", "png"}:
             raise UsageError(f"-o {file[:200]}: this plot is an SVG; name it {plots[0]}")
-        given.append((file, name or suffixed(file, known, endings)))
+        given.append((file, name or format_of_suffix(file, known, endings)))
     named = dict(given)
     if len(named) < len(given):
         files_given = [file for file, _ in given]
@@ -399,7 +399,7 @@ def _given_names(
 
 def _output(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:
     """Return the option that writes files as their suffixes say."""
-    known = {renderer.name: renderer.suffixes[0] for renderer in renderers()}
+    known = {renderer.name: renderer.suffixes[0] for renderer in list_renderers()}
     suffixes = [known[name] for name in files if name in known] + [*(endings or {})]
     summary = f"Write as the suffix says ({', '.join(suffixes)}); repeat for several."
     return option("FILE", summary, "Outputs", "--output", "-o")

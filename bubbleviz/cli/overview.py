@@ -85,13 +85,13 @@ def inspection_parts(
         yield Sentence("Draft of a convention: check it, then measure with it", style="bold")
         yield Sentence(
             f"  bubbleviz inspect {paths} -o mine.toml\n  bubbleviz analyze {paths} {conventions}",
-            whole=True,
+            is_preformatted=True,
         )
         yield Sentence("\n".join(_trial_lines(inspection)))
         if everything:
             # No line is wrapped or cut: what is printed is the file to save.
             lines = map(replace_unprintable, inspection.suggestion.splitlines())
-            yield Sentence("\n" + "\n".join(lines) + "\n", whole=True)
+            yield Sentence("\n" + "\n".join(lines) + "\n", is_preformatted=True)
 
 
 def kind_of(inspection: Inspection) -> tuple[object, ...]:

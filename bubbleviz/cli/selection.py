@@ -12,7 +12,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, check_choice, parse_style
 from bubbleviz.model.paper_lengths import parse_millimetres
 from bubbleviz.model.texts import list_and_count, to_one_line
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from bubbleviz.report.view import View
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class PictureOptions(PaperOptions):
 
     def able(self, name: str) -> list[str]:
         """Return the formats that draw what an option adds."""
-        return [renderer.name for renderer in renderers() if name in renderer.draws.split()]
+        return [renderer.name for renderer in list_renderers() if name in renderer.draws.split()]
 
     def check(self, outputs: Collection[str]) -> None:
         """Check the values of options, rows among them."""

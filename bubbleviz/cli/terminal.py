@@ -19,10 +19,10 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, Line, Span
 from bubbleviz.render.text.terminal import (
     Display,
-    lines_of,
-    plain_lines,
-    plain_text,
-    printable_line,
+    join_plain_lines,
+    mask_unprintable,
+    render_lines,
+    render_plain_text,
 )
 from bubbleviz.timing import Step
 
@@ -52,17 +52,17 @@ def show(blocks: Iterable[Block]) -> None:
     """
     shown_on = display()
     if sys.stdout.isatty() or shown_on.colour or _given("COLUMNS") or not shown_on.unicode:
-        show_lines(lines_of(blocks, shown_on), shown_on)
+        show_lines(render_lines(blocks, shown_on), shown_on)
         return
     _replace_unknown_characters()
-    sys.stdout.write(plain_text(blocks))
+    sys.stdout.write(render_plain_text(blocks))
 
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
     """Print lines of styled words, with rich where colours are shown."""
     if not shown_on.colour:
         _replace_unknown_characters()
-        sys.stdout.write(plain_lines(lines))
+        sys.stdout.write(join_plain_lines(lines))
         return
     to = console(shown_on)
     for line in lines:
@@ -78,7 +78,7 @@ def rich_text(line: Line) -> Text:
     """Convert a line to rich text, with a blank for each unprintable character."""
     from rich.text import Text
 
-    return Text.assemble(*printable_line(line))
+    return Text.assemble(*mask_unprintable(line))
 
 
 def console(shown_on: Display) -> Console:

@@ -1,5 +1,5 @@
-"""Render: a report as text, pictures, pages, traces and tables.
+"""Rendering of a report as text, pictures, pages, traces and tables.
 
-Renderers return text and bytes, and open no file. They import the report and its types; sources,
-conventions, linking and alignment are unknown to them.
+Renderers return text or bytes and open no files. They import ``report`` and ``model``, but not
+sources, conventions, linking or alignment.
 """

@@ -16,7 +16,7 @@ from bubbleviz.model.texts import (
     to_one_line,
 )
 from bubbleviz.render import document as doc
-from bubbleviz.render.markdown import markdown
+from bubbleviz.render.markdown import render_markdown
 from bubbleviz.render.picture.panels import draw_panels, of_typical
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.compared.comparison import Cell, ComparedRun, Comparison
@@ -53,7 +53,7 @@ _WORK = ("work", "busy")
 _MIN_PART_NS = 500.0
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
+def make_document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values."""
     return {
         "headline": comparison.headline,
@@ -115,12 +115,12 @@ def _average(average: Average) -> dict[str, float | None]:
     return {"mean": average.mean, "std": average.std, "n": average.n}
 
 
-def as_json(comparison: Comparison) -> str:
+def format_json(comparison: Comparison) -> str:
     """Return a comparison as JSON text."""
-    return format_document(SCHEMA, document(comparison))
+    return format_document(SCHEMA, make_document(comparison))
 
 
-def as_csv(comparison: Comparison) -> str:
+def write_csv(comparison: Comparison) -> str:
     """Return a comparison as CSV, one row per ratio and run. Unknown values are empty cells."""
     rows = []
     for name, cells in comparison.ratios.items():
@@ -162,7 +162,7 @@ def check_drawable(is_saved: Mapping[str, bool]) -> None:
         )
 
 
-def as_svg(comparison: Comparison, view: View) -> str:
+def draw_svg(comparison: Comparison, view: View) -> str:
     """Return the typical iterations of all runs as panels on one time axis.
 
     Raises:
@@ -182,13 +182,13 @@ def as_svg(comparison: Comparison, view: View) -> str:
     return draw_panels(panels, f"{len(panels)} runs on one axis of time")
 
 
-def as_markdown(comparison: Comparison) -> str:
+def format_markdown(comparison: Comparison) -> str:
     """Return a comparison as Markdown: differences, a row per ratio and run, notes, and causes."""
     causes = [
         line for run in comparison.runs for line in describe_cause(run.saved, f"{run.title}: ")
     ]
-    blocks = [*sections(comparison), doc.bullets(causes)]
-    return markdown(blocks, "Pipeline bubbles: comparison")
+    blocks = [*list_sections(comparison), doc.make_bullets(causes)]
+    return render_markdown(blocks, "Pipeline bubbles: comparison")
 
 
 def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
@@ -201,9 +201,9 @@ def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
     clauses = []
     first_cause = find_first_cause(saved)
     if first_cause is not None:
-        label, share = first_cause
+        label, fraction = first_cause
         idle = "bubble" if find_no_pipeline(saved.restrictions) is None else "idle time"
-        clauses.append(f"first cause: {label}, {format_percent(share)} of the {idle}")
+        clauses.append(f"first cause: {label}, {format_percent(fraction)} of the {idle}")
     if saved.what_to_do_first is not None:
         clauses.append(f"what to do first: {saved.what_to_do_first}")
     return [prefix + "; ".join(clauses)] if clauses else []
@@ -211,36 +211,36 @@ def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
 
 #: Renderings of a comparison, keyed by format.
 RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
-    "json": lambda comparison, _: as_json(comparison),
-    "csv": lambda comparison, _: as_csv(comparison),
-    "markdown": lambda comparison, _: as_markdown(comparison),
-    "svg": as_svg,
-    "pdf": lambda comparison, view: as_pdf(as_svg(comparison, view)),
-    "png": lambda comparison, view: as_png(as_svg(comparison, view)),
+    "json": lambda comparison, _: format_json(comparison),
+    "csv": lambda comparison, _: write_csv(comparison),
+    "markdown": lambda comparison, _: format_markdown(comparison),
+    "svg": draw_svg,
+    "pdf": lambda comparison, view: as_pdf(draw_svg(comparison, view)),
+    "png": lambda comparison, view: as_png(draw_svg(comparison, view)),
 }
 #: Formats that draw operations.
 PICTURES = frozenset({"svg", "pdf", "png"})
 
 
-def sections(comparison: Comparison, *, screen: bool = False) -> Iterator[doc.Block]:
+def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[doc.Block]:
     """Yield the blocks of a comparison.
 
     Args:
         comparison: The comparison.
         screen: Whether to yield only what fits one screen, without the table of tests.
     """
-    titles, notes = _shorten_titles(comparison), comparison.notes
+    titles, notes = _make_titles(comparison), comparison.notes
     max_lines = _MAX_NOTES if screen else None
     summary = list(_summarize(comparison, titles))[: _MAX_SUMMARIES if screen else None]
     summary += _list_restrictions(comparison, titles)
     yield doc.Sentence("\n".join(summary), style="bold")
     yield _list_differences(comparison, titles, max_lines)
     shown_titles = titles[: _MAX_RUNS if screen else None]
-    yield from _tabulate_times(comparison, shown_titles, _MAX_PARTS if screen else None)
+    yield from _make_time_table(comparison, shown_titles, _MAX_PARTS if screen else None)
     yield _list_advice_results(comparison, titles, max_lines)
     if not screen:
-        yield from _tabulate_ratios(comparison.ratios, titles)
-    yield doc.bullets([to_one_line(note, 600) for note in notes[:max_lines]])
+        yield from _make_ratio_table(comparison.ratios, titles)
+    yield doc.make_bullets([to_one_line(note, 600) for note in notes[:max_lines]])
     last = ASSUMPTIONS
     if screen:
         sizes = (
@@ -252,7 +252,7 @@ def sections(comparison: Comparison, *, screen: bool = False) -> Iterator[doc.Bl
     yield doc.Sentence(f"\n{last}", style="dim")
 
 
-def _tabulate_times(
+def _make_time_table(
     comparison: Comparison, titles: Sequence[str], max_parts: int | None
 ) -> Iterator[doc.Block]:
     """Yield a table of how ranks spend their time, with work first and then the largest changes.
@@ -262,35 +262,35 @@ def _tabulate_times(
         titles: Titles of the runs to show.
         max_parts: Maximum number of rows besides the sum, or None for all.
     """
-    unit, times = _divide_times(comparison, len(titles))
-    first, *others = times
-    if not first or not any(others):
+    unit, times = _split_times(comparison, len(titles))
+    first, *later_times = times
+    if not first or not any(later_times):
         return
     names = dict.fromkeys(name for parts in times for name in parts)
 
     def measure_change(name: str) -> float:
-        return max(abs(parts.get(name, 0.0) - first.get(name, 0.0)) for parts in others)
+        return max(abs(parts.get(name, 0.0) - first.get(name, 0.0)) for parts in later_times)
 
     ordered = sorted(names, key=lambda name: (name not in _WORK, -measure_change(name)))
-    listed = [
+    part_names = [
         name
         for name in ordered
         if name in _WORK or any(parts.get(name, 0.0) >= _MIN_PART_NS for parts in times)
     ]
     total_ns = [sum(parts.values()) if parts else None for parts in times]
-    if max_parts is not None and len(listed) > max_parts:
-        listed, rest = listed[: max_parts - 1], listed[max_parts - 1 :]
+    if max_parts is not None and len(part_names) > max_parts:
+        part_names, rest = part_names[: max_parts - 1], part_names[max_parts - 1 :]
         times = [parts | {_REST: sum(parts.get(name, 0.0) for name in rest)} for parts in times]
-        listed.append(_REST)
+        part_names.append(_REST)
     rows = [
         _make_time_row(name, [parts.get(name, 0.0) if parts else None for parts in times], titles)
-        for name in listed
+        for name in part_names
     ]
     rows += [{}, _make_time_row("in all", total_ns, titles)]
     yield doc.Table(unit, rows, left=("spent on",))
 
 
-def _divide_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[str, float]]]:
+def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[str, float]]]:
     """Return how a rank of each run divides its window among work and causes of idle time.
 
     If the primary ratios of the runs differ, their windows differ as well; then work and bubble in
@@ -306,7 +306,7 @@ def _divide_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[s
         times: For each run, times in ns, keyed by part.
     """
     runs = [run.saved for run in comparison.runs]
-    shown, headline = runs[:n_runs], comparison.headline
+    compared, headline = runs[:n_runs], comparison.headline
     unit = "ms per rank and iteration"
     if isinstance(runs[0], IdleSummary):
         unit = f"ms per device and {'step' if runs[0].has_steps else 'capture'}"
@@ -315,10 +315,10 @@ def _divide_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[s
         unit += f", in the window of {headline}"
     times = [
         divide_window(run, headline) if has_mixed_headlines else divide_primary_window(run)
-        for run in shown
+        for run in compared
     ]
     pairs = comparison.pairs[: n_runs - 1]
-    microbatches = [count_microbatches(run) for run in shown]
+    microbatches = [count_microbatches(run) for run in compared]
     expected = [microbatches[0] / number for number in microbatches[1:]]
     has_unequal_work = any(pair.is_per_microbatch for pair in pairs)
     if has_unequal_work and [pair.equal_work for pair in pairs] == expected:
@@ -335,7 +335,7 @@ def _make_time_row(
 ) -> dict[str, str]:
     """Return the times of a part in all runs, and the change if there are two runs."""
     row = {"spent on": to_one_line(name, 40)}
-    row |= {title: doc.milliseconds(ns) for title, ns in zip(titles, times_ns, strict=True)}
+    row |= {title: doc.format_ms(ns) for title, ns in zip(titles, times_ns, strict=True)}
     first, other = times_ns[0], times_ns[-1]
     if len(times_ns) == 2 and first is not None and other is not None:
         row["change"] = f"{(other - first) / 1e6:+,.3f}"
@@ -358,7 +358,7 @@ def _list_differences(
         for title, differences in zip(titles, comparison.differences, strict=True)
         for text in differences[:max_lines]
     ]
-    return doc.bullets(lines if max_lines is None else lines[: 2 * max_lines])
+    return doc.make_bullets(lines if max_lines is None else lines[: 2 * max_lines])
 
 
 def _list_advice_results(
@@ -378,18 +378,20 @@ def _list_advice_results(
         for result in results
         if max_lines is None or result.verdict != NOT_FOLLOWED
     ]
-    return doc.bullets(lines[:max_lines])
+    return doc.make_bullets(lines[:max_lines])
 
 
-def _shorten_titles(comparison: Comparison) -> list[str]:
+def _make_titles(comparison: Comparison) -> list[str]:
     """Return a short, distinct title for each run."""
-    titles = [doc.shortened(to_one_line(run.title, 200), _TITLE_LENGTH) for run in comparison.runs]
+    titles = [
+        doc.truncate_middle(to_one_line(run.title, 200), _TITLE_LENGTH) for run in comparison.runs
+    ]
     if len(set(titles)) == len(titles):
         return titles
     return [f"{number}: {title}" for number, title in enumerate(titles, 1)]
 
 
-def _tabulate_ratios(
+def _make_ratio_table(
     ratios: Mapping[str, tuple[Cell, ...]], titles: Sequence[str]
 ) -> Iterator[doc.Block]:
     """Yield the table of ratios and windows, with tests."""
@@ -399,8 +401,8 @@ def _tabulate_ratios(
         for title, cell in zip(titles, cells, strict=True):
             name = to_one_line(ratio, 40) if cell is cells[0] else ""
             rows.append({"ratio": name, "run": title, **_format_cell(cells[0], cell)})
-    giving_way = ("by %", "n", "SD", "window ms", "95 % CI", "p")
-    yield doc.Table("", rows, left=("ratio", "run"), giving_way=giving_way)
+    drop_order = ("by %", "n", "SD", "window ms", "95 % CI", "p")
+    yield doc.Table("", rows, left=("ratio", "run"), drop_order=drop_order)
 
 
 def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
@@ -411,10 +413,10 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
     headline, longest = comparison.headline, comparison.longest
     first_cell, *cells = comparison.ratios[headline]
     ratio_kind = "" if isinstance(comparison.runs[0].saved, IdleSummary) else " bubble ratio"
-    before = format_percent(_mean_of(first_cell))
-    lead = f"{to_one_line(headline, 40)}{ratio_kind} {before} ({titles[0]})"
+    first_ratio = format_percent(_get_mean(first_cell))
+    lead = f"{to_one_line(headline, 40)}{ratio_kind} {first_ratio} ({titles[0]})"
     for index, (title, cell) in enumerate(zip(titles[1:], cells, strict=True), 1):
-        line = f"{lead} -> {format_percent(_mean_of(cell))} ({title})"
+        line = f"{lead} -> {format_percent(_get_mean(cell))} ({title})"
         lead = " "
         if cell.bubble is not None:
             line += f": {_describe_difference(cell.bubble)}"
@@ -426,7 +428,7 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
         yield f"{line}; {_name_windows(comparison)} {of_longest}" if of_longest else line
 
 
-def _mean_of(cell: Cell) -> float | None:
+def _get_mean(cell: Cell) -> float | None:
     """Return the ratio of a cell, or None if it is unknown."""
     return None if cell.ratio is None else cell.ratio.bubble.mean
 
@@ -490,13 +492,13 @@ def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
     if first.ratio is not None and longer_ns is not None and first.ratio.window_ns.mean:
         relative = _format_signed(100 * longer_ns.mean / first.ratio.window_ns.mean)
     return {
-        "mean": "-" if ratio is None else doc.in_percent(ratio.bubble.mean),
-        "SD": "-" if ratio is None else doc.in_percent(ratio.bubble.std),
+        "mean": "-" if ratio is None else doc.format_percent_cell(ratio.bubble.mean),
+        "SD": "-" if ratio is None else doc.format_percent_cell(ratio.bubble.std),
         "n": "0" if ratio is None else str(ratio.bubble.n),
         "difference": "" if difference is None else _format_signed(100 * difference.mean),
         "95 % CI": "" if difference is None else _format_interval(difference),
         "p": "" if difference is None else _format_probability(difference.p, ""),
-        "window ms": doc.milliseconds(None if ratio is None else ratio.window_ns.mean),
+        "window ms": doc.format_ms(None if ratio is None else ratio.window_ns.mean),
         # Difference of the window, as a share of the first run's window.
         "by %": relative,
     }

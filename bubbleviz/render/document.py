@@ -1,8 +1,8 @@
-"""A document: blocks in the order in which they are read, and the text of numbers in their cells.
+"""Documents: sequences of blocks (sentences, tables, lists), and formatted numbers for their cells.
 
-Whoever shows something yields blocks and knows no medium. A row of a table is a mapping from
-header to cell, so that a column is named where its cells are made, and one that is not always
-there is simply left out of the rows::
+Code that reports something yields blocks and does not depend on the medium. A row of a table is a
+mapping from header to cell. So a column is named in the place where its cells are made, and an
+optional column is simply left out of the rows::
 
     yield Sentence("2 devices, idle for 12.30 % of the time", style="bold")
     yield Table(
@@ -12,20 +12,20 @@ there is simply left out of the rows::
             for rank in ranks[:MOST_ROWS]
         ],
         left=("device",),
-        omitted=len(ranks) - MOST_ROWS,
+        n_omitted=len(ranks) - MOST_ROWS,
     )
     yield bullets(["an entry", "another one"])
 
-A table without rows is left out, unless it names its ``headers``; ``{}`` is a blank line, and
-cells that a row lacks stay blank. These blocks are written by
+A table without rows is left out unless it has ``headers``. The row ``{}`` is a blank line, and
+missing cells of a row stay blank. Blocks are written by
 
-- :func:`bubbleviz.render.text.terminal.lines_of` for a terminal, fitted to its width, and
-  :func:`bubbleviz.render.text.terminal.plain_text` for a file;
-- :func:`bubbleviz.render.markdown.markdown` for a pull request or a wiki;
-- :func:`bubbleviz.render.html.html` for a notebook.
+- :func:`bubbleviz.render.text.terminal.render_lines` for a terminal, fitted to its width, and
+  :func:`bubbleviz.render.text.terminal.render_plain_text` for a file;
+- :func:`bubbleviz.render.markdown.render_markdown` for a pull request or a wiki;
+- :func:`bubbleviz.render.html.render_html` for a notebook.
 
-What is drawn to scale for the width of a terminal (bars, timelines) is lines of styled words from
-the start: :mod:`bubbleviz.render.text.terminal_timeline`.
+Bars and timelines depend on the width of the terminal, so they are lines of spans, not blocks: see
+:mod:`bubbleviz.render.text.terminal_timeline`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bubbleviz.model import texts
 
 
 class Span(NamedTuple):
-    """A piece of a line in one style, in rich's words: ``bold``, ``#397af2 on #ffffff``."""
+    """Text in one style, for example ``bold`` or ``#397af2 on #ffffff`` (the syntax of rich)."""
 
     text: str
     style: str = ""
@@ -49,78 +49,80 @@ Line = tuple[Span, ...]
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text of one line or more.
+    """A text of one or more lines.
 
     Attributes:
-        text: lines that are wrapped where they have no room.
-        style: of the text, in rich's words.
-        lead: the words in front of it, if they have a style of their own.
-        lead_style: this style.
-        whole: whether lines are never wrapped: of a file that a reader saves.
-        most: lines; the last one ends with an ellipsis where there are more. None for all.
-        hanging: blanks in front of lines that go on.
+        text: The text. Lines that are too long are wrapped.
+        style: Style of the text.
+        lead: First words, with a separate style.
+        lead_style: Style of the first words.
+        is_preformatted: Whether lines are never wrapped, for text that is copied to a file.
+        max_lines: Maximum number of lines, or None for any number. If there are more, the last line
+            ends with an ellipsis.
+        hanging_indent: Number of blanks before each continuation line.
     """
 
     text: str
     style: str = ""
     lead: str = ""
     lead_style: str = "bold"
-    whole: bool = False
-    most: int | None = None
-    hanging: int = 0
+    is_preformatted: bool = False
+    max_lines: int | None = None
+    hanging_indent: int = 0
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns under their headers: numbers to the right, columns of words to the left.
+    """A table with right-aligned numbers and left-aligned words.
 
     Attributes:
-        title: above it; empty for none.
-        rows: cells by header; the first row has all headers, in order.
-        left: the columns of words.
-        wrap: those of words that are wrapped rather than shortened.
-        giving_way: the columns that go where there is no room, what matters least first; then the
-            others go from the right, and the first one stays.
-        omitted: how many more rows there are; below 1 for none.
-        hint: where to find these, behind their number.
-        headers: of the columns; some are of several lines. Empty for those of the first row.
+        title: Title above the table, or "" for none.
+        rows: Cells of each row, keyed by header. The first row has all headers, in order.
+        left: Headers of the left-aligned columns of words.
+        wrap: Headers of the columns of words that are wrapped. Other words are shortened.
+        drop_order: Headers of the columns to drop on a narrow terminal, least important first. The
+            remaining columns are dropped from the right; the first column always stays.
+        n_omitted: Number of rows that are not listed.
+        hint: Text after this number that says where to find these rows.
+        headers: Headers of the columns, possibly of several lines, or () to use the headers of the
+            first row.
     """
 
     title: str
     rows: Sequence[Mapping[str, str]]
     left: Collection[str] = ()
     wrap: Collection[str] = ()
-    giving_way: Sequence[str] = ()
-    omitted: int = 0
+    drop_order: Sequence[str] = ()
+    n_omitted: int = 0
     hint: str = ""
     headers: Sequence[str] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The headers; none where there is nothing to show."""
+        """The headers, or () if there is nothing to show."""
         return tuple(self.headers or (self.rows[0] if self.rows else ()))
 
 
 @dataclass(frozen=True)
 class HangingLines:
-    """Lines, each with its lead; where they are wrapped, they go on below their text.
+    """Lines with a lead. Wrapped lines continue below the text, not below the lead.
 
     Attributes:
-        lines: lead and text of each.
-        listed: whether they are entries of a list, which are wrapped in a file, too.
+        lines: Lead and text of each line.
+        is_list: Whether the lines are entries of a list, which are wrapped even in a file.
     """
 
     lines: Sequence[tuple[str, str]]
-    listed: bool = False
+    is_list: bool = False
 
 
-def bullets(entries: Iterable[str]) -> HangingLines:
-    """Return entries of a list, with a bullet each."""
-    return HangingLines([("  - ", entry) for entry in entries], listed=True)
+def make_bullets(entries: Iterable[str]) -> HangingLines:
+    """Return a bulleted list."""
+    return HangingLines([("  - ", entry) for entry in entries], is_list=True)
 
 
-def heading(text: str) -> Sentence:
-    """Return a title, below an empty line."""
+def make_heading(text: str) -> Sentence:
+    """Return a bold title, after an empty line."""
     return Sentence(f"\n{text}", style="bold")
 
 
@@ -128,48 +130,53 @@ Block: TypeAlias = "Sentence | Table | HangingLines"
 
 
 #: Maximum number of ranks, hosts, profiles and kinds of operations that are listed.
-MOST_ROWS = 64
+MAX_ROWS = 64
 
 
-def numbered(number: int | None) -> str:
-    """Return a number of 0 and up, or a dash."""
+def format_index(number: int | None) -> str:
+    """Format an index, with a dash for None and for -1."""
     return "-" if number is None or number < 0 else str(number)
 
 
-def first_rows(
-    rows: Sequence[Mapping[str, str]], column: str, *, most: int = MOST_ROWS, joint: str = "and "
+def truncate_rows(
+    rows: Sequence[Mapping[str, str]],
+    column: str,
+    *,
+    max_rows: int = MAX_ROWS,
+    joint: str = "and ",
 ) -> list[Mapping[str, str]]:
-    """Return the first rows, and one that counts the others in a column, if there are any."""
-    more = [{column: f"… {joint}{len(rows) - most:,} more"}] if len(rows) > most else []
-    return [*rows[:most], *more]
+    """Return the first rows, and if rows are left out, a last row that counts them in a column."""
+    n_omitted = len(rows) - max_rows
+    omitted_row = [{column: f"… {joint}{n_omitted:,} more"}] if n_omitted > 0 else []
+    return [*rows[:max_rows], *omitted_row]
 
 
-def milliseconds(value: float | None) -> str:
-    """Return nanoseconds as milliseconds, or a dash."""
+def format_ms(value: float | None) -> str:
+    """Format nanoseconds as milliseconds, with a dash for None."""
     return "-" if value is None else f"{value / 1e6:,.3f}"
 
 
-def in_percent(value: float | None) -> str:
-    """Return a ratio as percent without the sign, for columns whose header has it."""
+def format_percent_cell(value: float | None) -> str:
+    """Format a ratio as percent without the percent sign, with a dash for None."""
     return "-" if value is None else f"{100 * value:.2f}"
 
 
-def between(interval: tuple[float, float] | None) -> str:
-    """Return the ends of an interval in percent; nothing where it is exact or unknown."""
+def format_interval(interval: tuple[float, float] | None) -> str:
+    """Format the bounds of a ratio in percent, or return "" if it is exact or unknown."""
     if interval is None or interval[0] == interval[1]:
         return ""
 
     return " to ".join(texts.format_percent_bounds(interval, 2, 4))
 
 
-def shortened(text: str, width: int) -> str:
-    """Return a text of at most ``width`` characters; its middle is left out."""
+def truncate_middle(text: str, width: int) -> str:
+    """Shorten a text to ``width`` characters by replacing its middle with an ellipsis."""
     if len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-def short_name(name: str, width: int = 40) -> str:
-    """Return a recorded name on one line of at most ``width`` characters."""
-    return shortened(texts.to_one_line(name, None), width)
+def truncate_name(name: str, width: int = 40) -> str:
+    """Return a recorded name on one line, shortened in the middle to ``width`` characters."""
+    return truncate_middle(texts.to_one_line(name, None), width)

@@ -1,6 +1,6 @@
-"""Files of outputs: written whole, under their own names, at the end, or not at all.
+"""Writing of output files: each file is written under a temporary name and renamed once complete.
 
-An existing pipe or device is written into, as a shell's redirection does.
+An existing pipe or device is written to directly, like a shell redirection.
 """
 
 from __future__ import annotations
@@ -16,101 +16,122 @@ from pathlib import Path
 
 from bubbleviz.errors import OutputError, UsageError
 
-#: Of temporary files beside outputs.
+#: Prefix of temporary files, which are in the directory of the output.
 _PREFIX = ".bubbleviz-"
-#: Seconds that a pipe's reader has to come.
-_PATIENCE_S = 10
+#: Maximum time to wait for the reader of a pipe, in seconds.
+_MAX_WAIT_S = 10
 
 
 def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
-    """Refuse, before any work, outputs that cannot be written; ``-`` is standard output.
+    """Check that outputs can be written, before any work is done.
 
     Args:
-        outputs: files.
-        inputs: files that are read.
-        force: whether what exists is replaced.
+        outputs: Paths of the outputs; ``-`` is standard output.
+        inputs: Paths of the inputs, which are never replaced.
+        force: Whether existing files may be replaced.
 
     Raises:
-        UsageError: an output is named twice.
-        OutputError: an output exists and ``force`` is off, is an input, or its directory does not
-            exist.
+        UsageError: Two outputs are the same file.
+        OutputError: An output exists and ``force`` is off, is an input or a directory, or its
+            directory does not exist.
     """
-    profiles = set()
-    for path in inputs:
-        with suppress(OSError):  # a name that is too long for one
-            profiles |= {Path(path).resolve()} if Path(path).exists() else set()
-    seen: set[Path | str] = set()
+    input_paths = set()
+    for input_ in inputs:
+        with suppress(OSError):  # a name that is too long for a file
+            if Path(input_).exists():
+                input_paths.add(Path(input_).resolve())
+    checked: set[Path | str] = set()
     for output in outputs:
-        # A name too long, a folder without permission, a circle of links, a NUL.
-        with _writing(output, (OSError, RuntimeError, ValueError)):
-            place = output if output == "-" else Path(output).resolve()
-            if place in seen:
+        # Raised for a name that is too long, a folder without permission, a cycle of links, a NUL.
+        with _convert_errors(output, (OSError, RuntimeError, ValueError)):
+            path = output if output == "-" else Path(output).resolve()
+            if path in checked:
                 raise UsageError(f"{output}: named by two outputs; give each its own file")
-            seen.add(place)
-            if isinstance(place, Path):
-                _check(output, place, profiles, force=force)
+            checked.add(path)
+            if isinstance(path, Path):
+                _check_path(output, path, input_paths, force=force)
 
 
-def _check(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
-    """Refuse an output that is an input, is a directory, or exists."""
+def _check_path(output: str, path: Path, inputs: Collection[Path], *, force: bool) -> None:
+    """Check that an output is not an input, a directory, or an existing file without ``force``.
+
+    Args:
+        output: The output as the user wrote it.
+        path: Its resolved path.
+        inputs: Resolved paths of the inputs.
+        force: Whether an existing file may be replaced.
+
+    Raises:
+        OutputError: The output cannot be written.
+    """
     if not output:
         raise OutputError("the path of an output is empty; name a file, or - for standard output")
-    if place in inputs:
+    if path in inputs:
         raise OutputError(
             f"{output}: is an input, and inputs are never replaced; name another file"
         )
-    if place.is_dir():
+    if path.is_dir():
         raise OutputError(f"{output}: is a directory; name a file in it")
     if _is_channel(output):
         return
-    if not place.parent.is_dir():
+    if not path.parent.is_dir():
         raise OutputError(f"{output}: its directory does not exist; create it first")
-    if place.exists() and not force:
-        raise _exists_already(output)
+    if path.exists() and not force:
+        raise _make_exists_error(output)
 
 
-def _exists_already(output: str) -> OutputError:
+def _make_exists_error(output: str) -> OutputError:
     return OutputError(f"{output}: exists already; replace it with --force")
 
 
-def encoded(content: str | bytes) -> bytes:
-    """Return the bytes of a file: text in UTF-8, bytes as they are."""
+def encode(content: str | bytes) -> bytes:
+    """Return the bytes of a file: text in UTF-8, bytes unchanged."""
     return content.encode("utf-8") if isinstance(content, str) else content
 
 
 def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
-    """Write each content to its file.
+    """Write contents to files, keyed by path.
 
-    All are complete before the first takes its name.
+    All contents are written to temporary files before the first of them is renamed.
 
     Raises:
-        OutputError: a file cannot be written; files that took their names already stay.
+        OutputError: A file cannot be written. Files that have been renamed already stay.
     """
     channels: dict[str, bytes] = {}
-    ready: dict[str, Path] = {}
+    temporary_files: dict[str, Path] = {}
     try:
         for output, content in contents.items():
-            with _writing(output):
+            with _convert_errors(output):
                 if _is_channel(output):
-                    channels[output] = encoded(content)
+                    channels[output] = encode(content)
                 else:
-                    ready[output] = _temporary(output, encoded(content))
-        for output, temporary in ready.items():
-            with _writing(output):
-                _place_file(temporary, output, force=force)
+                    temporary_files[output] = _write_temporary_file(output, encode(content))
+        for output, temporary in temporary_files.items():
+            with _convert_errors(output):
+                _rename_to_output(temporary, output, force=force)
     finally:
-        for left in ready.values():
-            left.unlink(missing_ok=True)
-    for output, rest in channels.items():
-        with _writing(output), os.fdopen(_open_channel(output), "wb", buffering=0) as channel:
-            left_over = memoryview(rest)
-            while left_over:
-                left_over = left_over[channel.write(left_over) :]
+        for temporary in temporary_files.values():
+            temporary.unlink(missing_ok=True)
+    for output, content in channels.items():
+        with (
+            _convert_errors(output),
+            os.fdopen(_open_channel(output), "wb", buffering=0) as channel,
+        ):
+            unwritten = memoryview(content)
+            while unwritten:
+                unwritten = unwritten[channel.write(unwritten) :]
 
 
 @contextmanager
-def _writing(output: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Turn errors of the operating system into the sentence about an output."""
+def _convert_errors(
+    output: str, errors: tuple[type[Exception], ...] = (OSError,)
+) -> Iterator[None]:
+    """Convert exceptions inside the context to an ``OutputError`` that names the output.
+
+    Args:
+        output: The output as the user wrote it.
+        errors: Types of the exceptions to convert.
+    """
     try:
         yield
     except errors as error:
@@ -126,7 +147,7 @@ def _writing(output: str, errors: tuple[type[Exception], ...] = (OSError,)) -> I
 
 
 def _is_channel(output: str) -> bool:
-    """Return whether an output is a pipe or a device: neither a file nor a directory."""
+    """Return whether an output exists and is neither a file nor a directory: a pipe or a device."""
     try:
         mode = Path(output).stat().st_mode
     except (OSError, ValueError):
@@ -135,15 +156,17 @@ def _is_channel(output: str) -> bool:
 
 
 def _open_channel(output: str) -> int:
-    """Open a pipe or a device; a pipe's reader has some seconds to come.
+    """Open a pipe or a device for writing, and return its file descriptor.
+
+    Waits up to ``_MAX_WAIT_S`` for a reader of the pipe.
 
     Raises:
-        OSError: it cannot be opened, or nothing reads the pipe.
+        OSError: The output cannot be opened, or no process reads the pipe.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _MAX_WAIT_S
     while True:
         try:
-            # Without O_NONBLOCK, opening a pipe waits for a reader, who may never come.
+            # Without O_NONBLOCK, opening a pipe blocks until it has a reader.
             descriptor = os.open(output, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
             if error.errno != errno.ENXIO or time.monotonic() > deadline:
@@ -154,35 +177,42 @@ def _open_channel(output: str) -> int:
             return descriptor
 
 
-def _temporary(output: str, content: bytes) -> Path:
-    """Write a file under a temporary name in the directory of the output."""
+def _write_temporary_file(output: str, content: bytes) -> Path:
+    """Write a file under a temporary name in the directory of the output, and return its path.
+
+    The file has the permissions of a new file. It is removed if writing fails.
+    """
     handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=Path(output).resolve().parent)
     os.close(handle)
-    place = Path(name)
+    path = Path(name)
     try:
-        place.write_bytes(content)
-        place.chmod(0o666 & ~_mask())
+        path.write_bytes(content)
+        path.chmod(0o666 & ~_get_umask())
     except BaseException:
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
-    return place
+    return path
 
 
-def _mask() -> int:
-    """Return which permissions this process withholds from new files."""
+def _get_umask() -> int:
+    """Return the umask of the process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-def _place_file(temporary: Path, output: str, *, force: bool) -> None:
-    """Give a finished file its name; without ``force`` never over a file that came meanwhile.
+def _rename_to_output(temporary: Path, output: str, *, force: bool) -> None:
+    """Rename a temporary file to the output.
 
-    Where the output is a symbolic link, the file it leads to is replaced, not the link.
+    Without ``force``, a file that was created in the meantime is not replaced. If the output is a
+    symbolic link, its target is replaced and the link stays.
+
+    Raises:
+        OutputError: The output exists and ``force`` is off.
     """
     target = Path(output).resolve()
     if force:
-        # Who may read the file is not for its content to change.
+        # A replaced file keeps its permissions.
         with suppress(FileNotFoundError):
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)
@@ -191,6 +221,6 @@ def _place_file(temporary: Path, output: str, *, force: bool) -> None:
         os.link(temporary, target)
     except OSError as error:
         if target.exists():
-            raise _exists_already(output) from error
-        # File systems without hard links.
+            raise _make_exists_error(output) from error
+        # The file system has no hard links.
         temporary.replace(target)

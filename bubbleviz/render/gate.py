@@ -8,13 +8,13 @@ from typing import Any
 from bubbleviz.model.texts import format_count, format_document
 from bubbleviz.render import document as doc
 from bubbleviz.render.comparison import describe_cause
-from bubbleviz.render.markdown import markdown
+from bubbleviz.render.markdown import render_markdown
 from bubbleviz.report.gate import Check, describe_verdict
 from bubbleviz.report.ratio_summary import ReportSummary
 from bubbleviz.report.restrictions import list_entries
 
 
-def gate_markdown(
+def format_markdown(
     saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
     """Return the checks of a report as Markdown: a verdict, one row per limit, and the first cause.
@@ -36,17 +36,17 @@ def gate_markdown(
     lines += describe_cause(saved)
     blocks: list[doc.Block] = [doc.Sentence(summary, style="bold")] if checks else []
     rows = [_make_row(check) for check in checks]
-    blocks += [doc.Table("", rows, left=("ratio", "verdict")), doc.bullets(lines)]
+    blocks += [doc.Table("", rows, left=("ratio", "verdict")), doc.make_bullets(lines)]
     verdict = describe_verdict(not failed and not has_broken_promise)
-    return markdown(blocks, f"Pipeline bubbles: {verdict}")
+    return render_markdown(blocks, f"Pipeline bubbles: {verdict}")
 
 
 def _make_row(check: Check) -> dict[str, str]:
     """Return the row of a check, keyed by column."""
     bubble, is_in_ms = check.ratio.bubble, check.limit.unit == "ms"
-    mean, deviation = doc.in_percent(check.value), doc.in_percent(bubble.std)
+    mean, deviation = doc.format_percent_cell(check.value), doc.format_percent_cell(bubble.std)
     if is_in_ms:
-        mean, deviation = doc.milliseconds(1e6 * check.value), ""
+        mean, deviation = doc.format_ms(1e6 * check.value), ""
     return {
         "ratio": check.name,
         "mean": mean,
@@ -57,7 +57,7 @@ def _make_row(check: Check) -> dict[str, str]:
     }
 
 
-def gate_json(
+def format_json(
     saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
     """Return the checks of a report as JSON, with values and limits as fractions or in ms.

@@ -8,16 +8,17 @@ from html import escape
 from bubbleviz.model import texts
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table
 
-#: Maximum length of a text, and minimum length of text in a cell that style sheets may cut off.
+#: Maximum length of a text, and length above which a cell has a tooltip, because the style sheet
+#: cuts off long words.
 _MAX_LENGTH, _MIN_CUT = 800, 20
 
 
-def html(blocks: Iterable[Block]) -> str:
+def render_html(blocks: Iterable[Block]) -> str:
     """Return blocks as a fragment of HTML that is also well-formed XML."""
-    return "".join(element for block in blocks for element in _elements(block))
+    return "".join(element for block in blocks for element in _render_block(block))
 
 
-def _elements(block: Block) -> Iterator[str]:
+def _render_block(block: Block) -> Iterator[str]:
     if isinstance(block, Sentence):
         lead = f"<b>{_escape(block.lead)}</b>" if block.lead else ""
         text = _escape(block.text)
@@ -26,23 +27,23 @@ def _elements(block: Block) -> Iterator[str]:
         entries = (f"<li>{_escape(entry)}</li>" for _, entry in block.lines)
         yield f"<ul>{''.join(entries)}</ul>"
     elif block.rows:
-        yield from _table_elements(block)
+        yield from _render_table(block)
 
 
-def _table_elements(table: Table) -> Iterator[str]:
-    heads = (_cell(table, "th", column, column) for column in table.columns)
+def _render_table(table: Table) -> Iterator[str]:
+    heads = (_render_cell(table, "th", column, column) for column in table.columns)
     yield f"<div><table><caption>{_escape(table.title)}</caption>"
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
     for row in filter(None, table.rows):
-        cells = (_cell(table, "td", column, row.get(column, "")) for column in table.columns)
+        cells = (_render_cell(table, "td", column, row.get(column, "")) for column in table.columns)
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table></div>"
 
 
-def _cell(table: Table, tag: str, column: str, text: str) -> str:
+def _render_cell(table: Table, tag: str, column: str, text: str) -> str:
     look = ' class="bubbleviz-words"' if column in table.left else ""
     if column in table.left and len(text) > _MIN_CUT:
-        # Style sheets cut off words that take the space of numbers.
+        # The style sheet cuts off long words to leave space for numbers.
         look += f' title="{_escape(text)}"'
     return f"<{tag}{look}>{_escape(text)}</{tag}>"
 

@@ -26,7 +26,7 @@ from bubbleviz.schedules.plan import Schedule
 SCHEMA = "bubbleviz.simulation/1"
 
 
-def document(result: Ideal | Estimate) -> dict[str, Any]:
+def make_document(result: Ideal | Estimate) -> dict[str, Any]:
     """Return an ideal as JSON values, or null for values that a formula does not have."""
     ideal = result if isinstance(result, Ideal) else None
     ratios = {"stage": result.stage_ratio, "schedule": ideal and ideal.schedule_ratio}
@@ -65,27 +65,27 @@ def _sizes(result: Ideal | Estimate) -> dict[str, Any]:
     }
 
 
-def as_svg(result: Ideal | Estimate, view: View) -> str:
+def draw_svg(result: Ideal | Estimate, view: View) -> str:
     """Return the picture of an ideal, in the style of a view.
 
     Raises:
-        UsageError: it comes from a formula, which has no order to draw.
+        UsageError: The result comes from a formula, which has no order to draw.
     """
-    return picture(report_of(_ordered(result)), view)
+    return picture(report_of(_check_order(result)), view)
 
 
-def _ordered(result: Ideal | Estimate) -> Ideal:
-    """Return the ideal, which has an order.
+def _check_order(result: Ideal | Estimate) -> Ideal:
+    """Check that a result is an ideal, which has an order, and return it.
 
     Raises:
-        UsageError: it comes from a formula.
+        UsageError: The result comes from a formula, which has no order.
     """
     if not isinstance(result, Ideal):
-        raise UsageError(undrawn(result.name))
+        raise UsageError(explain_no_picture(result.name))
     return result
 
 
-def undrawn(name: str) -> str:
+def explain_no_picture(name: str) -> str:
     """Return the reason why a formula has no picture."""
     formula = find_formula(name)
     instead = f"; draw {formula.similar_schedule} instead" if formula else ""
@@ -94,33 +94,33 @@ def undrawn(name: str) -> str:
 
 #: The outputs of an ideal, by the names of their options.
 RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
-    "json": lambda result, _: format_document(SCHEMA, document(result)),
-    "svg": as_svg,
-    "pdf": lambda result, view: as_pdf(as_svg(result, view)),
-    "png": lambda result, view: as_png(as_svg(result, view)),
-    "csv": lambda result, _: write(_ordered(result).plan),
+    "json": lambda result, _: format_document(SCHEMA, make_document(result)),
+    "svg": draw_svg,
+    "pdf": lambda result, view: as_pdf(draw_svg(result, view)),
+    "png": lambda result, view: as_png(draw_svg(result, view)),
+    "csv": lambda result, _: write(_check_order(result).plan),
 }
 
 
-def _rules() -> tuple[Schedule | Formula, ...]:
+def _list_rules() -> tuple[Schedule | Formula, ...]:
     return (*SCHEDULES, *FORMULAS)
 
 
-def schedule_sections() -> Iterator[blocks.Block]:
+def list_schedules() -> Iterator[blocks.Block]:
     """Yield the known schedules with their sources, for ``schedules``."""
-    for rule in _rules():
+    for rule in _list_rules():
         yield blocks.Sentence(rule.name, style="bold")
         yield blocks.Sentence(f"  {rule.summary}\n  {rule.source}\n")
 
 
-def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
+def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     """Yield the blocks of an ideal."""
     sizes = _sizes(result)
     name = sizes["schedule"]
     stages = format_count(sizes["stages"], "stage")
     microbatches = format_count(sizes["microbatches"], "microbatch", "microbatches")
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
-    rules = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in _rules()}
+    rules = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in _list_rules()}
     yield blocks.Sentence(f"{name}: {rules.get(name, 'the order in this file')}", style="bold")
     yield blocks.Sentence(f"  {stages}, {microbatches}{chunks}\n")
     if result.restrictions:
@@ -134,24 +134,28 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     else:
         yield blocks.HangingLines([_describe_cost(result), _describe_stage_ratio(result)])
         formula = find_formula(name)
-        yield blocks.Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
+        yield blocks.Sentence(
+            f"  cost = {formula.text if formula else ''}; {explain_no_picture(name)}."
+        )
 
 
 def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
     """Yield lines with the length, the ratios and the memory of an ideal."""
     yield _describe_cost(ideal)
     makespan = f"{ideal.makespan_ms:,.3f} ms"
-    yield _line("makespan", makespan, "from the first F to the last end")
+    yield _make_line("makespan", makespan, "from the first F to the last end")
     if ideal.carried_ms is not None:
         # With the file's own sends and receives.
         carried = f"{ideal.carried_ms:,.3f} ms"
-        yield _line("with transfers", carried, "in the order of the file")
+        yield _make_line("with transfers", carried, "in the order of the file")
     yield _describe_stage_ratio(ideal)
-    yield _line(
+    yield _make_line(
         "schedule ratio", format_percent(ideal.schedule_ratio), "idle share of the makespan"
     )
     peak_activations = f"{max(ideal.peak_activations):g}"
-    yield _line("peak activations", peak_activations, "microbatches held by a stage, from F to W")
+    yield _make_line(
+        "peak activations", peak_activations, "microbatches held by a stage, from F to W"
+    )
     memory = ideal.memory
     if memory.limit is not None or memory.backward != 1 or memory.weight != 1:
         format_amount = format_memory if memory.in_bytes else "{:g}".format
@@ -159,19 +163,21 @@ def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
         if memory.limit is not None:
             peak = f"{peak}, of {format_amount(memory.limit)}"
         backward, weight = format_amount(memory.backward), format_amount(memory.weight)
-        yield _line("peak memory", peak, f"M_B {backward} from F to B, of it M_W {weight} on to W")
+        yield _make_line(
+            "peak memory", peak, f"M_B {backward} from F to B, of it M_W {weight} on to W"
+        )
 
 
 def _describe_cost(result: Ideal | Estimate) -> tuple[str, str]:
-    return _line("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")
+    return _make_line("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")
 
 
 def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
     ratio = format_percent(result.stage_ratio)
-    return _line("stage ratio", ratio, "idle share of a window as long as the cost")
+    return _make_line("stage ratio", ratio, "idle share of a window as long as the cost")
 
 
-def sizes_as_json(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
+def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
     """Return several schedules and sizes as JSON.
 
     Args:
@@ -215,7 +221,7 @@ def list_sizes(
         "Settings, the cheapest per microbatch first (p stages, m microbatches, v chunks)",
         [{name: row[name] for name in columns} for row in rows],
         left=("schedule",),
-        giving_way=("activations", "v"),
+        drop_order=("activations", "v"),
     )
     for text in dict.fromkeys(choice.reason for choice in choices if choice.reason):
         yield blocks.Sentence(f"  - {to_one_line(text, 200)}")
@@ -225,11 +231,11 @@ def list_sizes(
         )
     if measured:
         yield blocks.Sentence(
-            "±: 95 % interval, from the spread of the run's times and how far it is off its own "
-            "simulation"
+            "±: 95 % interval, from the spread of the run's times and the error of simulating the "
+            "run itself"
         )
     if measured and len({choice.stages for choice in choices}) > 1:
-        yield blocks.Sentence("stages of another number share the work evenly")
+        yield blocks.Sentence("other numbers of stages share the work evenly")
 
 
 def _make_choice_row(choice: Choice) -> dict[str, str]:
@@ -240,14 +246,14 @@ def _make_choice_row(choice: Choice) -> dict[str, str]:
         "p": str(choice.stages),
         "m": str(choice.microbatches),
         "v": str(choice.chunks),
-        "iteration ms": blocks.milliseconds(choice.makespan_ns),
-        "±": blocks.milliseconds(choice.error_ns),
-        "device ms per microbatch": blocks.milliseconds(choice.device_ns),
-        "bubble %": blocks.in_percent(choice.bubble_ratio),
+        "iteration ms": blocks.format_ms(choice.makespan_ns),
+        "±": blocks.format_ms(choice.error_ns),
+        "device ms per microbatch": blocks.format_ms(choice.device_ns),
+        "bubble %": blocks.format_percent_cell(choice.bubble_ratio),
         "activations": "-" if peak is None else f"{peak:g}",
     }
 
 
-def _line(name: str, value: str, meaning: str) -> tuple[str, str]:
+def _make_line(name: str, value: str, meaning: str) -> tuple[str, str]:
     """Return a value and its meaning as a lead and a text in columns."""
     return f"  {name:<18}{value:>16}  ", meaning

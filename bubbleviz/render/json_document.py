@@ -13,19 +13,20 @@ from bubbleviz.report.view import View
 
 
 def render(report: Report, _: View) -> str:
-    """Return the whole report as JSON, whatever the view."""
-    return written(document(report))
+    """Return the entire report as JSON. The view is ignored."""
+    return write_json(make_document(report))
 
 
-def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> dict[str, Any]:
+def make_document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> dict[str, Any]:
     """Return the report as nested JSON values; see :func:`.summary_of` for the arguments."""
     return values_of(summary_of(report, by_rank=by_rank, slowdown=slowdown))
 
 
-def written(values: Mapping[str, Any]) -> str:
-    """Return values as JSON with one line per item of a list, to be read, compared and searched.
+def write_json(values: Mapping[str, Any]) -> str:
+    """Format values as JSON with one line per key, and one line per item of a top-level list.
 
-    Indenting all levels would take twenty times as long.
+    So files can be read, searched and compared line by line. Indenting all levels would take twenty
+    times as long.
     """
     encode = json.JSONEncoder(allow_nan=False).encode
 

@@ -1,6 +1,6 @@
-"""Markdown: tables and texts that a pull request shows as they are meant.
+"""Document blocks as GitHub Markdown, for pull requests and wikis.
 
-What comes from a profile or a path must not become a link, a mention, a picture or HTML there.
+Text from profiles and paths is escaped, so it never becomes a link, a mention, a picture or HTML.
 """
 
 from __future__ import annotations
@@ -11,35 +11,43 @@ from collections.abc import Iterable
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence
 
-#: What means something in the Markdown of GitHub.
+#: Characters with a meaning in the Markdown of GitHub.
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
-#: What becomes a mention, an issue or a link, and where an empty comment parts it.
+#: Positions in mentions, issues and links where an empty comment keeps GitHub from linking them.
 _LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
 
 
-def text(words: str) -> str:
-    """Return words on one line that Markdown shows as they are."""
+def escape_markdown(words: str) -> str:
+    """Escape words for Markdown, on one line."""
     flat = to_one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _LINKS.sub("<!-- -->", _SPECIAL.sub(r"\\\g<0>", flat))
 
 
-def markdown(blocks: Iterable[Block], title: str = "") -> str:
-    """Return a document as Markdown below a title, an empty line between two blocks."""
+def render_markdown(blocks: Iterable[Block], title: str = "") -> str:
+    """Return a document as Markdown, with a title and with empty lines between blocks."""
     head = f"### {title}\n" if title else ""
-    return "\n".join(filter(None, (head, *map(_block, blocks))))
+    return "\n".join(filter(None, (head, *map(_render_block, blocks))))
 
 
-def _block(block: Block) -> str:
+def _render_block(block: Block) -> str:
     if isinstance(block, Sentence):
-        lead = f"**{text(block.lead)}**{' ' * block.text.startswith(' ')}" if block.lead else ""
+        lead = (
+            f"**{escape_markdown(block.lead)}**{' ' * block.text.startswith(' ')}"
+            if block.lead
+            else ""
+        )
         mark = "**" if block.style == "bold" else ""
-        lines = filter(None, map(text, block.text.split("\n")))
+        lines = filter(None, map(escape_markdown, block.text.split("\n")))
         return lead + "".join(f"{mark}{line}{mark}\n" for line in lines)
     if isinstance(block, HangingLines):
-        return "".join(f"- {text(entry)}\n" for _, entry in block.lines)
+        return "".join(f"- {escape_markdown(entry)}\n" for _, entry in block.lines)
     if not block.rows:
         return ""
     rule = ["---" if column in block.left else "---:" for column in block.columns]
-    rows = ([text(row.get(column, "")) for column in block.columns] for row in block.rows)
-    table = (f"| {' | '.join(row)} |\n" for row in (map(text, block.columns), rule, *rows))
+    rows = (
+        [escape_markdown(row.get(column, "")) for column in block.columns] for row in block.rows
+    )
+    table = (
+        f"| {' | '.join(row)} |\n" for row in (map(escape_markdown, block.columns), rule, *rows)
+    )
     return "".join((f"{block.title}\n\n" if block.title else "", *table))

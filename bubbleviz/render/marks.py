@@ -21,7 +21,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, join_tables
 from bubbleviz.model.grouping import find_distinct
-from bubbleviz.model.operations import BusyIntervals
+from bubbleviz.model.operations import BusyIntervals, RankIntervals
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.selection import Selection
@@ -30,16 +30,16 @@ from bubbleviz.report.report import Report
 #: Kinds of marks that are compute outside every operation, or of iterations that are not drawn; the
 #: other kinds are phase codes.
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
-#: Where a mark is on its row.
+#: Part of the row that a mark is drawn in.
 WHOLE, UPPER, LOWER = range(3)
 #: Number of busy intervals converted at a time. Their columns take some tens of MB.
 _BLOCK = 1 << 19
 #: Minimum width, in px, of a mark that is not merged with its neighbours. Half a px is one dot on a
 #: screen of double density, and 0.07 mm in a picture of the width of a text page.
-NARROWEST = 0.5
+MIN_MARK_WIDTH = 0.5
 #: Maximum number of marks on all rows of a picture (about 27 bytes each). If there are very many
 #: rows, wider marks are merged, in wider columns.
-MARKS_IN_ALL = 100_000
+MAX_MARKS = 100_000
 #: Order in which merged marks are stacked, from the bottom up.
 _STACK = (
     *(Phase.F, Phase.R, Phase.FB, Phase.B, Phase.BW, Phase.W, Phase.OPTIMIZER, UNATTRIBUTED_KIND),
@@ -69,81 +69,97 @@ class Marks(Table):
     right: Floats
 
 
-def compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
+def make_compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
     """Yield the compute of a selection in blocks, unattributed compute last, unsorted."""
-    yield from _of_operations(report, selection, width, COMPUTE, report.busy)
+    yield from _make_operation_marks(report, selection, width, COMPUTE, report.busy)
     rest = report.unattributed
-    none = np.full(len(rest), NONE, np.int64)
-    kind, times = np.full_like(none, UNATTRIBUTED_KIND), (rest.start_ns, rest.end_ns)
-    yield _placed(selection, width, rest.rank, *times, kind=kind, operation=none)
+    no_operation = np.full(len(rest), NONE, np.int64)
+    kind = np.full_like(no_operation, UNATTRIBUTED_KIND)
+    yield _to_marks(selection, width, rest, rest.rank, kind=kind, operation=no_operation)
 
 
-def communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
+def make_communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
     """Yield the communication operations of a selection in blocks, unsorted."""
-    yield from _of_operations(report, selection, width, COMMUNICATION, report.busy)
+    yield from _make_operation_marks(report, selection, width, COMMUNICATION, report.busy)
     operations = report.operations
-    lacking = operations.has_span == 1
-    lacking[report.busy.operation] = False
-    rows = np.flatnonzero(lacking)
+    # Communication without kernels, in a table of operations, has no busy intervals.
+    has_only_span = operations.has_span == 1
+    has_only_span[report.busy.operation] = False
+    rows = np.flatnonzero(has_only_span)
     spans = BusyIntervals(rows, operations.start_ns[rows], operations.end_ns[rows])
-    yield from _of_operations(report, selection, width, COMMUNICATION, spans)
+    yield from _make_operation_marks(report, selection, width, COMMUNICATION, spans)
 
 
-def _of_operations(
+def _make_operation_marks(
     report: Report,
     selection: Selection,
     width: float,
     phases: Sequence[Phase],
     intervals: BusyIntervals,
 ) -> Iterator[Marks]:
-    """Yield the intervals of operations of some phases as marks."""
+    """Yield the busy intervals of operations in the selected time as marks.
+
+    Args:
+        report: The report.
+        selection: The rows, iterations and time to draw.
+        width: Width of the plot, in px.
+        phases: Phases of the operations.
+        intervals: Busy intervals of operations.
+    """
     operations = report.operations
     for first in range(0, len(intervals), _BLOCK):
-        own = intervals.take(slice(first, first + _BLOCK))
-        # Few of many ranks are drawn.
-        own = own.take(selection.row_of(operations.rank[own.operation]) != NONE)
-        near = mask_phases(operations.phase[own.operation], phases)
-        near &= (own.end_ns > selection.start_ns) & (own.start_ns < selection.end_ns)
-        own = own.take(near)
-        drawn = selection.drawn(operations.iteration[own.operation])
+        block = intervals.take(slice(first, first + _BLOCK))
+        # First the rows, because only few of very many ranks are drawn.
+        block = block.take(selection.row_of(operations.rank[block.operation]) != NONE)
+        is_visible = mask_phases(operations.phase[block.operation], phases)
+        is_visible &= (block.end_ns > selection.start_ns) & (block.start_ns < selection.end_ns)
+        block = block.take(is_visible)
+        is_selected = selection.is_selected(operations.iteration[block.operation])
         # An interval that the edge cuts to less than a pixel is invisible and needs no legend.
-        start_ns = np.maximum(own.start_ns, selection.start_ns)
-        end_ns = np.minimum(own.end_ns, selection.end_ns)
-        cut = (start_ns > own.start_ns) | (end_ns < own.end_ns)
-        sliver = ~drawn & cut & ((end_ns - start_ns) * width < selection.span_ns)
-        own, drawn = own.take(~sliver), drawn[~sliver]
-        row = own.operation
-        kind = np.where(drawn, operations.phase[row], OTHER_ITERATION)
-        rank, times = operations.rank[row], (own.start_ns, own.end_ns)
-        yield _placed(selection, width, rank, *times, kind=kind, operation=row)
+        start_ns = np.maximum(block.start_ns, selection.start_ns)
+        end_ns = np.minimum(block.end_ns, selection.end_ns)
+        is_cut = (start_ns > block.start_ns) | (end_ns < block.end_ns)
+        is_sliver = ~is_selected & is_cut & ((end_ns - start_ns) * width < selection.span_ns)
+        block, is_selected = block.take(~is_sliver), is_selected[~is_sliver]
+        row = block.operation
+        kind = np.where(is_selected, operations.phase[row], OTHER_ITERATION)
+        yield _to_marks(selection, width, block, operations.rank[row], kind=kind, operation=row)
 
 
-def _placed(
+def _to_marks(
     selection: Selection,
     width: float,
+    intervals: BusyIntervals | RankIntervals,
     rank: Ints,
-    start: Ints,
-    end: Ints,
     *,
     kind: Ints,
     operation: Ints,
 ) -> Marks:
-    """Convert intervals of ranks, in ns, to marks on rows, in px."""
+    """Convert intervals of ranks, in ns, to marks on rows, in px; without ranks that have no row.
+
+    Args:
+        selection: The rows and the time to draw.
+        width: Width of the plot, in px.
+        intervals: Start and end of each interval.
+        rank: Index of the rank of each interval.
+        kind: Kind of each mark.
+        operation: Row of the operation of each mark, or -1 if it has none.
+    """
     row = selection.row_of(rank)
     scale = width / selection.span_ns
-    left = np.maximum(start - selection.start_ns, 0) * scale
-    right = (np.minimum(end, selection.end_ns) - selection.start_ns) * scale
+    left = np.maximum(intervals.start_ns - selection.start_ns, 0) * scale
+    right = (np.minimum(intervals.end_ns, selection.end_ns) - selection.start_ns) * scale
     marks = Marks(row, kind, operation, left, right)
     return marks.take((row != NONE) & (right >= left))
 
 
-def marks_in(blocks: Iterable[Marks]) -> Marks:
+def join_marks(blocks: Iterable[Marks]) -> Marks:
     """Join blocks of marks into one table, in their order."""
-    none, nowhere = np.zeros(0, np.int64), np.zeros(0)
-    return join_tables((Marks(none, none, none, nowhere, nowhere), *blocks))
+    no_ints, no_floats = np.zeros(0, np.int64), np.zeros(0)
+    return join_tables((Marks(no_ints, no_ints, no_ints, no_floats, no_floats), *blocks))
 
 
-def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floats:
+def measure_coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floats:
     """Return the share of each column that marks cover; overlaps count twice.
 
     A mark from x to y covers everything right of x minus everything right of y. So each end can be
@@ -164,19 +180,20 @@ def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floa
     Returns:
         The shares, shape (rows, columns).
     """
-    size = rows * (columns + 2)
-    base = marks.row * (columns + 2)
-    partial, later = np.zeros(size), np.zeros(size)
+    # Two more columns, for ends at the right edge of the last column and for the column after it.
+    shape = (rows, columns + 2)
+    n_cells = rows * (columns + 2)
+    partial, later = np.zeros(shape), np.zeros(shape)
     for sign, edge in ((1.0, marks.left / column), (-1.0, marks.right / column)):
-        place = edge.astype(np.int64)
-        at = base + place
-        partial += sign * np.bincount(at, place + 1 - edge, size)
-        later += sign * np.bincount(at + 1, minlength=size)
-    covered = (partial.reshape(rows, -1) + np.cumsum(later.reshape(rows, -1), axis=1))[:, :columns]
+        column_index = edge.astype(np.int64)
+        cell = marks.row * (columns + 2) + column_index
+        partial += sign * np.bincount(cell, column_index + 1 - edge, n_cells).reshape(shape)
+        later += sign * np.bincount(cell + 1, minlength=n_cells).reshape(shape)
+    covered = (partial + np.cumsum(later, axis=1))[:, :columns]
     return np.where(covered < _NOTHING, 0.0, covered)
 
 
-def halves(marks: Marks) -> tuple[Ints, Bools]:
+def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
     """Return the half of the row that each mark is drawn in, and which marks are partly covered.
 
     A mark that begins well inside an earlier one is drawn in the half that becomes free first::
@@ -198,27 +215,31 @@ def halves(marks: Marks) -> tuple[Ints, Bools]:
     covered = np.zeros(len(marks), np.bool_)
     if not len(marks):
         return half, covered
-    # Rows are placed end to end, so that one running maximum is enough.
-    span = float(marks.right.max()) + 10.0
-    left = marks.left + marks.row * span
-    right = marks.right + marks.row * span
-    before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
-    overlap = np.minimum(before, right) - left
-    inside = overlap > np.maximum(1.0, 0.1 * (right - left))
-    whole = np.maximum.accumulate(np.where(inside, -1.0, right))
-    places = np.flatnonzero(inside)
-    ends = {UPPER: -1.0, LOWER: -1.0}
-    last = {UPPER: NONE, LOWER: NONE}
-    for index in places.tolist():
-        upper = max(ends[UPPER], float(whole[index]))
-        own = UPPER if upper < ends[LOWER] and upper <= left[index] + 1.0 else LOWER
-        half[index] = own
-        if last[own] != NONE:
-            covered[last[own]] |= left[index] < right[last[own]] - 1.0
-        ends[own], last[own] = max(ends[own], float(right[index])), index
-    following = np.searchsorted(places, np.arange(len(marks)), side="right")
-    starts = np.append(left[places], np.inf)
-    covered |= ~inside & (starts[following] < right - 1.0)
+    # Rows are laid end to end on one line, so that one running maximum is enough.
+    row_width = float(marks.right.max()) + 10.0
+    left = marks.left + marks.row * row_width
+    right = marks.right + marks.row * row_width
+    max_right_before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
+    overlap = np.minimum(max_right_before, right) - left
+    is_halved = overlap > np.maximum(1.0, 0.1 * (right - left))
+    halved = np.flatnonzero(is_halved)
+    max_right_of_whole = np.maximum.accumulate(np.where(is_halved, -1.0, right))
+    busy_until = {UPPER: -1.0, LOWER: -1.0}
+    last_mark = {UPPER: NONE, LOWER: NONE}
+    for mark in halved.tolist():
+        # A mark of full height occupies the upper half; the lower half is drawn over it.
+        upper_until = max(busy_until[UPPER], float(max_right_of_whole[mark]))
+        is_upper = upper_until < busy_until[LOWER] and upper_until <= left[mark] + 1.0
+        side = UPPER if is_upper else LOWER
+        half[mark] = side
+        previous = last_mark[side]
+        if previous != NONE:
+            covered[previous] |= left[mark] < right[previous] - 1.0
+        busy_until[side] = max(busy_until[side], float(right[mark]))
+        last_mark[side] = mark
+    next_halved = np.searchsorted(halved, np.arange(len(marks)), side="right")
+    next_left = np.append(left[halved], np.inf)[next_halved]
+    covered |= ~is_halved & (next_left < right - 1.0)
     return half, covered
 
 
@@ -228,21 +249,21 @@ class MergedMarks:
 
     Attributes:
         kinds: Kind of each layer, from the bottom up.
-        share: Share of the time, shape (rows, layers, columns). The layers of a column sum to at
+        shares: Share of the time, shape (rows, layers, columns). The layers of a column sum to at
             most 1.
         column: Width of a column, in px.
         counts: Number of operations, or of intervals of unattributed compute, by kind.
-        narrower: Upper bound of the widths of merged marks, in px.
+        max_width: Upper bound of the widths of merged marks, in px.
     """
 
     kinds: tuple[int, ...]
-    share: Floats
+    shares: Floats
     column: int
     counts: Counter[int]
-    narrower: float
+    max_width: float
 
 
-def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, MergedMarks]:
+def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, MergedMarks]:
     """Separate the marks that are drawn one by one from those that are merged.
 
     Args:
@@ -253,30 +274,39 @@ def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merg
     Returns:
         The marks that are drawn one by one, in order of (row, left), and the merged marks.
     """
-    narrowest = max(NARROWEST, rows * width / MARKS_IN_ALL)
-    column = math.ceil(narrowest)
+    min_width = max(MIN_MARK_WIDTH, rows * width / MAX_MARKS)
+    column = math.ceil(min_width)
     columns = math.ceil(width / column)
     covered: dict[int, Floats] = {}
     counts: Counter[int] = Counter()
-    wide = []
+    wide_blocks = []
     for marks in blocks:
-        enough = marks.right - marks.left >= narrowest
-        wide.append(marks.take(enough))
-        narrow = marks.take(~enough)
-        # The parts of an operation count once.
-        first = np.ones(len(narrow), np.bool_)
-        first[1:] = np.diff(narrow.operation) != 0
-        first |= narrow.operation == NONE
+        is_wide = marks.right - marks.left >= min_width
+        wide_blocks.append(marks.take(is_wide))
+        narrow = marks.take(~is_wide)
+        is_first = _is_first_of_operation(narrow)
         for kind in find_distinct(narrow.kind).tolist():
-            own = narrow.kind == kind
-            time = coverage(narrow.take(own), rows, columns, column)
-            covered[kind] = covered.get(kind, np.zeros_like(time)) + time
-            counts[kind] += int(np.count_nonzero(own & first))
+            has_kind = narrow.kind == kind
+            column_share = measure_coverage(narrow.take(has_kind), rows, columns, column)
+            covered[kind] = covered.get(kind, np.zeros_like(column_share)) + column_share
+            counts[kind] += int(np.count_nonzero(has_kind & is_first))
     kinds = sorted(covered, key=_STACK.index)
-    share = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
+    shares = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
     # Overlapping operations can add up to more than the column. They then share it.
-    share = share / np.maximum(share.sum(axis=0), 1.0)
-    alone = marks_in(wide)
-    alone = alone.take(np.lexsort((alone.operation, alone.right, alone.left, alone.row)))
-    narrower = math.ceil(narrowest * 100) / 100
-    return alone, MergedMarks(tuple(kinds), share.swapaxes(0, 1), column, counts, narrower)
+    shares = shares / np.maximum(shares.sum(axis=0), 1.0)
+    wide = join_marks(wide_blocks)
+    wide = wide.take(np.lexsort((wide.operation, wide.right, wide.left, wide.row)))
+    max_width = math.ceil(min_width * 100) / 100
+    return wide, MergedMarks(tuple(kinds), shares.swapaxes(0, 1), column, counts, max_width)
+
+
+def _is_first_of_operation(marks: Marks) -> Bools:
+    """Return a mask of the first mark of each operation; marks without an operation are all first.
+
+    Args:
+        marks: Marks. The marks of an operation follow each other.
+    """
+    is_first: Bools = marks.operation == NONE
+    is_first[:1] = True
+    is_first[1:] |= np.diff(marks.operation) != 0
+    return is_first

@@ -1,8 +1,8 @@
-"""The report in Python: what is asked of it most, and what notebooks show.
+"""The ``Report`` class of the Python API, and its HTML for notebooks.
 
-A notebook shows a fragment of HTML, which has no script, needs no network, styles its own elements
-alone, and takes its colours from the page around it. Its size is bounded, whatever the number of
-ranks.
+A notebook shows the report as a fragment of HTML without scripts. The fragment needs no network,
+styles only its own elements, and takes its colours from the page around it. Its size is bounded
+for any number of ranks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_wrong_types
 from bubbleviz.model.arrow import Records
 from bubbleviz.model.texts import name_python_arguments
-from bubbleviz.render.document import Sentence, bullets, heading
+from bubbleviz.render.document import Sentence, make_bullets, make_heading
 from bubbleviz.render.files import write_outputs
-from bubbleviz.render.formats import renderer_named, renderers, suffixed
-from bubbleviz.render.html import html
+from bubbleviz.render.formats import format_of_suffix, get_renderer, list_renderers
+from bubbleviz.render.html import render_html
 from bubbleviz.render.picture.picture import picture
-from bubbleviz.render.rows import row_kind, rows_of
-from bubbleviz.render.text.report import summary
+from bubbleviz.render.rows import choose_row_kind, make_rows
+from bubbleviz.render.text.report import summarize
 from bubbleviz.render.trackers import log
 from bubbleviz.report import report as measured
 from bubbleviz.report.methods import with_source
@@ -37,10 +37,10 @@ from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.report.view import View
 
-#: A picture in a notebook has at most so many rows.
-MOST_ROWS = 64
+#: Maximum number of rows of a picture in a notebook.
+MAX_ROWS = 64
 
-#: Grey lines and the colours around are read on light and on dark.
+#: Style of the fragment: grey lines and inherited colours are legible in light and dark themes.
 _STYLE = """
 .bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
 .bubbleviz-report div{overflow-x:auto}
@@ -57,153 +57,189 @@ _STYLE = """
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 
-#: What people ask of a report; outputs ask for more.
+#: Attributes that ``dir(report)`` lists. The attributes that only outputs use are left out.
 _PUBLIC = (
-    *("advice", "bubble_ratio", "bubbles", "convention", "headline"),
-    *("headline_reason", "iteration", "iterations", "kind", "limitations", "log", "memory"),
-    *("operations", "plan", "plot", "profiles", "ranks", "restrictions", "save", "schedule"),
-    *("slowdowns", "stages", "summary", "typical_iteration", "version", "what_if"),
-    *("what_to_do_first", "worst_iteration"),
+    "advice",
+    "bubble_ratio",
+    "bubbles",
+    "convention",
+    "headline",
+    "headline_reason",
+    "iteration",
+    "iterations",
+    "kind",
+    "limitations",
+    "log",
+    "memory",
+    "operations",
+    "plan",
+    "plot",
+    "profiles",
+    "ranks",
+    "restrictions",
+    "save",
+    "schedule",
+    "slowdowns",
+    "stages",
+    "summary",
+    "typical_iteration",
+    "version",
+    "what_if",
+    "what_to_do_first",
+    "worst_iteration",
 )
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that a notebook shows, and that is saved; ``Report.save`` writes what is none.
+    """A picture of a report: a notebook shows it, and :meth:`save` writes it to a file.
 
     Attributes:
-        report: any report.
-        view: the part of it that is drawn.
+        report: The report.
+        view: The part of the report that is drawn.
     """
 
     report: Report
     view: View
 
     def save(self, path: str | Path) -> None:
-        """Write it as the suffix of a file says (``.svg``, ``.pdf``, ``.png``, ``.panels.svg``).
+        """Write the picture to a file, in the format of its suffix.
+
+        Args:
+            path: Path of the file, which is replaced. Its suffix is ``.svg``, ``.pdf``, ``.png`` or
+                ``.panels.svg``.
 
         Raises:
-            UsageError: no picture has that suffix.
-            OutputError: what the format needs is not installed, or the file cannot be written.
+            UsageError: No picture format has this suffix.
+            OutputError: A package for the format is not installed, or the file cannot be written.
         """
-        # What else is written of a report holds all of it, whatever the view.
+        # Formats other than pictures ignore the view and would write the entire report.
         with name_python_arguments():
-            suffixed(str(path), [renderer.name for renderer in renderers() if renderer.draws])
+            format_of_suffix(
+                str(path), [renderer.name for renderer in list_renderers() if renderer.draws]
+            )
         self.report.save(path, self.view)
 
     def _repr_svg_(self) -> str:
-        """Return it as an SVG document."""
+        """Return the picture as an SVG document."""
         with name_python_arguments():
             return picture(self.report, self.view)
 
 
-class Report(measured.Report):  # noqa: D101 - help() shows that of its base, which lists all
-    # What notebooks show, and what is asked most; drawing code is loaded when it is called.
+class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the base class
+    # Adds plotting, saving and the notebook representation to the measured report.
 
     def __dir__(self) -> list[str]:
-        """Return what people ask for."""
+        """Return the names of the public attributes."""
         return [*_PUBLIC]
 
     @property
     def bubble_ratio(self) -> float | None:
-        """Mean of the primary ratio over the averaged iterations; None where it is unknown."""
+        """Mean of the primary ratio over the averaged iterations, or None if unknown."""
         return self.summary.bubble_ratio[self.headline].mean
 
     @property
     def advice(self) -> tuple[AdviceEntry, ...]:
-        """What a replay proves to shorten iterations, the largest saving first.
+        """Changes that shorten the iterations in a replay of the run, largest saving first.
 
-        Empty where nothing does; ``what_to_do_first`` may then name what is no change to the run's
-        operations, such as more microbatches, or profiles that are missing.
+        Empty if no change shortens them. ``what_to_do_first`` may then still recommend something
+        that no replay can test, such as more microbatches or recording the missing profiles.
         """
         return write_all_advice(self)
 
     @property
     def what_to_do_first(self) -> str | None:
-        """What to do first, in sentences; None where nothing is advised."""
+        """The first step to take, in sentences, or None if there is no advice."""
         return describe_first_steps(self)
 
     @property
     def stages(self) -> Records[Any]:
-        """A row a stage: its ratio, work by phase and idle time by cause; see ``stages_of``."""
+        """One record per stage: its ratio, busy time by phase and idle time by cause."""
         return stages_of(self)
 
     @property
     def worst_iteration(self) -> Iteration | None:
-        """The averaged iteration with the largest primary ratio; None where none has one."""
-        known = [i for i in self.iterations if i.averaged and i.bubble_ratio is not None]
-        return max(known, key=lambda own: own.bubble_ratio or 0.0, default=None)
+        """The averaged iteration with the largest primary ratio, or None if no ratio is known."""
+        candidates = [i for i in self.iterations if i.averaged and i.bubble_ratio is not None]
+        return max(candidates, key=lambda candidate: candidate.bubble_ratio or 0.0, default=None)
 
     def plot(self, *iterations: int | Iteration | None, **view: Any) -> Picture:
-        """Return the picture of iterations.
+        """Return a picture of some iterations.
 
         Args:
-            iterations: indices, or iterations of the report; without any the typical one.
-            view: attributes of :class:`.View`, as ``ranks=(0, 3)`` and ``causes=True``.
+            iterations: Iterations of the report, or their indices. By default the typical iteration
+                is drawn.
+            view: Attributes of :class:`.View`, for example ``ranks=(0, 3)`` and ``causes=True``.
 
         Raises:
-            UsageError: there is no such iteration, rank or attribute.
+            UsageError: An iteration, rank or attribute does not exist.
         """
-        given = [i.index if isinstance(i, Iteration) else i for i in iterations if i is not None]
-        _check_numbers("iteration", given, [iteration.index for iteration in self.iterations])
+        indices = [i.index if isinstance(i, Iteration) else i for i in iterations if i is not None]
+        _check_numbers("iteration", indices, [iteration.index for iteration in self.iterations])
         ranks = view.get("ranks", ())
         if isinstance(ranks, str) or not isinstance(ranks, Iterable):
-            raise UsageError(f"ranks={ranks!r}: is no sequence; give ranks=({ranks!r},)")
+            raise UsageError(f"ranks={ranks!r}: is not a sequence; give ranks=({ranks!r},)")
         _check_numbers("rank", ranks, [rank.number for rank in self.ranks])
         if unknown := view.keys() - {field.name for field in fields(View)}:
-            raise UsageError(f"{min(unknown)}: a view has none; see help(bubbleviz.View)")
-        drawn = View(iterations=tuple(sorted({*given})), **view)
-        refuse_wrong_types(View, vars(drawn))
-        return Picture(self, drawn)
+            name = min(unknown)
+            raise UsageError(f"plot() has no argument {name!r:.60}; see help(bubbleviz.View)")
+        selected = View(iterations=tuple(sorted({*indices})), **view)
+        refuse_wrong_types(View, vars(selected))
+        return Picture(self, selected)
 
     def save(self, path: str | Path, view: View | None = None) -> None:
-        """Write the report as the suffix of a file says (``.svg``, ``.json``, ``.html``, ...).
+        """Write the report to a file, in the format of its suffix (``.svg``, ``.json``, ...).
 
-        The file is written whole or not at all.
+        If writing fails, an existing file stays as it was.
 
         Args:
-            path: of the file, which is replaced.
-            view: the iteration and the ranks that pictures show; None for the typical one.
+            path: Path of the file, which is replaced.
+            view: Iterations and ranks that pictures show, or None for the typical iteration and all
+                ranks.
 
         Raises:
-            UsageError: no format has that suffix, or an argument is of another type.
-            OutputError: what the format needs is not installed, or the file cannot be written.
+            UsageError: No format has this suffix, or an argument has the wrong type.
+            OutputError: A package for the format is not installed, or the file cannot be written.
         """
         if not isinstance(view, (View, NoneType)):
-            raise UsageError(f"{view!r:.60}: is no bubbleviz.View; save takes one file and a view")
+            raise UsageError(
+                f"{view!r:.60}: is not a bubbleviz.View; call save with one path and a view"
+            )
         refuse_wrong_types(View, vars(view or View()))
-        known = {renderer.name for renderer in renderers()}
+        format_names = {renderer.name for renderer in list_renderers()}
         with name_python_arguments():
-            renderer = renderer_named(suffixed(str(path), known))
+            renderer = get_renderer(format_of_suffix(str(path), format_names))
             content = renderer.content(self, View() if view is None else view, str(path))
         write_outputs({str(path): content}, force=True)
 
     def log(self, run: Any, step: int | None = None) -> None:
-        """Give the means to a run of W&B or MLflow, a SummaryWriter, or a TensorBoard folder.
+        """Log the means to W&B, MLflow or TensorBoard.
 
-        Names are those of ``bubbleviz watch``: ``bubbleviz/bubble_ratio/schedule`` and so on.
+        The metrics have the same names as in ``bubbleviz watch``, for example
+        ``bubbleviz/bubble_ratio/schedule``.
 
         Args:
-            run: what ``wandb.init`` or ``mlflow.start_run`` returns, or the like; or a path.
-            step: of the training; None for the tracker's own.
+            run: Result of ``wandb.init`` or ``mlflow.start_run``, a ``SummaryWriter``, or the path
+                of a folder for TensorBoard.
+            step: Training step, or None for the tracker's current step.
 
         Raises:
-            UsageError: it is none of these.
-            OutputError: the folder cannot be written, or TensorBoard is not installed.
+            UsageError: ``run`` is not one of these.
+            OutputError: The folder cannot be written, or TensorBoard is not installed.
         """
         log(self, run, step)
 
     def _repr_html_(self) -> str:
-        """Return ratios, causes, picture and limitations as a fragment of HTML."""
-        return fragment(self)
+        """Return the ratios, causes, picture and limitations as an HTML fragment."""
+        return render_fragment(self)
 
     def _repr_svg_(self) -> str:
         """Return the picture of the typical iteration as an SVG document."""
-        return bounded_picture(self)[0]
+        return draw_bounded_picture(self)[0]
 
 
 def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]) -> None:
-    """Check that iterations or ranks exist.
+    """Check that all numbers of iterations or ranks exist.
 
     Raises:
         UsageError: A number does not exist.
@@ -213,39 +249,42 @@ def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]
             raise UsageError(f"no {kind} {number!r:.60}; there are {len(existing)}")
 
 
-def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:
-    """Return the picture of the typical iteration, of the first rows where there are very many.
-
-    Behind the document: how many rows are drawn, and how many the report has.
+def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:
+    """Draw the first ``MAX_ROWS`` rows of the typical iteration.
 
     Args:
-        report: any report.
-        ids: the beginning of the ids in it.
+        report: The report.
+        ids: Prefix of the element ids.
+
+    Returns:
+        svg: The picture as an SVG document.
+        n_drawn: Number of rows that are drawn.
+        n_rows: Number of rows of the report.
     """
-    view = View(rows="rank" if row_kind(report, View()) == "rank" else "stage")
-    rows = rows_of(report, view)
-    ranks = tuple(report.ranks[rank].number for row in rows[:MOST_ROWS] for rank in row.replicas)
+    view = View(rows="rank" if choose_row_kind(report, View()) == "rank" else "stage")
+    rows = make_rows(report, view)
+    ranks = tuple(report.ranks[rank].number for row in rows[:MAX_ROWS] for rank in row.replicas)
     svg = picture(report, replace(view, ranks=ranks), ids)
-    return svg, min(len(rows), MOST_ROWS), len(rows)
+    return svg, min(len(rows), MAX_ROWS), len(rows)
 
 
-def fragment(report: measured.Report) -> str:
-    """Return a report as a fragment of HTML that is well-formed XML, too."""
+def render_fragment(report: measured.Report) -> str:
+    """Render a report as an HTML fragment that is also well-formed XML."""
     ratio = next(ratio for ratio in list_ratios() if ratio.name == report.headline)
     defined = Sentence(f"{report.headline} = {with_source(ratio.definition)}")
-    above = html([*summary(report), defined])
+    above = render_html([*summarize(report), defined])
     lines = limitation_lines(report)
-    below = html([heading("Limitations"), bullets(lines)] if lines else [])
-    # Pictures of one document share its ids; equal pictures may have equal ones.
+    below = render_html([make_heading("Limitations"), make_bullets(lines)] if lines else [])
+    # Several reports can be in one notebook, where ids must be unique unless pictures are equal.
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
-    svg, drawn, rows = bounded_picture(report, ids)
-    if drawn < rows:
-        some = f"The first {drawn:,} of {rows:,} rows; -o bubbles.svg draws all of them."
-        below = html([Sentence(some)]) + below
-    return framed(above, svg, below)
+    svg, n_drawn, n_rows = draw_bounded_picture(report, ids)
+    if n_drawn < n_rows:
+        note = f"The first {n_drawn:,} of {n_rows:,} rows; -o bubbles.svg draws all of them."
+        below = render_html([Sentence(note)]) + below
+    return wrap_picture(above, svg, below)
 
 
-def framed(above: str, svg: str, below: str) -> str:
-    """Return a fragment of elements around a picture, which is a document of SVG."""
+def wrap_picture(above: str, svg: str, below: str) -> str:
+    """Return the notebook fragment: style, HTML above the picture, SVG document, HTML below it."""
     picture = f"<div>{_PROLOG.sub('', svg)}</div>"
     return f'<div class="bubbleviz-report"><style>{_STYLE}</style>{above}{picture}{below}</div>'

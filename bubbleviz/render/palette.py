@@ -1,15 +1,15 @@
-"""The colours of pictures: by phase and chunk, legible in print, in grey and on a dark screen.
+"""Colours of pictures, by phase and chunk: legible in print, in greyscale and on a dark screen.
 
-The fills are those of the zero-bubble papers' figures. Some of them are equally dark, so every
-phase that would be mistaken for another in grey carries a strip along its top or bottom edge::
+The fills match the figures of the zero-bubble papers. Some of them are equally dark, so a phase
+that would look like another in greyscale has a strip along its top or bottom edge::
 
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄
 
-Idle time has another family of colours, and each cause its own hatch.
+Idle time uses different hues, and each cause has its own hatch.
 
-Chunks of a rank run from dark with white numbers to light with black ones; from three chunks on,
-``B`` has a strip along its top edge as well.
+The chunks of a rank range from dark fills with white numbers to light fills with black numbers.
+With three or more chunks, ``B`` also has a strip along its top edge.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 OTHER_ITERATION = "#d3d7dc"
-#: Of phases on a terminal, which has no strips: as far apart in grey, in 256 colours and in 16.
+#: Colours of phases on a terminal, which has no strips. They differ in greyscale, in 256 colours
+#: and in 16 colours.
 TERMINAL = {
     Phase.F: "#2f7af2",
     Phase.B: "#2faac2",
@@ -47,8 +48,9 @@ TERMINAL = {
     Phase.OPTIMIZER: OPTIMIZER,
 }
 
-#: What a device did, and what its host did while it was idle: devices at work are pale, what can
-#: be fixed is not. Other activities take the colours behind these, in turn.
+#: Colours of device activities, and of host activities while the device was idle. Work of the
+#: device is pale; idle time that can be avoided has strong colours. All other activities cycle
+#: through ``MORE_ACTIVITIES``.
 ACTIVITIES = {
     "compute": "#c6d6f5",
     "communication": "#f3c99b",
@@ -76,12 +78,12 @@ ACTIVITIES = {
     "page migration": "#7b3f61",
 }
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
-#: The line along the operations that bound an iteration.
+#: Colour of the critical path.
 CRITICAL = "#c2185b"
-#: Ends and middle of the scale of times: faster, usual, slower; darker, in grey too, is slower.
+#: Colours of the scale of times: fast, usual and slow. Slower is darker, in greyscale as well.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
-# Share of black in the first of several chunks, and share of white in the last.
+# Fraction of black in the first of several chunks, and fraction of white in the last.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 
@@ -104,16 +106,18 @@ class Hatch:
     crossed: bool = False
     dots: bool = False
 
-    def ink(self, colour: str) -> str:
-        """Return the colour of lines on ``colour``: darker than a light colour, else lighter."""
-        return mix(colour, BLACK, 0.5) if luminance(colour) > 0.2 else mix(colour, WHITE, 0.65)
+    def choose_ink(self, colour: str) -> str:
+        """Return the colour of hatch lines: darker than a light colour, lighter than a dark one."""
+        return (
+            mix(colour, BLACK, 0.5) if measure_luminance(colour) > 0.2 else mix(colour, WHITE, 0.65)
+        )
 
 
-#: Why a rank is idle: colour, hatch, and the closest of the colours that Chrome has names for. Work
-#: is blue, green and yellow; idle time is none of these: greys, browns and reds, and hatched where
-#: a picture can. Told apart from each other and from work with any colour vision, and without
-#: colours: neighbours in this order, and BW beside dependency, differ in luma, too. A test holds
-#: them to it.
+#: Colour, hatch, and closest named colour of Chrome's trace viewer, keyed by cause of idle time.
+#: Work is blue, green and yellow. Idle time is grey, brown, red and purple, and hatched if the
+#: medium supports it. A test checks that all causes differ from each other and from work for any
+#: colour vision, and that causes next to each other in this order, and BW next to dependency,
+#: differ in luma.
 _IDLE = {
     "profiler": ("#1f2d2c", Hatch(4, 45, crossed=True), "black"),
     "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
@@ -133,7 +137,7 @@ _IDLE = {
 CAUSES = {name: colour for name, (colour, *_) in _IDLE.items()}
 CAUSE_HATCHES = {name: hatch for name, (_, hatch, _) in _IDLE.items()}
 CHROME_CAUSES = {name: chrome for name, (*_, chrome) in _IDLE.items()}
-#: What a bubble is made of: causes, and what ran that does not count as work.
+#: Colours of the parts of a bubble: causes of idle time, and activities that do not count as work.
 BUBBLE_PARTS = CAUSES | {
     "unattributed": UNATTRIBUTED,
     "next iterations": FORWARD,
@@ -143,7 +147,7 @@ BUBBLE_PARTS = CAUSES | {
 
 @dataclass(frozen=True)
 class Ink:
-    """The colours that change with the screen; not those of operations."""
+    """The colours that differ between light and dark mode. Operations have the same in both."""
 
     paper: str
     text: str
@@ -155,7 +159,7 @@ class Ink:
     grid: str
 
 
-#: On white paper.
+#: Colours on white paper.
 LIGHT = Ink(
     paper="#ffffff",
     text="#16191d",
@@ -166,7 +170,7 @@ LIGHT = Ink(
     gap="#eceef1",
     grid="#dfe3e8",
 )
-#: On a dark screen.
+#: Colours on a dark screen.
 DARK = Ink(
     paper="#14171c",
     text="#e8eaed",
@@ -185,7 +189,7 @@ class Paint:
 
     Attributes:
         name: Unique name of letters, digits and hyphens.
-        bands: (Share of the height, colour), from top to bottom; the shares add up to 1.
+        bands: Height and colour of each band, from top to bottom. The heights sum to 1.
         number: Colour of the number in the box.
     """
 
@@ -195,68 +199,75 @@ class Paint:
 
     @property
     def main(self) -> str:
-        """The colour of the largest band, which is behind the number."""
+        """The colour of the tallest band, on which the number is drawn."""
         return max(self.bands, key=lambda band: band[0])[1]
 
 
-def _channels(colour: str) -> tuple[int, int, int]:
+def _split_channels(colour: str) -> tuple[int, int, int]:
     red, green, blue = bytes.fromhex(colour.removeprefix("#"))
     return red, green, blue
 
 
-def mix(colour: str, other: str, share: float) -> str:
-    """Return ``colour`` with ``share`` (0 to 1) of ``other`` in it."""
-    pairs = zip(_channels(colour), _channels(other), strict=True)
-    mixed = (round(a + (b - a) * share) for a, b in pairs)
+def mix(colour: str, other: str, fraction: float) -> str:
+    """Interpolate between ``colour`` (``fraction`` 0) and ``other`` (``fraction`` 1)."""
+    pairs = zip(_split_channels(colour), _split_channels(other), strict=True)
+    mixed = (round(a + (b - a) * fraction) for a, b in pairs)
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
-def luminance(colour: str) -> float:
-    """Return the relative luminance (WCAG 2), 0 for black to 1 for white."""
-    red, green, blue = (_linear(channel / 255) for channel in _channels(colour))
+def measure_luminance(colour: str) -> float:
+    """Return the relative luminance (WCAG 2), from 0 for black to 1 for white."""
+    red, green, blue = (_to_linear(channel / 255) for channel in _split_channels(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _linear(channel: float) -> float:
-    """Return the intensity of a channel without the gamma correction of sRGB."""
+def _to_linear(channel: float) -> float:
+    """Convert a channel from sRGB to linear intensity, both from 0 to 1."""
     return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
-def contrast(colour: str, other: str) -> float:
-    """Return the contrast ratio (WCAG 2), 1 to 21."""
-    low, high = sorted((luminance(colour), luminance(other)))
+def measure_contrast(colour: str, other: str) -> float:
+    """Return the contrast ratio (WCAG 2), from 1 to 21."""
+    low, high = sorted((measure_luminance(colour), measure_luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def number_colour(fill: str) -> str:
-    """Return black or white, whichever is read more easily on ``fill`` (at least 4.5 : 1)."""
-    return BLACK if contrast(fill, BLACK) >= contrast(fill, WHITE) else WHITE
+def choose_number_colour(fill: str) -> str:
+    """Return black or white, whichever has more contrast with ``fill`` (at least 4.5 : 1)."""
+    return BLACK if measure_contrast(fill, BLACK) >= measure_contrast(fill, WHITE) else WHITE
 
 
-def shaded(colour: str, shade: int, shades: int) -> str:
-    """Return ``colour`` as shade ``shade`` of ``shades``, from dark to light.
+def make_shade(colour: str, shade: int, shades: int) -> str:
+    """Return one of several shades of a colour.
 
-    The only shade of one, and shade -1 (no chunk), is the colour itself.
+    Args:
+        colour: The colour.
+        shade: Index of the shade, from dark to light, or -1 for the colour itself.
+        shades: Number of shades. A single shade is the colour itself.
     """
     if shades <= 1 or shade < 0:
         return colour
     dark = mix(colour, BLACK, _TOWARDS_BLACK.get(colour, 0.0))
     light = mix(colour, WHITE, _TOWARDS_WHITE.get(colour, 0.0))
-    place = shade / (shades - 1)
-    if place == 0.5:
+    fraction = shade / (shades - 1)
+    if fraction == 0.5:
         return colour
-    return mix(dark, colour, 2 * place) if place < 0.5 else mix(colour, light, 2 * place - 1)
+    if fraction < 0.5:
+        return mix(dark, colour, 2 * fraction)
+    return mix(colour, light, 2 * fraction - 1)
 
 
-def heat(place: float) -> str:
-    """Return the colour of a place on the scale of times, from 0 (fast) to 1 (slow)."""
+def get_heat_colour(fraction: float) -> str:
+    """Return the colour at a position on the scale of times, from 0 (fast) to 1 (slow)."""
     fast, usual, slow = _HEAT
-    return mix(fast, usual, 2 * place) if place < 0.5 else mix(usual, slow, 2 * place - 1)
+    if fraction < 0.5:
+        return mix(fast, usual, 2 * fraction)
+    return mix(usual, slow, 2 * fraction - 1)
 
 
 @cache
-def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1) -> Paint:
-    """Return the paint of a phase; communication has one.
+def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1) -> Paint:
+    """Return the paint of a phase. All communication phases have the same paint.
 
     Args:
         phase: Any phase.
@@ -265,47 +276,48 @@ def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1
         shades: Number of chunks with different shades.
     """
     if phase in COMMUNICATION_PHASES:
-        return plain_paint("communication", COMMUNICATION)
+        return make_plain_paint("communication", COMMUNICATION)
 
-    def tone(colour: str, of: int = shade) -> str:
-        return shaded(colour, of, shades)
+    def shade_of(colour: str, of: int = shade) -> str:
+        return make_shade(colour, of, shades)
 
     pale = ((0.15, PALE_INPUT),) if shades > 2 else ()
     bands: dict[Phase, tuple[tuple[float, str], ...]] = {
-        Phase.F: ((1.0, tone(FORWARD)),),
-        Phase.B: (*pale, (0.85 if pale else 1.0, tone(BACKWARD_INPUT))),
-        Phase.W: ((0.8, tone(BACKWARD_WEIGHT)), (0.2, PALE_WEIGHT)),
-        Phase.BW: ((0.8, tone(BACKWARD_BOTH)), (0.2, tone(BACKWARD_WEIGHT))),
-        Phase.R: ((0.2, tone(FORWARD)), (0.8, RECOMPUTE)),
+        Phase.F: ((1.0, shade_of(FORWARD)),),
+        Phase.B: (*pale, (0.85 if pale else 1.0, shade_of(BACKWARD_INPUT))),
+        Phase.W: ((0.8, shade_of(BACKWARD_WEIGHT)), (0.2, PALE_WEIGHT)),
+        Phase.BW: ((0.8, shade_of(BACKWARD_BOTH)), (0.2, shade_of(BACKWARD_WEIGHT))),
+        Phase.R: ((0.2, shade_of(FORWARD)), (0.8, RECOMPUTE)),
         Phase.FB: (
-            *((0.25, tone(FORWARD)), (0.5, PAIR)),
-            (0.25, tone(BACKWARD_INPUT, second_shade)),
+            (0.25, shade_of(FORWARD)),
+            (0.5, PAIR),
+            (0.25, shade_of(BACKWARD_INPUT, second_shade)),
         ),
         Phase.OPTIMIZER: ((1.0, OPTIMIZER),),
     }
     parts = [phase.label, *(str(s) for s in (shade, second_shade) if s >= 0 and shades > 1)]
     name = "-".join([*parts, f"of{shades}"] if len(parts) > 1 else parts)
     main = max(bands[phase], key=lambda band: band[0])[1]
-    return Paint(name, bands[phase], number_colour(main))
+    return Paint(name, bands[phase], choose_number_colour(main))
 
 
-def plain_paint(name: str, colour: str) -> Paint:
-    """Return the paint of one colour."""
-    return Paint(name, ((1.0, colour),), number_colour(colour))
+def make_plain_paint(name: str, colour: str) -> Paint:
+    """Return a paint with a single band."""
+    return Paint(name, ((1.0, colour),), choose_number_colour(colour))
 
 
-def chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:
-    """Return the paint of an operation on one or two chunks; chunk -1 means no chunk.
+def make_chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:
+    """Return the paint of an operation on one or two chunks.
 
     Args:
-        phase: Any phase.
-        chunk: Chunk of the operation.
-        second: Second chunk of the operation, for ``FB``.
+        phase: Phase of the operation.
+        chunk: Chunk of the operation, or -1 if it has none.
+        second: Second chunk of an ``FB``, otherwise ignored.
         chunks: All chunks that are drawn, ascending.
     """
 
-    def shade_of(number: int) -> int:
+    def find_shade(number: int) -> int:
         return chunks.index(number) if number in chunks and len(chunks) > 1 else -1
 
-    second_shade = shade_of(second) if phase is Phase.FB else -1
-    return paint(phase, shade_of(chunk), second_shade, len(chunks))
+    second_shade = find_shade(second) if phase is Phase.FB else -1
+    return make_paint(phase, find_shade(chunk), second_shade, len(chunks))

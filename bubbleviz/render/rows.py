@@ -22,7 +22,7 @@ from bubbleviz.report.view import View
 
 #: Maximum number of ranks with separate rows, unless the view sets the rows; and the maximum in a
 #: figure for a paper, where each row needs the height of a line of text.
-MOST_RANKS, MOST_RANKS_ON_PAPER = 64, 16
+MAX_RANKS, MAX_RANKS_ON_PAPER = 64, 16
 #: Maximum number of rows for ranks that stand out.
 _MOST_STANDOUTS = 8
 
@@ -35,16 +35,16 @@ class RankRow:
         rank: The rank that is drawn.
         replicas: Indices of all ranks that the row stands for, including the drawn one.
         spread: Whether the rank is the median of its replicas, whose spread is shown.
-        why: Reason why the rank stands out, or "" for a row that is not added for that reason.
+        reason: Reason why the rank stands out, or "" for a row that is not added for that reason.
     """
 
     rank: Rank
     replicas: tuple[int, ...]
     spread: bool = False
-    why: str = ""
+    reason: str = ""
 
 
-def row_kind(report: Report, view: View) -> str:
+def choose_row_kind(report: Report, view: View) -> str:
     """Return what a row stands for, one of ``ROWS``.
 
     Raises:
@@ -53,21 +53,21 @@ def row_kind(report: Report, view: View) -> str:
     check_choice(view.rows, ROWS, "--rows")
     if view.rows is not None:
         return view.rows
-    shown = len(view.ranks or report.ranks)
-    if many_ranks(shown):
+    n_ranks = len(view.ranks or report.ranks)
+    if many_ranks(n_ranks):
         return "spread"
     paper = parse_style(view.style)[0] == "paper"
-    most = MOST_RANKS_ON_PAPER if paper else MOST_RANKS
-    return "stage" if shown > most else "rank"
+    max_ranks = MAX_RANKS_ON_PAPER if paper else MAX_RANKS
+    return "stage" if n_ranks > max_ranks else "rank"
 
 
-def chosen_ranks(report: Report, view: View) -> list[Rank]:
+def select_ranks(report: Report, view: View) -> list[Rank]:
     """Return the ranks of a view in pipeline order. The view gives their numbers in the job."""
-    wanted = set(view.ranks)
-    return [rank for rank in report.ranks if not wanted or rank.number in wanted]
+    numbers = set(view.ranks)
+    return [rank for rank in report.ranks if not numbers or rank.number in numbers]
 
 
-def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
+def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
     """Return the rows of the ranks of a view. A rank of unknown stage has a separate row.
 
     Args:
@@ -75,8 +75,8 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
         view: The ranks, and what a row stands for.
         with_standouts: Whether rows for ranks that stand out follow if the spread is shown.
     """
-    ranks = chosen_ranks(report, view)
-    kind = row_kind(report, view)
+    ranks = select_ranks(report, view)
+    kind = choose_row_kind(report, view)
     if kind == "rank":
         return tuple(RankRow(rank, (rank.index,)) for rank in ranks)
     of_row: dict[tuple[str, int], list[Rank]] = {}
@@ -90,15 +90,15 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
         return tuple(RankRow(some[0], tuple(r.index for r in some)) for some in replicas)
     means = rank_means(report)
     ratio = means.bubble_ratio.tolist()
-    rows = [_median_row(some, ratio) for some in replicas]
+    rows = [_make_median_row(some, ratio) for some in replicas]
     if kind == "spread" and with_standouts:
         hidden = {rank.index for rank in report.ranks} - {rank.index for rank in ranks}
-        drawn = hidden | {row.rank.index for row in rows}
-        rows += _standing_out(report, standouts(report, means), drawn)
+        ranks_with_row = hidden | {row.rank.index for row in rows}
+        rows += _make_standout_rows(report, standouts(report, means), ranks_with_row)
     return tuple(rows)
 
 
-def advised_pipeline(
+def draw_advised_pipeline(
     report: Report, rows: Iterable[RankRow], marked: Collection[int]
 ) -> tuple[RankRow, ...]:
     """Change rows to draw the replicas in the pipeline with the most marked ranks.
@@ -116,33 +116,37 @@ def advised_pipeline(
         return tuple(rows)
     marked_in = Counter(report.ranks[rank].pipeline for rank in sorted(marked))
     ((pipeline, _),) = marked_in.most_common(1)
-    shown = []
+    changed_rows = []
     for row in rows:
         replicas = [rank for rank in row.replicas if report.ranks[rank].pipeline == pipeline]
-        drawn = min(replicas, key=lambda rank: (rank not in marked, rank), default=None)
-        shown.append(row if drawn is None else replace(row, rank=report.ranks[drawn], spread=False))
-    return tuple(shown)
+        advised_rank = min(replicas, key=lambda rank: (rank not in marked, rank), default=None)
+        changed_rows.append(
+            row
+            if advised_rank is None
+            else replace(row, rank=report.ranks[advised_rank], spread=False)
+        )
+    return tuple(changed_rows)
 
 
-def _median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
+def _make_median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
     """Return a row that draws the replica with the lower median ratio; NaNs are sorted last."""
     ordered = sorted(replicas, key=lambda r: (ratio[r.index] != ratio[r.index], ratio[r.index]))
-    known = sum(ratio[rank.index] == ratio[rank.index] for rank in replicas)
-    middle = ordered[max(known - 1, 0) // 2]
+    n_known = sum(ratio[rank.index] == ratio[rank.index] for rank in replicas)
+    middle = ordered[max(n_known - 1, 0) // 2]
     return RankRow(middle, tuple(rank.index for rank in replicas), spread=len(replicas) > 1)
 
 
-def _standing_out(
-    report: Report, found: tuple[Standout, ...], drawn: set[int]
+def _make_standout_rows(
+    report: Report, groups: tuple[Standout, ...], ranks_with_row: set[int]
 ) -> Iterator[RankRow]:
     """Yield a row for each group of ranks that stands out: its first rank without a row."""
-    shown = 0
-    for standout in found:
-        ranks = [rank for rank in standout.ranks if rank not in drawn]
+    n_rows = 0
+    for standout in groups:
+        ranks = [rank for rank in standout.ranks if rank not in ranks_with_row]
         # A stage has a row already.
-        if not ranks or standout.kind == "stage" or shown == _MOST_STANDOUTS:
+        if not ranks or standout.kind == "stage" or n_rows == _MOST_STANDOUTS:
             continue
-        shown += 1
+        n_rows += 1
         number = report.ranks[ranks[0]].number
         name = f"rank {number}" if len(standout.ranks) == 1 else f"one of {standout.name}"
-        yield RankRow(report.ranks[ranks[0]], (ranks[0],), why=f"{name}: {standout.short}")
+        yield RankRow(report.ranks[ranks[0]], (ranks[0],), reason=f"{name}: {standout.short}")

@@ -19,7 +19,7 @@ from bubbleviz.count.rank_iterations import (
 )
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.render.rows import RankRow, advised_pipeline, rows_of
+from bubbleviz.render.rows import RankRow, draw_advised_pipeline, make_rows
 from bubbleviz.report.advice import advise, shown_iteration
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -67,8 +67,8 @@ class Selection:
         """Return the row of each of these rank indices, or -1 if the rank is not drawn."""
         return self._row_of_rank[np.minimum(ranks, len(self._row_of_rank) - 1)]
 
-    def drawn(self, iterations: Ints) -> Bools:
-        """Return which of these iteration indices are among the drawn ones."""
+    def is_selected(self, iterations: Ints) -> Bools:
+        """Return a mask of the iteration indices that are drawn."""
         return np.isin(iterations, [iteration.index for iteration in self.iterations])
 
 
@@ -78,27 +78,27 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     Args:
         report: Any report.
         view: The ranks and iterations to draw.
-        with_standouts: See :func:`bubbleviz.render.rows.rows_of`.
+        with_standouts: See :func:`bubbleviz.render.rows.make_rows`.
     """
-    rows = rows_of(report, view, with_standouts=with_standouts)
+    rows = make_rows(report, view, with_standouts=with_standouts)
     if not any(row.spread for row in rows):
-        rows = advised_pipeline(report, rows, advise(report).marked_ranks)
-    chosen = set(view.iterations)
-    iterations = tuple(it for it in report.iterations if it.index in chosen)
-    if not chosen:
+        rows = draw_advised_pipeline(report, rows, advise(report).marked_ranks)
+    indices = set(view.iterations)
+    iterations = tuple(it for it in report.iterations if it.index in indices)
+    if not indices:
         # The critical path is known for the typical iteration.
-        shown = report.typical_iteration() if view.critical else shown_iteration(report)
-        iterations = () if shown is None else (shown,)
+        default_iteration = report.typical_iteration() if view.critical else shown_iteration(report)
+        iterations = () if default_iteration is None else (default_iteration,)
     if not rows or not iterations:
         return None
-    windows = tuple(counted_windows(it, report.headline) for it in iterations)
-    ends = [end for by_rank in windows for _, end in by_rank.values()]
+    windows = tuple(get_windows(it, report.headline) for it in iterations)
+    window_ends = [end for by_rank in windows for _, end in by_rank.values()]
     start = min(it.start_ns for it in iterations)
-    end = max(*(it.end_ns for it in iterations), *ends, start + 1)
+    end = max(*(it.end_ns for it in iterations), *window_ends, start + 1)
     return Selection(rows, iterations, windows, start, end)
 
 
-def row_ratios(
+def measure_row_ratios(
     report: Report, selection: Selection
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
     """Return the bubble ratio that each row shows, and the range of the ratios of its replicas.
@@ -115,22 +115,22 @@ def row_ratios(
         maximum) ratio of all replicas in the drawn iterations, or None if all are unknown.
     """
     by_iteration = {
-        iteration.index: _ratio_by_rank(iteration, report.headline)
+        iteration.index: _get_ratio_by_rank(iteration, report.headline)
         for iteration in selection.iterations
     }
     averaged = [iteration.index for iteration in selection.iterations if iteration.averaged]
-    counted = [by_iteration[index] for index in averaged or by_iteration]
+    averaged_ratios = [by_iteration[index] for index in averaged or by_iteration]
     rows: list[tuple[float | None, tuple[float, float] | None]] = []
     for row in selection.rows:
-        ratios = _list_known(counted, [row.rank.index])
+        ratios = _list_known(averaged_ratios, [row.rank.index])
         of_replicas = _list_known(by_iteration.values(), row.replicas)
         mean = sum(ratios) / len(ratios) if ratios else None
-        ends = (min(of_replicas), max(of_replicas)) if of_replicas else None
-        rows.append((mean, ends))
+        extremes = (min(of_replicas), max(of_replicas)) if of_replicas else None
+        rows.append((mean, extremes))
     return rows
 
 
-def _ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | None]:
+def _get_ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | None]:
     """Return a ratio of each rank in an iteration, or None if it is unknown."""
     ranks = iteration.ranks
     return dict(zip(list_indices(ranks), compute_rank_ratios(ranks, name), strict=True))
@@ -144,7 +144,7 @@ def _list_known(
     return [ratio for ratio in ratios if ratio is not None]
 
 
-def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
+def get_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
     """Return the window in which the idle time of each rank counts as bubble, keyed by rank index.
 
     This is the window of the primary ratio. An iteration without it (the last one has no
@@ -156,5 +156,5 @@ def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[i
         if has_account(ranks, name):
             start_ns = get_account_column(ranks, name, "start_ns")
             end_ns = get_account_column(ranks, name, "end_ns")
-    ends = zip(start_ns.tolist(), end_ns.tolist(), strict=True)
-    return dict(zip(list_indices(ranks), ends, strict=True))
+    bounds = zip(start_ns.tolist(), end_ns.tolist(), strict=True)
+    return dict(zip(list_indices(ranks), bounds, strict=True))

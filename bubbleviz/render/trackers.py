@@ -1,7 +1,7 @@
-"""Experiment trackers: a report's numbers for Weights & Biases, MLflow and TensorBoard.
+"""Logging of a report to experiment trackers: Weights & Biases, MLflow and TensorBoard.
 
-Their names are those that ``bubbleviz watch`` gives a running job. No tracker is needed here: what
-a run can do tells how it takes metrics.
+The metrics have the same names as in ``bubbleviz watch``. Only TensorBoard is imported. For other
+trackers, the methods of the run object show how it accepts metrics.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.report import Report
 
-#: Writes values by name, with a step, and when they were measured in seconds since 1970.
+#: Writes values, keyed by name, with their step and their time in seconds since 1970.
 Write: TypeAlias = Callable[[Mapping[str, float], int, float], None]
 
 
-def metrics_of(report: Report) -> dict[str, float]:
-    """Return means over the averaged iterations, by name; ratios are fractions of 1."""
+def compute_metrics(report: Report) -> dict[str, float]:
+    """Return the means over the averaged iterations, keyed by metric; ratios are fractions of 1."""
     ratios = {name: spread.mean for name, spread in report.summary.bubble_ratio.items()}
-    known = {"ranks/measured": float(len(report.ranks))}
+    metrics = {"ranks/measured": float(len(report.ranks))}
     if lengths_ns := [i.end_ns - i.start_ns for i in report.iterations if i.averaged]:
-        known["iteration_duration_seconds"] = fmean(lengths_ns) / 1e9
-    known |= {f"bubble_ratio/{name}": mean for name, mean in ratios.items() if mean is not None}
-    known |= {f"bubble_part_ratio/{part.name}": part.share for part in bubble_parts(report)}
-    return {f"bubbleviz/{name}": value for name, value in known.items()}
+        metrics["iteration_duration_seconds"] = fmean(lengths_ns) / 1e9
+    metrics |= {f"bubble_ratio/{name}": mean for name, mean in ratios.items() if mean is not None}
+    metrics |= {f"bubble_part_ratio/{part.name}": part.share for part in bubble_parts(report)}
+    return {f"bubbleviz/{name}": value for name, value in metrics.items()}
 
 
 def log(report: Report, run: Any, step: int | None = None) -> None:
-    """Give the metrics of a report to a run of a tracker.
+    """Log the metrics of a report to a tracker.
 
     Args:
-        report: any report.
-        run: what ``wandb.init`` or ``mlflow.start_run`` returns, these modules themselves, a
+        report: The report.
+        run: Result of ``wandb.init`` or ``mlflow.start_run``, the module ``wandb`` or ``mlflow``, a
             ``SummaryWriter``, or the path of a folder for TensorBoard.
-        step: of the training; None for the tracker's own, 0 for TensorBoard.
+        step: Training step, or None for the tracker's current step (0 for a folder).
 
     Raises:
-        UsageError: it is none of these.
-        OutputError: the folder cannot be written, or TensorBoard is not installed.
+        UsageError: ``run`` is not one of these.
+        OutputError: The folder cannot be written, or TensorBoard is not installed.
     """
-    metrics = metrics_of(report)
+    metrics = compute_metrics(report)
     if isinstance(run, (str, Path)):
-        with scalar_writer(str(run)) as write:
+        with open_scalar_writer(str(run)) as write:
             write(metrics, step or 0, time.time())
     elif hasattr(run, "add_scalar"):
         for name, value in metrics.items():
@@ -58,23 +58,23 @@ def log(report: Report, run: Any, step: int | None = None) -> None:
     elif hasattr(run, "log"):
         run.log(metrics, step=step)
     elif hasattr(run, "info") and "mlflow" in sys.modules:
-        # A run of MLflow has no methods; its module logs to it.
+        # An MLflow run is a plain record; the functions of its module log to it.
         sys.modules["mlflow"].log_metrics(metrics, step=step, run_id=run.info.run_id)
     else:
         raise UsageError(
-            f"log: {type(run).__name__} is no run of Weights & Biases or MLflow, and no "
-            "SummaryWriter; give one, or the path of a folder for TensorBoard"
+            f"log: cannot log to an object of type {type(run).__name__}; give a run of Weights & "
+            "Biases or MLflow, a SummaryWriter, or the path of a folder for TensorBoard"
         )
 
 
 @contextmanager
-def scalar_writer(directory: str) -> Iterator[Write]:
-    """Yield what writes scalars for TensorBoard, an event file a process.
+def open_scalar_writer(directory: str) -> Iterator[Write]:
+    """Open a TensorBoard event file in a directory, and yield a function that writes scalars to it.
 
-    Its own writer writes them; it is imported when used, for it takes half a second to load.
+    TensorBoard is imported here because loading it takes half a second.
 
     Raises:
-        OutputError: they cannot be written, or TensorBoard is not installed.
+        OutputError: The file cannot be written, or TensorBoard is not installed.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event

@@ -10,7 +10,7 @@ from unicodedata import combining, east_asian_width
 _GLUE = re.compile(r"(?<=\d) (?=(?:%|ms|us)(?:\W|$))|(?<=±) (?=\d)")
 
 
-def cell_width(text: str) -> int:
+def measure_cells(text: str) -> int:
     """Return the number of columns that a text takes on a terminal."""
     if text.isascii():
         return len(text)
@@ -18,7 +18,9 @@ def cell_width(text: str) -> int:
     return sum(widths)
 
 
-def truncate_to_width(text: str, width: float, measure: Callable[[str], float] = cell_width) -> str:
+def truncate_to_width(
+    text: str, width: float, measure: Callable[[str], float] = measure_cells
+) -> str:
     """Return a text, with its end replaced by an ellipsis if it is wider than ``width``.
 
     Args:
@@ -40,7 +42,7 @@ def wrap_text(
     max_lines: int | None = None,
     hanging_indent: int = 0,
     keep_long_words: bool = False,
-    measure: Callable[[str], float] = cell_width,
+    measure: Callable[[str], float] = measure_cells,
 ) -> list[str]:
     """Return a text in lines that are broken between words only.
 
@@ -70,16 +72,16 @@ def wrap_text(
     if line:
         lines.append(line)
     if max_lines is not None and len(lines) > max_lines:
-        lines[max_lines - 1 :] = [_end_line(lines[max_lines - 1], width, measure)]
+        lines[max_lines - 1 :] = [_truncate_line(lines[max_lines - 1], width, measure)]
     return lines
 
 
-def _end_line(line: str, width: float, measure: Callable[[str], float]) -> str:
+def _truncate_line(line: str, width: float, measure: Callable[[str], float]) -> str:
     """Return a line with as many of its words as there is space for, followed by an ellipsis."""
     while measure(f"{line} …") > width and " " in line.strip():
         line = line.rpartition(" ")[0]
-    ended = f"{line} …"
+    truncated = f"{line} …"
     # A part of a number would be a different number.
-    if measure(ended) > width and any(letter.isdigit() for letter in line):
-        ended = "…"
-    return truncate_to_width(ended, width, measure)
+    if measure(truncated) > width and any(letter.isdigit() for letter in line):
+        truncated = "…"
+    return truncate_to_width(truncated, width, measure)

@@ -163,7 +163,7 @@ def _analyze(path: str, jobs: int) -> Measured:
     from bubbleviz.__main__ import OBJECTS_BETWEEN_COLLECTIONS
     from bubbleviz.cli.terminal import show_lines
     from bubbleviz.model.phases import COUNTED
-    from bubbleviz.render.text.first_screen import first_screen
+    from bubbleviz.render.text.first_screen import render_first_screen
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.report.view import View
     from bubbleviz.resources import keep_freed_memory
@@ -177,7 +177,7 @@ def _analyze(path: str, jobs: int) -> Measured:
         report = api.analyze(path, jobs=jobs)
         with timing.step("print"), redirect_stdout(io.StringIO()):
             display = Display()
-            show_lines(first_screen(report, View(), display), display)
+            show_lines(render_first_screen(report, View(), display), display)
     ratios = report.summary.bubble_ratio
     return Measured(
         perf_counter() - wall_s,

@@ -125,19 +125,19 @@ def _analysis(profile: str) -> None:
     """Count each step of an analysis, and its outputs."""
     import bubbleviz
     from bubbleviz.render import json_document
-    from bubbleviz.render.text.report import sections
-    from bubbleviz.render.text.terminal import plain_text
+    from bubbleviz.render.text.report import list_sections
+    from bubbleviz.render.text.terminal import render_plain_text
     from bubbleviz.report.view import View
     from bubbleviz.timing import step
 
     # The example prints without rich, whose loading is no part of a table.
-    plain_text(iter(()))
+    render_plain_text(iter(()))
     with _stages():
         report = bubbleviz.analyze(profile)
         with step("report as JSON"):
             json_document.render(report, View())
         with step("report as table"):
-            plain_text(sections(report, View()))
+            render_plain_text(list_sections(report, View()))
 
 
 def _reading(profile: str, suffix: str) -> None:

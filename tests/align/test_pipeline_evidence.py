@@ -14,10 +14,10 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.picture import picture
-from bubbleviz.render.text.first_screen import first_screen
-from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.render.text.first_screen import render_first_screen
+from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import RANKS_MISSING, find_no_pipeline
@@ -108,12 +108,14 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
     for output in (latex.render(report, View()), picture(report, View())):
         assert UNKNOWN in output
         assert "1f1b" not in output
-    assert document(report)["restrictions"][0]["text"] == f"no pipeline was measured: {UNKNOWN}"
+    assert (
+        make_document(report)["restrictions"][0]["text"] == f"no pipeline was measured: {UNKNOWN}"
+    )
     assert find_no_pipeline(summary_of(report).restrictions) == UNKNOWN
     # The first advice is how to make the stages known; it never stands empty.
     first = "Set the sizes of the run with --parallel tp=,pp=,dp="
     assert (describe_first_steps(report) or "").startswith(first)
-    screen = plain_lines(first_screen(report, View(), Display()))
+    screen = join_plain_lines(render_first_screen(report, View(), Display()))
     assert f"First: {first}" in screen
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bubbleviz.align.stages.pipelines import Parallel, RankNumbers, distinguish_pipelines
 from bubbleviz.errors import UsageError
-from bubbleviz.render.rows import MOST_RANKS, row_kind, rows_of
+from bubbleviz.render.rows import MAX_RANKS, choose_row_kind, make_rows
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import rank_of, report_of
@@ -72,7 +72,7 @@ def run_of(stages: Sequence[int | None]) -> Report:
 
 def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
     """Return the rank that is drawn and what it stands for, by row."""
-    return [(row.rank.index, row.replicas) for row in rows_of(report, view)]
+    return [(row.rank.index, row.replicas) for row in make_rows(report, view)]
 
 
 def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
@@ -82,13 +82,13 @@ def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
     assert shown(report, View(rows="stage")) == [(0, (0, 2)), (1, (1, 5)), (3, (3,)), (4, (4,))]
     assert shown(report, View(rows="stage", ranks=(2, 3, 5))) == [(2, (2,)), (3, (3,)), (5, (5,))]
     with pytest.raises(UsageError, match="--rows 'host': must be one of rank, stage"):
-        rows_of(report, View(rows="host"))
+        make_rows(report, View(rows="host"))
 
 
 def test_many_ranks_are_shown_by_stage() -> None:
-    few, many = run_of([0] * MOST_RANKS), run_of([0] * (MOST_RANKS + 1))
+    few, many = run_of([0] * MAX_RANKS), run_of([0] * (MAX_RANKS + 1))
 
-    assert row_kind(few, View()) == "rank"
-    assert row_kind(many, View()) == "stage"
-    assert row_kind(many, View(rows="rank")) == "rank"
-    assert row_kind(many, View(ranks=tuple(range(MOST_RANKS)))) == "rank"
+    assert choose_row_kind(few, View()) == "rank"
+    assert choose_row_kind(many, View()) == "stage"
+    assert choose_row_kind(many, View(rows="rank")) == "rank"
+    assert choose_row_kind(many, View(ranks=tuple(range(MAX_RANKS)))) == "rank"

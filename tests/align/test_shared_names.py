@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support.edited_databases import change, columns_of
@@ -73,7 +73,8 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert restriction_codes(report) == ["host-name-shared"]
     assert "one host name stands for several machines" in text_of(report)
     assert (
-        document(report)["restrictions"][0]["text"] == "one host name stands for several machines"
+        make_document(report)["restrictions"][0]["text"]
+        == "one host name stands for several machines"
     )
     # Machines have names of their own, so that they can be told apart.
     assert {rank.host for rank in report.ranks} == {"worker", "worker (machine 2)"}
@@ -142,10 +143,10 @@ def test_contradictions_that_remain_mark_the_ratio(
     assert notes(report, CONTRADICTED) != []
     assert restriction_codes(report) == ["ranks-contradicted"]
     assert "uncertain: ranks of one host contradict each other" in text_of(report)
-    what_first = document(report)["what_to_do_first"]
+    what_first = make_document(report)["what_to_do_first"]
     assert what_first.startswith("Give each machine a host name of its own")
     assert "-v coverage" in what_first
-    assert not [entry for entry in document(report)["advice"] if "transfers" in entry["text"]]
+    assert not [entry for entry in make_document(report)["advice"] if "transfers" in entry["text"]]
 
 
 @pytest.mark.parametrize("communication", [True, False])

@@ -19,8 +19,8 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render import json_document
 from bubbleviz.render.picture.picture import picture as svg
-from bubbleviz.render.text.first_screen import first_screen
-from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.render.text.first_screen import render_first_screen
+from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
@@ -71,7 +71,7 @@ def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
 
     (note,) = _found(report)
     assert f"communication = ['{NAME}']" in note.reason
-    screen = plain_lines(first_screen(report, View(), Display()))
+    screen = join_plain_lines(render_first_screen(report, View(), Display()))
     assert WHAT in " ".join(screen.split())
     assert WHAT in svg(report, View())
     document = json.loads(json_document.render(report, View()))
@@ -213,7 +213,7 @@ def test_receives_begin_before_their_input_and_end_after_it(
     assert len(_found(report)) == is_waiting
     codes = restriction_codes(report)
     assert ("waiting-counted" in codes) == is_waiting
-    screen = plain_lines(first_screen(report, View(), Display()))
+    screen = join_plain_lines(render_first_screen(report, View(), Display()))
     assert (f"! uncertain: {WHAT}" in screen) == is_waiting
 
 

@@ -26,7 +26,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import classify_kernels, default_kinds
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.texts import PRINTED_CHARACTERS
-from bubbleviz.render.text.terminal import plain_text
+from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.idle_summary import LaunchQueue, WorkTotal
 from tests.support import xla_profiles
 from tests.support.command_line import CommandLine
@@ -489,7 +489,7 @@ def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader"
 
 
 def texts(measurement: IdleMeasurement, top: int = 12) -> str:
-    return plain_text(sections(measurement, top))
+    return render_plain_text(sections(measurement, top))
 
 
 def test_a_kernel_whose_name_has_two_ids_is_one_kernel(tmp_path: Path) -> None:

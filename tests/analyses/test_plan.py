@@ -21,7 +21,7 @@ from bubbleviz.analyses.plan.planned_run import (
 from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
 from bubbleviz.render import json_document
-from bubbleviz.render.text.terminal import plain_text
+from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import find_schedule
@@ -88,7 +88,9 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     planned = plan_run(run, memory_limit="12GB")
 
     assert planned.resident == MEASURED.resident
-    assert "memory: 8.00 GB to 11.00 GB of activations per device" in plain_text(sections(planned))
+    assert "memory: 8.00 GB to 11.00 GB of activations per device" in render_plain_text(
+        sections(planned)
+    )
     # 1f1b: four, three, two microbatches and one, beside what is always held: at most 9 GB.
     plot = build_memory_plot(planned)
     assert plot.limit == 12e9
@@ -98,7 +100,7 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     assert unlimited.limit is None
     assert {each.memory for each in unlimited.points if each.name == "1f1b"} == {9e9}
     as_ran = plan_run(run)
-    assert "memory: at most 8.00 GB of activations per device, the peak" in plain_text(
+    assert "memory: at most 8.00 GB of activations per device, the peak" in render_plain_text(
         sections(as_ran)
     )
     assert build_memory_plot(as_ran).limit == 8e9
@@ -143,10 +145,10 @@ def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
     assert queued.communication[1] < alone.communication[1]
     assert queued.best.best.makespan_ns > queued.best.lower_bound_ns
     assert not queued.best.is_proven
-    printed = plain_text(sections(queued))
+    printed = render_plain_text(sections(queued))
     assert "proven" not in printed
     assert "ranked including transfers; without them, searched-split would be shorter (" in printed
-    assert "ranked including transfers" not in plain_text(sections(alone))
+    assert "ranked including transfers" not in render_plain_text(sections(alone))
 
 
 def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
@@ -186,7 +188,7 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
     name: str, overlaps: bool, tmp_path: Path
 ) -> None:
     whole, rest = _saved(name, tmp_path), _saved(name, tmp_path, listed=False)
-    text = plain_text(sections(plan_run(whole)))
+    text = render_plain_text(sections(plan_run(whole)))
 
     assert whole.overlaps is overlaps
     assert ("iterations of the run overlap" in text) is overlaps

@@ -19,7 +19,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 from tests.support.places import EXAMPLE
@@ -211,7 +211,7 @@ def outputs_of(folder: Path) -> dict[str, Path]:
     """Return a file for every format of ``analyze``, in a folder whose name is private."""
     place = folder / f"{TOKEN}-out"
     place.mkdir(exist_ok=True)
-    names = (renderer for renderer in renderers() if renderer.name not in _SPECIAL)
+    names = (renderer for renderer in list_renderers() if renderer.name not in _SPECIAL)
     return {name.name: place / f"{TOKEN}{name.suffixes[0]}" for name in names}
 
 

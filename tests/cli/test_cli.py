@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -18,7 +18,7 @@ ONE = str(FIXTURES / "1f1b")
 
 
 def test_outputs_are_written_and_only_replaced_by_force(tmp_path: Path, cli: CommandLine) -> None:
-    names = [renderer.name for renderer in renderers()]
+    names = [renderer.name for renderer in list_renderers()]
     outputs = [(f"--{name}", tmp_path / f"out.{name}") for name in names]
     words = ("analyze", ONE, "--what-if")
     cli.printed(*words, *chain(*outputs))

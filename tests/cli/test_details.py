@@ -8,7 +8,7 @@ import pytest
 
 from bubbleviz.cli.help import OF_ANALYZE, spelled_out, tables_of
 from bubbleviz.errors import UsageError
-from bubbleviz.render.text.report import as_text as render
+from bubbleviz.render.text.report import render_text as render
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine, started
 from tests.support.places import FIXTURES

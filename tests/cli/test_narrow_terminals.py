@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.render.text.first_screen import MOST_LINES
-from bubbleviz.render.wrapping import cell_width
+from bubbleviz.render.text.first_screen import MAX_LINES
+from bubbleviz.render.wrapping import measure_cells
 from tests.support.command_line import CommandLine
 from tests.support.idle_runs import planted
 from tests.support.nccl_runs import ring
@@ -41,8 +41,8 @@ def test_a_command_fits(
 
     # A path may be longer than a line.
     fitting = [line for line in lines if command != "nccl" or str(tmp_path) not in line]
-    assert max(map(cell_width, fitting)) <= width
-    assert width < 80 or len(lines) <= MOST_LINES
+    assert max(map(measure_cells, fitting)) <= width
+    assert width < 80 or len(lines) <= MAX_LINES
     if command != "nccl":
         words = {word for line in lines for word in line.split() if word.strip(";:,.").islower()}
         whole = {word for word in words if "…" not in word}
@@ -55,7 +55,7 @@ def test_what_has_no_room_beside_its_lead_goes_on_below_it(
     monkeypatch.setenv("COLUMNS", "40")
     printed = cli.printed(*COMMANDS["simulate"](Path()))
 
-    assert max(map(cell_width, printed.splitlines())) <= 40
+    assert max(map(measure_cells, printed.splitlines())) <= 40
     assert "  cost 831.000 ms the longest stage\n      window\n" in printed
 
 
@@ -68,6 +68,6 @@ def test_compare_fits(
 
     lines = cli.printed("compare", *[str(saved)] * runs).splitlines()
 
-    assert max(map(cell_width, lines)) <= width
-    assert len(lines) <= MOST_LINES or width < 80
+    assert max(map(measure_cells, lines)) <= width
+    assert len(lines) <= MAX_LINES or width < 80
     assert "More: -v" in lines[-1]

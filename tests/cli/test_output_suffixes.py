@@ -9,23 +9,25 @@ import pytest
 
 import bubbleviz
 from bubbleviz.errors import UsageError
-from bubbleviz.render.formats import renderer_named, renderers, suffixed
+from bubbleviz.render.formats import format_of_suffix, get_renderer, list_renderers
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
 SIZES = ["--schedule", "1f1b", "-p", "2", "-m", "2", "--tf=1", "--tb=1", "--tw=1"]
-NAMES = [renderer.name for renderer in renderers()]
+NAMES = [renderer.name for renderer in list_renderers()]
 
 
 def test_every_format_has_a_suffix_of_its_own() -> None:
-    suffixes = [suffix for renderer in renderers() for suffix in renderer.suffixes]
+    suffixes = [suffix for renderer in list_renderers() for suffix in renderer.suffixes]
 
     assert len(set(suffixes)) == len(suffixes)
-    for renderer in renderers():
+    for renderer in list_renderers():
         assert renderer.suffixes
         assert len(renderer.summary) <= 48
-        assert all(suffixed(f"x{suffix}", NAMES) == renderer.name for suffix in renderer.suffixes)
+        assert all(
+            format_of_suffix(f"x{suffix}", NAMES) == renderer.name for suffix in renderer.suffixes
+        )
 
 
 @pytest.mark.parametrize(
@@ -43,16 +45,16 @@ def test_every_format_has_a_suffix_of_its_own() -> None:
     ],
 )
 def test_the_longest_suffix_says_what_a_file_holds(file: str, name: str) -> None:
-    assert suffixed(file, NAMES) == name
+    assert format_of_suffix(file, NAMES) == name
 
 
 @pytest.mark.parametrize("file", ["", "svg", "a.doc", "a.svg.bak", "a" * 5000])
 def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.svg") as refusal:
-        suffixed(file, NAMES)
+        format_of_suffix(file, NAMES)
     assert len(str(refusal.value)) < 500
     with pytest.raises(UsageError, match=r"not one of \.json$"):
-        suffixed("a.svg", ["json"])
+        format_of_suffix("a.svg", ["json"])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
 def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -> None:
     """Without this check, operations would be written or drawn under most of these names."""
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.bubbles\.csv.*\.parquet"):
-        suffixed(file, NAMES)
+        format_of_suffix(file, NAMES)
     report = bubbleviz.analyze(ONE)
     with pytest.raises(UsageError, match="its suffix is not one of"):
         report.save(tmp_path / file)
@@ -82,12 +84,12 @@ def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -
 @pytest.mark.parametrize("file", ["x.comms.csv", "X.Comms.CSV", "x.zb.json"])
 def test_a_former_ending_of_plans_does_not_get_other_content(file: str) -> None:
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.csv"):
-        suffixed(file, ["json", "csv"])
+        format_of_suffix(file, ["json", "csv"])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_format_is_one_file(name: str, tmp_path: Path, cli: CommandLine) -> None:
-    suffix = renderer_named(name).suffixes[0]
+    suffix = get_renderer(name).suffixes[0]
     for words in ([f"--{name}"], ["-o"]):
         message = cli.refused("analyze", ONE, *words, f"{tmp_path}/x{suffix}/", code=2)
         assert message.endswith(f"--{name} writes a file; leave the slash out\n")
@@ -105,7 +107,7 @@ def test_reports_in_python_are_one_file(tmp_path: Path) -> None:
 
 def test_standard_output_needs_the_name_of_a_format() -> None:
     with pytest.raises(UsageError, match="standard output has no suffix; give --json -, --svg -"):
-        suffixed("-", ["json", "svg"])
+        format_of_suffix("-", ["json", "svg"])
 
 
 @pytest.mark.parametrize(

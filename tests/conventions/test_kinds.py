@@ -31,9 +31,9 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.texts import MATCHED_CHARACTERS, MAX_RANGE_NAME
-from bubbleviz.render.text.first_screen import first_screen
-from bubbleviz.render.text.report import sections
-from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.render.text.first_screen import render_first_screen
+from bubbleviz.render.text.report import list_sections
+from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.idle_runs import c, k
@@ -274,7 +274,7 @@ def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> No
     communication = after.explanation.communication
     collective = after.explanation.causes.of_iteration(after.bubbles.ratio, 0)["collective"]
     assert int(communication.exposed_ns[0, 0]) == collective == 80
-    assert list(sections(after, View()))
+    assert list(list_sections(after, View()))
     assert bubbleviz.inspect(file, convention=ours).analysable
 
 
@@ -291,7 +291,7 @@ def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
 
     note = find_limitation(report, "kernels that look like communication")
     assert (note.kind is LimitationKind.COMMUNICATION_COUNTED) == is_mentioned
-    screen = " ".join(plain_lines(first_screen(report, View(), Display())).split())
+    screen = " ".join(join_plain_lines(render_first_screen(report, View(), Display())).split())
     assert (note.what in screen) == is_mentioned
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.render.text.report import as_text
+from bubbleviz.render.text.report import render_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -153,7 +153,7 @@ def test_a_single_iteration_that_waits_has_no_ratio(tmp_path: Path) -> None:
 
     assert ratio_of(report) is None
     assert restriction_codes(report) == ["recordings-awaited"]
-    screen = as_text(report, View())
+    screen = render_text(report, View())
     assert "incomplete: iterations began before all ranks were recorded" in screen
     assert "start all profilers before the first iteration" in screen
 

@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 import bubbleviz
 from bubbleviz.count.rank_iterations import list_missing
 from bubbleviz.count.statistics import compute_quantile
-from bubbleviz.render.formats.csv import columns, written
+from bubbleviz.render.formats.csv import list_columns, write_csv
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
@@ -86,7 +86,7 @@ SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
 
 def since(first: int, folder: Path) -> Report:
     """Return a report on operations of the run out of order, without its first ones."""
-    rows = written(columns(analysed(SWAPPED))).splitlines()
+    rows = write_csv(list_columns(analysed(SWAPPED))).splitlines()
     at = rows[0].split(",").index("host_start_ns")
     later = sorted(rows[1:], key=lambda row: int(row.split(",")[at]))[first:]
     path = folder / "operations.csv"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.communication import torch_csv
@@ -64,7 +64,7 @@ def test_lacking_operations_are_counted_and_bound_the_ratio(
     assert MARK in head
     assert "with compute outside every operation counted as work" in head
     assert "; some ranks lack operations that others ran" in methods(report)
-    assert LACKING in [entry["what"] for entry in document(report)["limitations"]]
+    assert LACKING in [entry["what"] for entry in make_document(report)["limitations"]]
 
 
 def test_all_that_no_rank_ran_is_not_lacking(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.windowed import OUTSIDE
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.window import Window, parse_window
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
@@ -139,7 +139,7 @@ def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
     whole = analysed(profiles)
     for text in ("time:-", "iteration:0-99"):
         part = analysed(profiles, text)
-        for renderer in renderers():
+        for renderer in list_renderers():
             if renderer.name in ("json", "csv", "bubbles", "text", "svg", "chrome"):
                 assert renderer.render(part, View()) == renderer.render(whole, View())
 

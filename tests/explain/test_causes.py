@@ -25,8 +25,8 @@ from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document
-from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
-from bubbleviz.render.palette import CAUSES, CRITICAL, heat
+from bubbleviz.render.formats.csv import list_bubble_columns, render_bubbles
+from bubbleviz.render.palette import CAUSES, CRITICAL, get_heat_colour
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
@@ -112,7 +112,7 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     # No training iteration is there to advise on.
     assert describe_first_steps(report) is None
     assert longest_bubbles(report) == ()
-    assert render_bubbles(report, View()).splitlines() == [",".join(bubble_columns(report))]
+    assert render_bubbles(report, View()).splitlines() == [",".join(list_bubble_columns(report))]
 
 
 def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> None:
@@ -233,7 +233,7 @@ def test_what_is_measured_is_put_together_again() -> None:
 
 def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
     _, report = planted("all of it")
-    document = json_document.document(report)
+    document = json_document.make_document(report)
     averaged = [i for i in document["iterations"] if i["averaged"]]
 
     for iteration in document["iterations"]:
@@ -279,7 +279,10 @@ def test_heat_maps_have_a_row_a_stage_and_mark_the_slow_microbatch() -> None:
 
     assert "F by microbatch, median" in even
     assert even.count("stage 3") == 3  # beside its row, and in two maps
-    assert (heat_cells(even, heat(1.0)), heat_cells(marked, heat(1.0))) == (0, 1)
+    assert (heat_cells(even, get_heat_colour(1.0)), heat_cells(marked, get_heat_colour(1.0))) == (
+        0,
+        1,
+    )
 
 
 def drawn(report: Report) -> int:

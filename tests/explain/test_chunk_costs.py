@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.chunk_costs import ChunkCost
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.web import unsaved
-from bubbleviz.render.web.unsaved import unsaved_numbers
+from bubbleviz.render.web.unsaved import collect_unsaved_numbers
 from bubbleviz.report.prompt_chunks import cost_in_words
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
@@ -91,7 +91,7 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(expected: bool, tmp_path
         assert once_more[0] <= float(second.time_ns(np.array(1024))) < once_more[1]
         read += size
     assert "ns x tokens x (tokens + 2 prefix)" in cost_in_words(first)
-    even = document(report)["even_chunks"]
+    even = make_document(report)["even_chunks"]
     assert even["virtual_stage"] == 1
     assert even["even_ns"] < 0.99 * even["equal_ns"]
 
@@ -128,7 +128,7 @@ def test_noise_alone_is_no_curve(tmp_path: Path) -> None:
 def test_a_page_carries_the_measured_chunks(tmp_path: Path) -> None:
     tokens = [64, 128, 512, 1024, 4096]
     report = report_of(tmp_path, tokens, [200_000 + 500 * t for t in tokens])
-    first, second = unsaved_numbers(report).chunk_times
+    first, second = collect_unsaved_numbers(report).chunk_times
 
     assert (first.virtual_stage, second.virtual_stage) == (0, 1)
     assert sorted(first.tokens) == sorted(second.tokens) == tokens
@@ -143,18 +143,22 @@ def test_a_page_carries_the_measured_chunks(tmp_path: Path) -> None:
 def test_a_page_carries_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
     report = bubbleviz.analyze(table_of(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
 
-    assert [chunk_time.virtual_stage for chunk_time in unsaved_numbers(report).chunk_times] == [-1]
+    assert [
+        chunk_time.virtual_stage for chunk_time in collect_unsaved_numbers(report).chunk_times
+    ] == [-1]
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 10**10)), min_size=1, max_size=60),
     st.integers(0, 60),
 )
-def test_thinned_chunks_lie_next_to_all_others(chunks: list[tuple[int, int]], most: int) -> None:
+def test_select_sample_chunks_lie_next_to_all_others(
+    chunks: list[tuple[int, int]], most: int
+) -> None:
     tokens, busy_ns = np.array(chunks, np.int64).T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unsaved, "_MAX_CHUNKS", most)
-        drawn = unsaved._thinned(tokens, busy_ns).tolist()
+        drawn = unsaved._select_sample(tokens, busy_ns).tolist()
 
     assert drawn == sorted(set(drawn))
     if len(chunks) <= most:

@@ -11,7 +11,7 @@ import pytest
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.path import CriticalPath
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.report.report import Report
 from tests.planting.options import Planting
 from tests.support.planted_runs import RUNS, analysed
@@ -99,7 +99,7 @@ def test_what_precedes_a_late_collective_counts_it_in_its_slack() -> None:
 def test_the_text_and_the_json_name_the_collectives() -> None:
     report = report_of(replace(COPIES, slow_rank=2))
     path = path_of(report)
-    written = json.loads(json.dumps(document(report)))["critical_path"]
+    written = json.loads(json.dumps(make_document(report)))["critical_path"]
 
     assert [collective["what"] for collective in written["collectives"]] == [
         "ReduceScatter",

@@ -21,7 +21,7 @@ from bubbleviz.explain.recognition.recognition import (
     recognise_schedule,
 )
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.text.report import as_text as render
+from bubbleviz.render.text.report import render_text as render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv

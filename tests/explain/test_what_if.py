@@ -16,7 +16,7 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import theory
-from bubbleviz.render.text.report import as_text
+from bubbleviz.render.text.report import render_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedules
@@ -290,7 +290,7 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     assert rows["zb-h2"].speedup == pytest.approx(0, abs=0.01)
     assert (rows["1f1b"].speedup or 0) < 0
     assert max(row.speedup or 0 for row in others.rows) < 0.03
-    text = " ".join(as_text(report, View()).split())
+    text = " ".join(render_text(report, View()).split())
     assert "stage window ms" in text
     assert "Consecutive iterations overlap, so the longest rank's window" in text
 

@@ -289,8 +289,8 @@ def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
     assert told.iteration(0).ranks[0].busy_ns["F"] == 600_000
     assert _exposed_ns(told) == 300_000
     # Of which nothing is known is no zero.
-    assert "≥ 0.000" in text.as_text(plain, View())
-    assert "dependency" not in text.as_text(told, View())
+    assert "≥ 0.000" in text.render_text(plain, View())
+    assert "dependency" not in text.render_text(told, View())
 
 
 @pytest.mark.parametrize(

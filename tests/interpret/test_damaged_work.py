@@ -22,7 +22,7 @@ from bubbleviz.interpret.linking import LinkedProfile, link
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.first_screen import headline_lines
+from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import drop_few_left_out, read_restrictions
@@ -321,7 +321,7 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     assert limitation_counts(report)[LOST] == lost
     assert next(note.what for note in report.limitations if str(path) in note.reason) == LOST
     marked = "incomplete: kernels that were launched are not in the profile"
-    assert marked in headline_lines(report)[1]
+    assert marked in describe_headline(report)[1]
     assert report.incomplete or (marked,) == tuple(
         restriction.text for restriction in report.restrictions[:1]
     )

@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz.interpret.iterations import build_host_order, number_iterations
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.csv import columns, written
+from bubbleviz.render.formats.csv import list_columns, write_csv
 from bubbleviz.report.methods import methods
 from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED, ITERATIONS_UNMARKED
 from bubbleviz.report.sentences import describe_first_steps
@@ -273,7 +273,7 @@ def test_ratios_of_such_names_are_unknown_whatever_the_order_of_stages(
 ) -> None:
     planting = Planting(schedule="gpipe", names="constant", optimizer_ns=-1, files="rank")
     plant(planting, tmp_path / "profiles")
-    numbered = written(columns(analysed(replace(planting, names="numbered"))))
+    numbered = write_csv(list_columns(analysed(replace(planting, names="numbered"))))
     rows = list(csv.DictReader(numbered.splitlines()))
     of_names = [name for name in rows[0] if name not in {"iteration", "occurrence", "name"}]
     table = tmp_path / "operations.csv"

@@ -22,7 +22,7 @@ from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities
 from bubbleviz.native import library
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.first_screen import headline_lines
+from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.view import View
 from tests.support.columnar_exports import FORMS, columnar
 from tests.support.edited_databases import change
@@ -422,7 +422,7 @@ def test_the_ratio_of_a_pipeline_is_kept_and_marked(tmp_path: Path) -> None:
     report = analyze(with_wrong_end(tmp_path))
     assert not sound.restrictions
     assert restriction_codes(report) == ["kernels-overrun"]
-    assert any(MARK in line for line in headline_lines(report))
+    assert any(MARK in line for line in describe_headline(report))
     assert "kernels-overrun" in render(report, View())
     ratios = [of.summary.bubble_ratio["schedule"].mean for of in (sound, report)]
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)

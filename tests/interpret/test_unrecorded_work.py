@@ -18,7 +18,7 @@ from bubbleviz.analyses.idle.advice import advice, title_of
 from bubbleviz.interpret.unrecorded_work import _find_open_times
 from bubbleviz.model.profile import Activities
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.first_screen import headline_lines
+from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.view import View
 from tests.interpret.test_graphs import CALLS, LAUNCH, NODES, RANGES
 from tests.interpret.test_graphs import graphs as traced_graphs
@@ -187,7 +187,7 @@ def test_a_bubble_around_a_lost_graph_is_unknown(tmp_path: Path) -> None:
     report = bubbleviz.analyze([profile(tmp_path, kernels, calls, ranges)])
     assert "graphs-lost" in restriction_codes(report)
     mark = "incomplete: 1 of 4 graph launches has no recorded kernels"
-    assert any(mark in line for line in headline_lines(report))
+    assert any(mark in line for line in describe_headline(report))
     assert mark in render(report, View())
     unknown = [(row.start_ns, row.end_ns) for row in report.bubbles if row.cause == "unknown"]
     assert unknown == [(2_100 * US, 3_300 * US)]

@@ -94,7 +94,7 @@ def test_operations_are_those_of_the_csv(report: Report) -> None:
     file = rows_of_csv(csv_renderer.render(report, View()))
     table = pa.table(report.operations)
 
-    columns = [*csv_renderer.columns(report)][:15]
+    columns = [*csv_renderer.list_columns(report)][:15]
     assert table.column_names[: len(columns)] == columns
     file = {name: file[name] for name in columns}
     assert {name: written(table[name].to_pylist()) for name in file} == file
@@ -103,7 +103,7 @@ def test_operations_are_those_of_the_csv(report: Report) -> None:
 def test_gaps_are_those_of_the_file(report: Report) -> None:
     file = rows_of_csv(csv_renderer.render_bubbles(report, View()))
     table = pa.table(report.bubbles)
-    renamed = list(csv_renderer.bubble_columns(report))
+    renamed = list(csv_renderer.list_bubble_columns(report))
     same = {name: cells for name, cells in file.items() if name not in LABELS}
 
     assert sorted(table.column_names) == sorted(renamed)

@@ -16,7 +16,7 @@ from bubbleviz.cli.app import application, main
 from bubbleviz.conventions.convention_file import built_in, load_convention
 from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.count.ratios import list_ratios
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.view import View
 from tests.support.documented_files import GUIDES, lay_out, lay_out_jax
@@ -127,7 +127,7 @@ def test_every_ratio_is_explained(name: str) -> None:
     assert f"| `{name}` |" in text_of("ratios")
 
 
-@pytest.mark.parametrize("name", [renderer.name for renderer in renderers()])
+@pytest.mark.parametrize("name", [renderer.name for renderer in list_renderers()])
 def test_every_output_is_named(name: str) -> None:
     assert f"--{name} " in text_of("outputs")
 

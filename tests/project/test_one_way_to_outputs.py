@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from tests.support.places import CHECKOUT
 
 DOCUMENTED = {"svg", "json", "csv", "html"}
-HIDDEN_NAMES = [own.name for own in renderers() if own.name not in DOCUMENTED]
+HIDDEN_NAMES = [own.name for own in list_renderers() if own.name not in DOCUMENTED]
 HIDDEN = re.compile(rf"--(?:{'|'.join(HIDDEN_NAMES)})(?![\w-])(?! -(?:\W|$))")
 PACKAGE = CHECKOUT / "bubbleviz"
 #: The guide that tells of these options.

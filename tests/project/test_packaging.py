@@ -398,7 +398,7 @@ def test_every_output_format_is_a_suffix_in_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = " ".join(helped(capsys, "analyze").replace("│", "").split())
-    found = renderers.renderers()
+    found = renderers.list_renderers()
 
     assert "--parquet" not in text
     assert len({renderer.name for renderer in found}) == len(found)

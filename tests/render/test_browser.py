@@ -17,9 +17,9 @@ from bubbleviz.cli.serving import serving
 from bubbleviz.count.statistics import Spread
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.numbers import UNKNOWN
-from bubbleviz.render.text.first_screen import headline_lines
+from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_all_advice
@@ -61,7 +61,7 @@ def test_an_empty_report_can_be_looked_at(opened: Open) -> None:
 @pytest.mark.parametrize("name", list(REPORTS))
 def test_the_numbers_are_those_of_the_json(name: str, opened: Open) -> None:
     page = opened(REPORTS[name]).page
-    summary = document(REPORTS[name])["summary"]
+    summary = make_document(REPORTS[name])["summary"]
     rows = page.locator("#ratios tbody tr").all()
     read = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows}
 
@@ -94,12 +94,12 @@ def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
 
     head = opened(report).page.locator("#headline").inner_text()
 
-    text = headline_lines(report)[1]
+    text = describe_headline(report)[1]
     assert ("any kernel ran for " in head) == ("; any kernel ran for " in text) == expected
     # The page shows marks below its headline.
     without_marks = text.partition(" ! (")[0]
     assert head.partition("; any kernel")[2] == without_marks.partition("; any kernel")[2]
-    kernels = document(report)["summary"]["kernel_time"]
+    kernels = make_document(report)["summary"]["kernel_time"]
     assert (kernels["beside_headline"], kernels["share"]) == (
         expected,
         pytest.approx(kernels["kernel_ns"] / kernels["window_ns"]),
@@ -119,7 +119,7 @@ def test_the_lower_bound_stands_beside_the_ratio_where_the_text_has_it(
 
     head = opened(report).page.locator("#headline").inner_text()
 
-    text = headline_lines(report)[1]
+    text = describe_headline(report)[1]
     shown = low is not None and low < 0.2627 + 1e-9
     counted = "with compute outside every operation counted as work"
     written = UNKNOWN if low is None else f"{100 * low:.2f} %"
@@ -513,7 +513,7 @@ def test_the_iterations_are_those_that_the_primary_ratio_is_a_mean_of(opened: Op
 
     assert report.headline == "period"
     assert "2 of 3 iterations averaged" in about
-    assert "2 of 3 iterations averaged" in headline_lines(report)[2]
+    assert "2 of 3 iterations averaged" in describe_headline(report)[2]
 
 
 def test_the_page_is_printed_on_white(opened: Open) -> None:

@@ -17,9 +17,9 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
-from bubbleviz.render.text.terminal import Display, plain_lines
-from bubbleviz.render.wrapping import cell_width, wrap_text
+from bubbleviz.render.text.first_screen import MAX_LINES, render_first_screen
+from bubbleviz.render.text.terminal import Display, join_plain_lines
+from bubbleviz.render.wrapping import measure_cells, wrap_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -51,7 +51,7 @@ def example() -> Report:
 
 
 def lines_of(report: Report, display: Display, view: View | None = None) -> list[str]:
-    return plain_lines(first_screen(report, view or View(), display)).splitlines()
+    return join_plain_lines(render_first_screen(report, view or View(), display)).splitlines()
 
 
 def rows_of(lines: list[str]) -> list[str]:
@@ -73,10 +73,10 @@ def test_no_rank_and_no_iteration() -> None:
 def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
     lines = lines_of(run_of(ranks), display)
 
-    assert all(cell_width(line) <= display.width for line in lines)
+    assert all(measure_cells(line) <= display.width for line in lines)
     assert display.unicode or all(line.isascii() for line in lines)
     assert len(rows_of(lines)) == (16 if ranks > 16 else ranks)
-    most = MOST_LINES + max(min(ranks, 32) - 8, 0) // 2
+    most = MAX_LINES + max(min(ranks, 32) - 8, 0) // 2
     assert display.width < 80 or len(lines) <= most
 
 
@@ -123,7 +123,7 @@ def test_no_number_of_a_text_is_cut(width: int, most: int, numbers: list[int]) -
     cut = shown[-1] == "…"
     assert shown == ([*words[: len(shown) - 1], "…"] if cut else words)
     assert len(lines) <= most
-    assert all(cell_width(line) <= max(width, 13) for line in lines)
+    assert all(measure_cells(line) <= max(width, 13) for line in lines)
 
 
 def test_stages_are_grouped_unless_all_fit() -> None:
@@ -184,8 +184,8 @@ def test_hostile_names_stay_on_their_lines() -> None:
 
     for display in DISPLAYS:
         lines = lines_of(changed, display)
-        assert len(lines) <= MOST_LINES + 5
-        assert all(cell_width(line) <= display.width for line in lines)
+        assert len(lines) <= MAX_LINES + 5
+        assert all(measure_cells(line) <= display.width for line in lines)
         assert all(line.isprintable() for line in lines)
 
 
@@ -215,12 +215,12 @@ def test_operations_are_drawn_where_they_ran() -> None:
 
 
 def test_colours_double_the_resolution() -> None:
-    lines = first_screen(run_of(4), View(), Display(80, True, True))
+    lines = render_first_screen(run_of(4), View(), Display(80, True, True))
     row = next(line for line in lines if line and line[0].text.startswith("stage 1"))
 
     assert any(" on #" in span.style for span in row)
     assert {"▌", "▐"} & set("".join(span.text for span in row))
-    plain = first_screen(run_of(4), View(), Display())
+    plain = render_first_screen(run_of(4), View(), Display())
     assert not any("#" in span.style for line in plain for span in line)
 
 

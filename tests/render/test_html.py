@@ -18,7 +18,7 @@ from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.render.formats import check_installed
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.shards import LENGTHS
@@ -94,7 +94,7 @@ def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> 
     saved = summary_of(report)
 
     assert saved.typical_iteration in {0, 1}
-    for page in (html.render(report, View()), html.page_of_saved("saved", saved)):
+    for page in (html.render(report, View()), html.render_saved("saved", saved)):
         assert carried(page)[0]["shown"] in {2, 3}
 
 
@@ -103,7 +103,7 @@ def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> 
 
 def test_the_numbers_are_those_of_the_json() -> None:
     whole, _ = carried(html.render(SMALL, View()))
-    expected = json.loads(json.dumps(document(with_relative_paths(SMALL))))
+    expected = json.loads(json.dumps(make_document(with_relative_paths(SMALL))))
 
     assert whole["report"].pop("timeline") is None
     assert expected.pop("timeline") is not None
@@ -198,7 +198,7 @@ def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
     again, once = (
         carried(page)
         for page in (
-            html.page_of_saved(*written_and_read(tmp_path, with_relative_paths(SMALL))),
+            html.render_saved(*written_and_read(tmp_path, with_relative_paths(SMALL))),
             html.render(SMALL, View()),
         )
     )
@@ -215,7 +215,7 @@ def test_a_large_report_is_saved_without_its_timeline(
 
     assert MAX_SAVED_OPERATIONS >= 20_000
     assert found.timeline is None
-    assert carried(html.page_of_saved(path, found))[1]["operations"][0] == 0
+    assert carried(html.render_saved(path, found))[1]["operations"][0] == 0
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_timeline_that_contradicts_itself_is_refused(
     ],
 )
 def test_the_page_carries_the_licences_of_its_libraries(notice: str) -> None:
-    whole = web_page.page("", "")
+    whole = web_page.fill_template("", "")
 
     assert notice in whole
     assert whole.index(notice) < whole.index("vegaEmbed")

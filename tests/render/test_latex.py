@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
-from bubbleviz.render.formats.latex import escaped, render
+from bubbleviz.render.formats.latex import escape_latex, render
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import named, report_of
@@ -194,7 +194,7 @@ def test_hostile_names_are_inert(report: Report, name: str) -> None:
 
 @given(st.text())
 def test_escaped_text_is_one_line_of_harmless_ascii(text: str) -> None:
-    latex = escaped(text)
+    latex = escape_latex(text)
 
     check(latex)
     assert "\n" not in latex

@@ -50,7 +50,7 @@ def replicas() -> Report:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run of more than three ranks be one of many, each pipeline a shard."""
     monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
-    monkeypatch.setattr(shards, "_FEWEST_RANKS", 1)
+    monkeypatch.setattr(shards, "_MIN_RANKS", 1)
 
 
 def expect_locator(locator: Locator) -> Any:
@@ -152,7 +152,7 @@ def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
 def test_a_pipeline_that_was_asked_for_is_shown_first(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "MOST_CHARACTERS", 1)
+    monkeypatch.setattr(shards, "MAX_CHARACTERS", 1)
     web_page = opened(html.render(replicas, View(ranks=(8, 9))))
 
     assert web_page.run("return shards.all.map((each) => each.first)") == [8]
@@ -184,7 +184,7 @@ def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
 def test_copies_stand_side_by_side_where_pipelines_are_not_known(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "_UNKNOWN_RANKS", 3)
+    monkeypatch.setattr(shards, "_RANKS_WITHOUT_PIPELINES", 3)
     ranks = tuple(replace(rank, pipeline=None) for rank in replicas.ranks)
     web_page = opened(replace(replicas, ranks=ranks))
 
@@ -200,7 +200,7 @@ def test_copies_stand_side_by_side_where_pipelines_are_not_known(
 def test_pipelines_that_find_no_room_are_named(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "MOST_CHARACTERS", 7_000)
+    monkeypatch.setattr(shards, "MAX_CHARACTERS", 7_000)
     web_page = opened(replicas)
     held = web_page.run("return shards.all.length")
 
@@ -231,7 +231,7 @@ def test_a_saved_report_of_many_ranks_is_shown_without_operations(
     file = tmp_path / "report.json"
     file.write_text(json.render(replicas, View()), encoding="utf-8")
     saved = read_summary(str(file))
-    web_page = opened(html.page_of_saved(str(file), structs.replace(saved, timeline=None)))
+    web_page = opened(html.render_saved(str(file), structs.replace(saved, timeline=None)))
     web_page.run("await many_ranks.show(6);")
 
     assert "holds no operations of" in web_page.page.locator("#overview-missing").inner_text()

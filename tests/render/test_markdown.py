@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.render.comparison import as_markdown as comparison_markdown
-from bubbleviz.render.document import Sentence, Table, bullets
-from bubbleviz.render.gate import gate_markdown
-from bubbleviz.render.markdown import markdown, text
-from bubbleviz.render.text.report import as_markdown
+from bubbleviz.render.comparison import format_markdown as comparison_markdown
+from bubbleviz.render.document import Sentence, Table, make_bullets
+from bubbleviz.render.gate import format_markdown
+from bubbleviz.render.markdown import escape_markdown, render_markdown
+from bubbleviz.render.text.report import render_summary
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.report import Report
@@ -23,11 +23,11 @@ HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"
 
 
 def test_nothing_is_empty() -> None:
-    assert markdown([Sentence(""), bullets([]), Table("", [])]) == ""
+    assert render_markdown([Sentence(""), make_bullets([]), Table("", [])]) == ""
 
 
 def test_words_mean_nothing_in_markdown() -> None:
-    shown = text(HOSTILE)
+    shown = escape_markdown(HOSTILE)
 
     assert "\n" not in shown
     assert "<script>" not in shown
@@ -45,7 +45,7 @@ def cells(line: str) -> int:
 def test_a_gate(report: Report, limit: str, verdict: str) -> None:
     saved = summary_of(report)
     results = check_limits(saved, parse_limits([f"schedule={limit}"]), "report.json")
-    shown = gate_markdown(saved, results)
+    shown = format_markdown(saved, results)
 
     assert shown.startswith(f"### Pipeline bubbles: {verdict}\n")
     assert f"| schedule | 27.27 | 0.00 | {limit[:2]} % | 3 | {verdict} |" in shown
@@ -67,13 +67,13 @@ def test_a_comparison_with_hostile_names(report: Report) -> None:
 
 
 def test_a_report(report: Report) -> None:
-    shown = as_markdown(report, View())
+    shown = render_summary(report, View())
 
     assert shown.startswith("**Bubble ratio (schedule): 27.27 %** ± 0.00 %")
     assert "| schedule | 27.27 |" in shown
     assert "| dependency | 13.64 | 50.00 |" in shown
     assert "| warmup | 4.54 | 16.67 |" in shown
-    hostile = as_markdown(replace(report, convention=HOSTILE), View())
+    hostile = render_summary(replace(report, convention=HOSTILE), View())
     assert "<script>" not in hostile
 
 

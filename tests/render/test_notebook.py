@@ -13,9 +13,9 @@ from IPython.core.formatters import DisplayFormatter
 import bubbleviz
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.notebook import MOST_ROWS, bounded_picture, fragment
+from bubbleviz.render.notebook import MAX_ROWS, draw_bounded_picture, render_fragment
 from bubbleviz.render.picture.picture import picture as render
-from bubbleviz.render.text.report import as_text as table_of
+from bubbleviz.render.text.report import render_text as table_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import HOSTILE, SVG, Op, named, rank_of, report_of
@@ -39,17 +39,17 @@ class Read:
 def test_an_empty_report_shows_that_it_is() -> None:
     empty = report_of([], limitations=(Limitation("all of it", "nothing ran"),))
 
-    elements = Read(fragment(empty))
+    elements = Read(render_fragment(empty))
 
     assert "Bubble ratio (schedule): -" in elements.text
     assert "Nothing to draw: no GPU has any operation" in elements.text
     assert "all of it: nothing ran" in elements.text
     assert elements.tags.count("svg") == 1
-    assert bounded_picture(empty)[2] == 0
+    assert draw_bounded_picture(empty)[2] == 0
 
 
 def test_it_says_what_the_table_says(report: Report) -> None:
-    text = Read(fragment(report)).text
+    text = Read(render_fragment(report)).text
     flat = " ".join(text.split())
 
     for line in table_of(report, View()).splitlines()[:3]:
@@ -64,15 +64,15 @@ def test_it_says_what_the_table_says(report: Report) -> None:
 def test_limitations_are_listed(report: Report) -> None:
     notes = tuple(Limitation(f"what {n}", f"because {n}") for n in range(500))
 
-    elements = Read(fragment(replace(report, limitations=notes)))
+    elements = Read(render_fragment(replace(report, limitations=notes)))
 
     assert elements.tags.count("li") == 13
     assert "and 488 more" in elements.text
 
 
 def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
-    picture, *_ = bounded_picture(report)
-    inline = ET.fromstring(fragment(report)).find(f".//{SVG}svg")
+    picture, *_ = draw_bounded_picture(report)
+    inline = ET.fromstring(render_fragment(report)).find(f".//{SVG}svg")
 
     assert picture == render(report, View())
     assert inline is not None
@@ -80,7 +80,7 @@ def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
 
 
 def test_it_needs_no_script_and_no_network_and_styles_its_own_elements(report: Report) -> None:
-    html = fragment(report)
+    html = render_fragment(report)
     elements = Read(html)
 
     assert not {"script", "link", "iframe", "object", "img", "a", "use"} & set(elements.tags)
@@ -93,8 +93,8 @@ def test_it_needs_no_script_and_no_network_and_styles_its_own_elements(report: R
 
 def test_ids_of_two_reports_in_one_notebook_differ(report: Report) -> None:
     other = replace(report, limitations=(Limitation("one", "more"),))
-    ids = [set(re.findall(r'\bid="([^"]+)"', fragment(one))) for one in (report, other)]
-    used = set(re.findall(r"url\(#([^)]+)\)", fragment(report)))
+    ids = [set(re.findall(r'\bid="([^"]+)"', render_fragment(one))) for one in (report, other)]
+    used = set(re.findall(r"url\(#([^)]+)\)", render_fragment(report)))
 
     assert used
     assert used == ids[0]
@@ -105,7 +105,7 @@ def test_hostile_names_are_inert() -> None:
     ops = [Op(0, Phase.F, 0, 0, 10), Op(0, Phase.BW, 0, 20, 30)]
     hostile = named(report_of(ops), HOSTILE)
 
-    html = fragment(hostile)
+    html = render_fragment(hostile)
     elements = Read(html)
 
     assert "<script" not in html
@@ -124,16 +124,16 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
     )
     many = report_of(ops, ranks=ranks)
 
-    _, *drawn = bounded_picture(many)
+    _, *drawn = draw_bounded_picture(many)
 
-    assert drawn == [MOST_ROWS, 300 if stage is None else 150]
-    assert f"The first 64 of {drawn[1]} rows" in Read(fragment(many)).text
+    assert drawn == [MAX_ROWS, 300 if stage is None else 150]
+    assert f"The first 64 of {drawn[1]} rows" in Read(render_fragment(many)).text
 
 
 def test_jupyter_shows_it(report: Report) -> None:
     formats, _ = DisplayFormatter().format(report)  # type: ignore[no-untyped-call]  # theirs
 
-    assert formats["text/html"] == fragment(report)
+    assert formats["text/html"] == render_fragment(report)
     assert formats["image/svg+xml"] == render(report, View())
     assert formats["text/plain"] == repr(report)
     assert len(formats["text/plain"].splitlines()) == 1

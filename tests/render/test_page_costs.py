@@ -50,7 +50,7 @@ def saved(report: Report, folder: Path) -> str:
     """Return the page of a report that was saved as JSON and read again."""
     file = folder / "report.json"
     file.write_text(as_json(report, View()), encoding="utf-8")
-    return html.page_of_saved(str(file), read_summary(str(file)))
+    return html.render_saved(str(file), read_summary(str(file)))
 
 
 # Slowdowns

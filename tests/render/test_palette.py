@@ -15,7 +15,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE as COMPUTE_PHASES
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import palette
-from bubbleviz.render.text.stacked_bar import legible
+from bubbleviz.render.text.stacked_bar import make_legible
 from bubbleviz.render.trace.json_events import RESERVED
 
 Matrix = npt.NDArray[np.float64]
@@ -66,7 +66,9 @@ def seen(colour: str, vision: str) -> Matrix:
 
 @pytest.mark.parametrize("vision", list(VISIONS))
 def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(vision: str) -> None:
-    work = [palette.paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
+    work = [
+        palette.make_paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)
+    ]
     work += [palette.OPTIMIZER, palette.COMMUNICATION, palette.UNATTRIBUTED]
 
     # Side by side, 10 is told apart at a glance.
@@ -84,7 +86,9 @@ def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
     assert len(set(palette.CAUSE_HATCHES.values())) == len(palette.CAUSES)
     for name, colour in palette.CAUSES.items():
         # As dark as the colour is below them, lines are seen in grey.
-        assert palette.contrast(palette.CAUSE_HATCHES[name].ink(colour), colour) > 2, name
+        assert (
+            palette.measure_contrast(palette.CAUSE_HATCHES[name].choose_ink(colour), colour) > 2
+        ), name
 
 
 def luma(colour: str) -> float:
@@ -94,7 +98,9 @@ def luma(colour: str) -> float:
 
 
 def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
-    phases = [palette.paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
+    phases = [
+        palette.make_paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)
+    ]
     pairs = [
         *pairwise(palette.CAUSES.values()),
         *pairwise(phases),
@@ -103,7 +109,7 @@ def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
 
     assert min(abs(luma(one) - luma(other)) for one, other in pairs) > 20
     # Terminals draw work in colours alone, and causes with shades.
-    drawn = [*palette.TERMINAL.values(), *map(legible, palette.CAUSES.values())]
+    drawn = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
     few = [Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in drawn]
     greys = [luma(colour.get_truecolor().hex) for colour in few]
     assert min(abs(one - other) for one, other in pairwise(greys)) > 9
@@ -114,10 +120,10 @@ def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
 
 
 def test_slower_is_darker_in_grey_too() -> None:
-    shades = [palette.luminance(palette.heat(place / 10)) for place in range(11)]
+    shades = [palette.measure_luminance(palette.get_heat_colour(place / 10)) for place in range(11)]
 
     assert shades == sorted(shades, reverse=True)
-    assert palette.contrast(palette.heat(0.5), palette.heat(1.0)) > 4
+    assert palette.measure_contrast(palette.get_heat_colour(0.5), palette.get_heat_colour(1.0)) > 4
 
 
 def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:

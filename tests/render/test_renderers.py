@@ -5,12 +5,12 @@ from functools import cache
 import pytest
 
 import bubbleviz
-from bubbleviz.render.formats import renderer_named, renderers
+from bubbleviz.render.formats import get_renderer, list_renderers
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
-NAMES = [renderer.name for renderer in renderers()]
+NAMES = [renderer.name for renderer in list_renderers()]
 
 
 @cache
@@ -20,5 +20,5 @@ def analysed(_time: int) -> Report:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_run_gives_the_same_bytes(name: str) -> None:
-    renderer = renderer_named(name)
+    renderer = get_renderer(name)
     assert renderer.render(analysed(1), View()) == renderer.render(analysed(2), View())

@@ -14,11 +14,11 @@ from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.picture import picture as render
-from bubbleviz.render.rows import rows_of
-from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
-from bubbleviz.render.text.report import details, sections
-from bubbleviz.render.text.terminal import Display, plain_lines, plain_text
-from bubbleviz.render.wrapping import cell_width
+from bubbleviz.render.rows import make_rows
+from bubbleviz.render.text.first_screen import MAX_LINES, render_first_screen
+from bubbleviz.render.text.report import list_sections, select_sections
+from bubbleviz.render.text.terminal import Display, join_plain_lines, render_plain_text
+from bubbleviz.render.wrapping import measure_cells
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.rank_means import standouts
@@ -62,7 +62,7 @@ def test_rows_stand_in_the_order_of_stages_though_the_first_pipeline_lacks_one(k
         if rank.index != 1
     )
 
-    rows = rows_of(replace(report, ranks=ranks), View(rows=kind, ranks=tuple(range(2, 12))))
+    rows = make_rows(replace(report, ranks=ranks), View(rows=kind, ranks=tuple(range(2, 12))))
 
     assert [row.rank.stage for row in rows] == [0, 1, 2, None, 3]
 
@@ -153,7 +153,7 @@ def planted() -> Report:
 
 @pytest.mark.usefixtures("few")
 def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
-    text = plain_text(sections(planted, View()))
+    text = render_plain_text(list_sections(planted, View()))
 
     assert "idle time by cause by stage (mean of its replicas), ms" in text
     assert "How the 20 ranks are spread" in text
@@ -164,8 +164,8 @@ def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
 @pytest.mark.usefixtures("few")
 def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -> None:
     for table in ("ranks", "causes"):
-        every = _numbers(plain_text(details(planted, View(rows="rank"), [table])))
-        some = plain_text(details(planted, View(ranks=(4, 5)), [table]))
+        every = _numbers(render_plain_text(select_sections(planted, View(rows="rank"), [table])))
+        some = render_plain_text(select_sections(planted, View(ranks=(4, 5)), [table]))
 
         assert every == [*range(20)]
         assert _numbers(some) == [4, 5]
@@ -182,10 +182,12 @@ def _numbers(text: str) -> list[int]:
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) -> None:
     display = Display(width, colour=False, unicode=unicode)
-    lines = plain_lines(first_screen(run_of(300, slow=(7,)), View(), display)).splitlines()
+    lines = join_plain_lines(
+        render_first_screen(run_of(300, slow=(7,)), View(), display)
+    ).splitlines()
 
-    assert len(lines) <= MOST_LINES
-    assert max(map(cell_width, lines)) <= width
+    assert len(lines) <= MAX_LINES
+    assert max(map(measure_cells, lines)) <= width
     assert any(line.startswith("The 600 ranks: ") for line in lines)
     assert any("pipeline 7 (2 ranks)" in line for line in lines)
     assert unicode or "\n".join(lines).isascii()
@@ -197,12 +199,12 @@ def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) 
 @pytest.mark.usefixtures("few")
 def test_stages_are_drawn_as_their_median_copy() -> None:
     report = run_of(5, slow=(0,))
-    rows = rows_of(report, View(), with_standouts=True)
+    rows = make_rows(report, View(), with_standouts=True)
 
     assert [row.spread for row in rows] == [True, True, False]
     assert [row.rank.stage for row in rows] == [0, 1, 0]
     assert all(row.rank.pipeline != 0 for row in rows[:2])
-    assert rows[2].why == "one of pipeline 0: BW 1.50 x median"
+    assert rows[2].reason == "one of pipeline 0: BW 1.50 x median"
     assert [len(row.replicas) for row in rows] == [5, 5, 1]
 
 

@@ -140,16 +140,16 @@ def test_an_operation_without_device_time_gets_no_box() -> None:
 @pytest.mark.parametrize("phase", COMPUTE)
 def test_numbers_are_legible_on_their_fill(phase: Phase, shades: int) -> None:
     for shade in range(shades):
-        paint = palette.paint(phase, shade, shade, shades)
+        paint = palette.make_paint(phase, shade, shade, shades)
 
-        assert palette.contrast(paint.main, paint.number) >= 4.5
+        assert palette.measure_contrast(paint.main, paint.number) >= 4.5
         assert sum(share for share, _ in paint.bands) == pytest.approx(1)
 
 
 def test_text_is_legible_on_both_papers() -> None:
     for ink in (palette.LIGHT, palette.DARK):
-        assert palette.contrast(ink.text, ink.paper) >= 7
-        assert palette.contrast(ink.quiet, ink.paper) >= 4.5
+        assert palette.measure_contrast(ink.text, ink.paper) >= 7
+        assert palette.measure_contrast(ink.quiet, ink.paper) >= 4.5
 
 
 # Size, and the same again
@@ -201,7 +201,7 @@ def test_operations_side_by_side_have_a_half_and_a_number_each(end: int) -> None
 
     svg = render(report_of(ops), View())
 
-    forward, weights = palette.paint(Phase.F).main, palette.paint(Phase.W).main
+    forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
     assert seen_at(svg, 100, 5) == forward
     assert weights in seen_at(svg, 100, 20)
     assert [(text, y < 15) for text, _, y in numbers_at(svg)] == [
@@ -217,7 +217,7 @@ def test_operations_of_two_streams_keep_to_their_halves() -> None:
 
     svg = render(report_of([*first, *second]), View())
 
-    forward, weights = palette.paint(Phase.F).main, palette.paint(Phase.W).main
+    forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
     for x in (150, 250, 450, 620, 750):
         assert seen_at(svg, x, 5) == forward
         assert weights in seen_at(svg, x, 20)

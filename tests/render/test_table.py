@@ -14,8 +14,8 @@ from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Rank, RankCoverage
 from bubbleviz.render.formats.csv import render as csv_of
-from bubbleviz.render.json_document import document
-from bubbleviz.render.text.report import as_text as render
+from bubbleviz.render.json_document import make_document
+from bubbleviz.render.text.report import render_text as render
 from bubbleviz.render.text.terminal import WIDTH
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -60,7 +60,7 @@ def test_coverage_is_shown_by_rank(report: Report) -> None:
     header, _, *rows, note = section(text, "Iteration 0")
 
     assert header.endswith("attributed %")
-    assert note == "Of the whole run: attributed %"
+    assert note == "Measured over the whole run: attributed %"
     assert [row.split()[-1] for row in rows] == ["100.00", "75.00", "50.00", "-"]
 
 
@@ -102,7 +102,7 @@ def test_ratios_of_a_common_clock_have_an_interval(
     of_first = report.iteration(0).ratios.items()
     ratios = {name: replace(ratio, interval=interval) for name, ratio in of_first}
 
-    (found, *_) = document(with_first(report, ratios=ratios))["iterations"]
+    (found, *_) = make_document(with_first(report, ratios=ratios))["iterations"]
     assert found["bubble_interval"] == {"schedule": interval, "step": interval}
 
 
@@ -170,8 +170,8 @@ def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -
     assert "! (clocks contradict each other)" in text.splitlines()[0]
     _, rows = ratio_rows(text)
     assert {row.split()[0] for row in rows if row.split()[2] == "!"} == {"schedule", "step"}
-    assert document(changed)["iterations"][0]["clocks_contradict"] is True
-    assert document(report)["iterations"][0]["clocks_contradict"] is False
+    assert make_document(changed)["iterations"][0]["clocks_contradict"] is True
+    assert make_document(report)["iterations"][0]["clocks_contradict"] is False
 
 
 def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> None:
@@ -188,7 +188,7 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
     header, _, *rows, note = section(render(changed, view), "Iteration 0")
 
     assert "by stage (mean of its replicas), ms" in render(changed, view)
-    assert note == "Of the whole run: attributed %"
+    assert note == "Measured over the whole run: attributed %"
     place = header.split().index("ratio")
     assert [row.split()[:3] for row in rows] == [["0", "2", "replicas"], ["1", "2", "replicas"]]
     assert [row.split()[place] for row in rows] == ["20.00", "30.00"]
@@ -205,4 +205,4 @@ def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> N
 
     # "#" is blank and "rank" two words in the row.
     assert row.split()[header.split().index("ratio")] == "-"
-    assert [r["pipeline"] for r in document(changed)["ranks"]] == [None] * 4
+    assert [r["pipeline"] for r in make_document(changed)["ranks"]] == [None] * 4

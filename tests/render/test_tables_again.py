@@ -11,14 +11,14 @@ import pytest
 
 import bubbleviz
 from bubbleviz.render.formats import csv as csv_renderer
-from bubbleviz.render.formats import renderer_named
+from bubbleviz.render.formats import get_renderer
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE, analysed
 
 pytestmark = pytest.mark.thorough
 
-RENDERERS = {kind: renderer_named(kind) for kind in ("csv", "parquet")}
+RENDERERS = {kind: get_renderer(kind) for kind in ("csv", "parquet")}
 MORE = {
     "replicas": replace(BASE, replicas=2, servers=2),
     "tensor": replace(BASE, tensor=2, replicas=2, jitter=0.2),

@@ -3,12 +3,12 @@
 import pytest
 
 from bubbleviz.render.document import Block, Table
-from bubbleviz.render.text.terminal import Display, lines_of, plain_lines
+from bubbleviz.render.text.terminal import Display, join_plain_lines, render_lines
 
 
 def printed(block: Block, width: int | None = None, *, unicode: bool = True) -> list[str]:
     display = None if width is None else Display(width, unicode=unicode)
-    return plain_lines(lines_of([block], display)).splitlines()
+    return join_plain_lines(render_lines([block], display)).splitlines()
 
 
 WIDE = Table(
@@ -23,7 +23,7 @@ WIDE = Table(
     ],
     left=("name", "meaning"),
     wrap=("meaning",),
-    giving_way=("second",),
+    drop_order=("second",),
 )
 
 

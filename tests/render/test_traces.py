@@ -21,8 +21,8 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.render.formats import renderer_named
-from bubbleviz.render.json_document import document
+from bubbleviz.render.formats import get_renderer
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.trace.trace import ALL_RANKS
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -35,7 +35,7 @@ from tests.support.places import CHECKOUT
 from tests.support.planted_runs import analysed
 from tests.support.trace_files import Loaded, Slice, read_chrome
 
-CHROME = renderer_named("chrome").render
+CHROME = get_renderer("chrome").render
 
 ROOT = CHECKOUT
 (SQL,) = re.findall(
@@ -156,7 +156,7 @@ def assert_bubbles(report: Report, trace: Loaded, base_ns: int) -> None:
     windows = {(w.process - 1, w.arguments["iteration"]): w for w in trace.of("iteration")}
     told = [
         (iteration["index"], rank, row, iteration["ranks"])
-        for iteration in document(report)["iterations"]
+        for iteration in make_document(report)["iterations"]
         if ratio in iteration["ranks"]["bubble_ns"]
         for row, rank in enumerate(iteration["ranks"]["rank"])
     ]

@@ -12,7 +12,7 @@ import bubbleviz
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Finding
 from bubbleviz.explain.what_if import find_fastest_other
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.report import advice
 from bubbleviz.report.advice import Advice, advise
 from bubbleviz.report.long_bubbles import latest_host
@@ -306,7 +306,7 @@ def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
     slow = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "slow.csv")
     uniform = simulated(Job(noise=0.0)).written(tmp_path / "uniform.csv")
     slow_steps, uniform_steps = (
-        json.loads(json.dumps(document(bubbleviz.analyze(table)))) for table in (slow, uniform)
+        json.loads(json.dumps(make_document(bubbleviz.analyze(table)))) for table in (slow, uniform)
     )
 
     assert slow_steps["first"] == [{"code": "advice", "advice": 0, "is_marked": True}]

@@ -14,7 +14,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render import json_document
 from bubbleviz.render.palette import BUBBLE_PARTS
-from bubbleviz.render.text.bubble_tables import causes
+from bubbleviz.render.text.bubble_tables import make_cause_table
 from bubbleviz.report.bubble_parts import (
     NOT_WORK,
     bubble_parts,
@@ -105,7 +105,7 @@ def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
 
 def test_the_rows_of_the_table_add_up_to_its_last() -> None:
     report = bubbleviz.analyze([str(FIXTURES / "1f1b")])
-    *rows, total = causes(report).rows
+    *rows, total = make_cause_table(report).rows
 
     for column in ("% of window", "% of bubble"):
         assert sum(Decimal(row[column]) for row in rows) == Decimal(total[column])
@@ -129,7 +129,7 @@ def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
 
     share = 2 * 2 * gap_ns / 3_000_000
     assert report.launch_gap == pytest.approx(share, abs=0.001)
-    assert json_document.document(report)["summary"]["launch_gap"] == report.launch_gap
+    assert json_document.make_document(report)["summary"]["launch_gap"] == report.launch_gap
 
 
 def test_a_report_without_operations_has_no_launch_gaps() -> None:

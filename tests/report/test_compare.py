@@ -20,8 +20,15 @@ from bubbleviz.cli.app import main
 from bubbleviz.count.statistics import measure_spread
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.restrictions import Restriction
-from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
-from bubbleviz.render.text.terminal import plain_text
+from bubbleviz.render.comparison import (
+    COLUMNS,
+    draw_svg,
+    format_json,
+    list_sections,
+    make_document,
+    write_csv,
+)
+from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.compared.comparison import (
     ComparedRun,
     Comparison,
@@ -83,7 +90,7 @@ def with_ratios_of(first: ComparedRun, *others: ComparedRun) -> ComparedRun:
 
 
 def printed(comparison: Comparison) -> str:
-    return plain_text(sections(comparison))
+    return render_plain_text(list_sections(comparison))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +180,7 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     # Nor is anything left to chance.
     assert find_worse_runs(compare([run("a", n=1), run("b", window_ms=100.1, n=1)])) == ["b"]
     comparison = compare([run("a"), run("b", 0.2, n=1)])
-    entry = document(comparison)["ratios"][0]["runs"][1]["difference"]
+    entry = make_document(comparison)["ratios"][0]["runs"][1]["difference"]
 
     assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
     assert "5.00 points lower (no test)" in printed(comparison)
@@ -385,11 +392,13 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
     assert mark
     assert f"! (b: {restriction})" in printed(comparison).replace("\n", " ")
     texts = [
-        [entry["text"] for entry in own["restrictions"]] for own in document(comparison)["runs"]
+        [entry["text"] for entry in own["restrictions"]]
+        for own in make_document(comparison)["runs"]
     ]
     assert sorted(texts) == [[], [restriction]]
     codes = [
-        [entry["code"] for entry in own["restrictions"]] for own in document(comparison)["runs"]
+        [entry["code"] for entry in own["restrictions"]]
+        for own in make_document(comparison)["runs"]
     ]
     assert sorted(codes) == [[], [kind.code]]
 
@@ -418,7 +427,7 @@ def test_titles_tell_paths_apart(paths: tuple[str, ...], titles: tuple[str, ...]
 
 def test_csv_has_a_row_for_each_ratio_and_run() -> None:
     header, *rows = csv.reader(
-        io.StringIO(as_csv(compare([run("a"), run("b", 0.2), run("c", None)])))
+        io.StringIO(write_csv(compare([run("a"), run("b", 0.2), run("c", None)])))
     )
 
     assert tuple(header) == COLUMNS
@@ -429,7 +438,7 @@ def test_csv_has_a_row_for_each_ratio_and_run() -> None:
 
 
 def test_json_has_what_is_promised() -> None:
-    found = json.loads(as_json(compare([run("a"), run("b", 0.2)])))
+    found = json.loads(format_json(compare([run("a"), run("b", 0.2)])))
 
     assert found["schema"] == "bubbleviz.comparison/1"
     assert set(found) == {
@@ -456,8 +465,8 @@ def test_hostile_titles_and_ratios_are_inert(name: str) -> None:
 
     text = printed(comparison)
     assert text.replace("\n", "").isprintable()
-    assert json.loads(as_json(comparison))["runs"][0]["title"] == name
-    rows = list(csv.reader(io.StringIO(as_csv(comparison))))
+    assert json.loads(format_json(comparison))["runs"][0]["title"] == name
+    rows = list(csv.reader(io.StringIO(write_csv(comparison))))
     assert len(rows) == 3
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row[:2])
 
@@ -470,7 +479,7 @@ def test_parts_without_a_row_count_once() -> None:
 
     (whole,) = (
         line
-        for line in plain_text(sections(comparison, screen=True)).splitlines()
+        for line in render_plain_text(list_sections(comparison, screen=True)).splitlines()
         if "in all" in line
     )
     assert whole.split()[2:4] == ["33.000", "33.000"]
@@ -512,9 +521,9 @@ def test_a_saved_report_cannot_be_drawn(
     assert "a JSON report has no operations to draw; give the profiles" in message
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="has no operations to draw"):
-        as_svg(compare([run("a"), run("b")]), View())
+        draw_svg(compare([run("a"), run("b")]), View())
     with pytest.raises(UsageError, match="its idle time is compared"):
-        as_svg(compare([run("a", name="idle"), run("b", name="idle")]), View())
+        draw_svg(compare([run("a", name="idle"), run("b", name="idle")]), View())
 
 
 def test_what_cannot_be_compared_is_refused(

@@ -14,8 +14,8 @@ import bubbleviz
 from bubbleviz.render import json_document
 from bubbleviz.render.formats import latex
 from bubbleviz.render.picture.picture import picture as svg
-from bubbleviz.render.text.first_screen import first_screen, headline_lines
-from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.render.text.first_screen import describe_headline, render_first_screen
+from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.kernel_time import KernelTime
@@ -65,7 +65,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     assert (stages == 1) == ("; any kernel ran for" not in methods(report))
     assert (
         f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
-        in headline_lines(report)[1]
+        in describe_headline(report)[1]
     )
 
 
@@ -76,14 +76,14 @@ def test_without_a_pipeline_the_headline_says_what_its_ratio_leaves_out(tmp_path
     _, dense = _planted(tmp_path / "b", **BASE, stages=1, microbatches=4)
 
     told = f"any kernel ran for {100 * (gapped.kernel_time.share or 0):.2f} % of the time"
-    screen = " ".join(plain_lines(first_screen(gapped, View(), Display())).split())
+    screen = " ".join(join_plain_lines(render_first_screen(gapped, View(), Display())).split())
     assert screen.startswith(
         "Idle between operations: 0.00 % (0.00 % and 0.00 % in two iterations)"
     )
     assert screen.count(told) == 1
     assert screen.index(told) < screen.index("1 rank of 1 host")
-    assert headline_lines(gapped)[0] == "idle between operations: 0.00 %"
-    assert headline_lines(gapped)[1].count(told) == 1
+    assert describe_headline(gapped)[0] == "idle between operations: 0.00 %"
+    assert describe_headline(gapped)[1].count(told) == 1
     drawn = svg(gapped, View())
     assert ">idle between operations 0.0" in drawn
     assert f">{told} · no pipeline" in drawn
@@ -114,7 +114,7 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     assert (describe_first_steps(report) or "").startswith(
         "Compute outside every operation takes 89.00 % of the window, more than the idle time "
     )
-    assert "with compute outside every operation" in headline_lines(report)[1]
+    assert "with compute outside every operation" in describe_headline(report)[1]
     assert "Record again" not in (describe_first_steps(report) or "")
     document = json.loads(json_document.render(report, View()))
     assert document["summary"]["kernel_time"]["unattributed_ns"] == 178
@@ -143,7 +143,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
     assert time.gaps_fill_work
     told = f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
     assert time.sentence == told
-    assert told in headline_lines(report)[1]
+    assert told in describe_headline(report)[1]
     assert told in methods(report)
     assert told in svg(report, View())
     sentence = describe_first_steps(report) or ""
@@ -202,7 +202,7 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
     assert mean - low > 0.01
     assert report.lower_bound(report.headline) == low
     beside = f"{100 * low:.2f} % with compute outside every operation counted as work"
-    assert beside in headline_lines(report)[1]
+    assert beside in describe_headline(report)[1]
     assert f"it is {100 * low:.2f} %" in methods(report)
     document = json.loads(json_document.render(report, View()))
     assert document["summary"]["bubble_low"][report.headline]["mean"] == low
@@ -222,7 +222,9 @@ def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> 
     assert report.lower_bound(report.headline) is None
     assert report.lower_bound("no such ratio") is None
     assert (time.gaps_outweigh, time.unattributed_outweighs) == (False, False)
-    assert not re.search("counted as work|any kernel", headline_lines(report)[1] + methods(report))
+    assert not re.search(
+        "counted as work|any kernel", describe_headline(report)[1] + methods(report)
+    )
     assert not re.match(
         "Launch gaps|Compute outside|Record again", describe_first_steps(report) or ""
     )

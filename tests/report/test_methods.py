@@ -13,7 +13,7 @@ from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
 from bubbleviz.render import json_document as json_renderer
-from bubbleviz.render.text.report import as_text as render
+from bubbleviz.render.text.report import render_text as render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

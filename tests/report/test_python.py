@@ -22,7 +22,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import bubbleviz
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from bubbleviz.render.picture.picture import picture
 from tests.support.notes import restriction_codes
 from tests.support.pipeline_jobs import Job, simulated
@@ -97,9 +97,12 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: own.plot("worst"), "no iteration 'worst'; there are 3"),
         (lambda own, _: own.plot([1]), "no iteration [1]; there are 3"),
         (lambda own, _: own.plot(ranks=(4,)), "no rank 4; there are 4"),
-        (lambda own, _: own.plot(ranks=2), "ranks=2: is no sequence; give ranks=(2,)"),
-        (lambda own, _: own.plot(rank=2), "rank: a view has none; see help(bubbleviz.View)"),
-        (lambda own, _: own.save("x.svg", "x.md"), "'x.md': is no bubbleviz.View; save takes"),
+        (lambda own, _: own.plot(ranks=2), "ranks=2: is not a sequence; give ranks=(2,)"),
+        (
+            lambda own, _: own.plot(rank=2),
+            "plot() has no argument 'rank'; see help(bubbleviz.View)",
+        ),
+        (lambda own, _: own.save("x.svg", "x.md"), "'x.md': is not a bubbleviz.View; call save"),
         (lambda own, to: own.save(to / "x.foo"), "x.foo: its suffix is not one of "),
         (lambda own, _: own.plot(rows="x")._repr_svg_(), "rows 'x': must be one of"),
         (lambda own, _: bubbleviz.compare(own, 3), "; see help(bubbleviz.compare)"),  # type: ignore[arg-type]  # as people do
@@ -237,7 +240,7 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "suffix", [s for renderer in renderers() for s in renderer.suffixes if "chunks" not in s]
+    "suffix", [s for renderer in list_renderers() for s in renderer.suffixes if "chunks" not in s]
 )
 def test_a_report_is_saved_as_its_suffix_says(suffix: str, tmp_path: Path) -> None:
     report = example(what_if=True)
@@ -302,7 +305,10 @@ def test_metrics_go_to_trackers_by_the_names_of_watch(
     assert sum(parts) == pytest.approx(report.bubble_ratio)
     assert {t: e.value for t, (e,) in events.items()} == pytest.approx(took[0])
     assert {e.step for (e,) in events.values()} == {7}
-    with pytest.raises(bubbleviz.BubblevizError, match="int is no run of Weights & Biases"):
+    with pytest.raises(
+        bubbleviz.BubblevizError,
+        match="cannot log to an object of type int; give a run of Weights & Biases",
+    ):
         report.log(5)
 
 

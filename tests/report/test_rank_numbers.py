@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.render.json_document import document
-from bubbleviz.render.rows import rows_of
-from bubbleviz.render.text.report import as_text
+from bubbleviz.render.json_document import make_document
+from bubbleviz.render.rows import make_rows
+from bubbleviz.render.text.report import render_text
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
@@ -48,7 +48,7 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     (slow,) = {row.global_rank for row in report.operations if row.rank == index}
     assert report.advice[0].rank_numbers == (slow,) == (6,)
     assert report.plot(ranks=(6,)).view == bubbleviz.View(ranks=(6,))
-    assert {row.rank.number for row in rows_of(report, bubbleviz.View(ranks=(6,)))} == {6}
+    assert {row.rank.number for row in make_rows(report, bubbleviz.View(ranks=(6,)))} == {6}
     assert {row.global_rank for row in report.bubbles if row.rank == index} == {6}
     report.save(tmp_path / "one.svg", bubbleviz.View(ranks=(6,)))
     cli.printed("analyze", table, "--ranks", "6", "--svg", tmp_path / "same.svg")
@@ -76,20 +76,20 @@ def test_a_rank_has_the_score_of_how_slow_it_is(whole: bool, tmp_path: Path) -> 
     report = bubbleviz.analyze(tmp_path)
     relative = report.slowness.relative_score
     individual = report.slowness.individual_score
-    ranks = document(report)["ranks"]
+    ranks = make_document(report)["ranks"]
     mean = 0.5 if whole else 4 / 5
 
     assert relative.tolist() == [rank["relative_score"] for rank in ranks]
     assert sorted(relative.tolist()) == pytest.approx([mean] + [1.0] * 7)
     assert sorted(individual.tolist()) == pytest.approx([1.0 if whole else 0.5] + [1.0] * 7)
-    assert f" {mean:.2f}" in as_text(report, View())
+    assert f" {mean:.2f}" in render_text(report, View())
 
 
 def test_the_slowness_table_has_the_slowdown_of_each_rank(tmp_path: Path) -> None:
     plant(Planting(replicas=2, iterations=2, slow_rank=5, slow_rank_factor=2.0), tmp_path)
     report = bubbleviz.analyze(tmp_path)
     slowdown = report.slowness.slowdown
-    by_rank = document(report)["slowdown"]["by_rank"]
+    by_rank = make_document(report)["slowdown"]["by_rank"]
 
     assert slowdown.shape == (8,)
     assert slowdown.argmax() == 5

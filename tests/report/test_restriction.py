@@ -10,11 +10,11 @@ import pytest
 import bubbleviz
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.render.formats import latex
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.picture import picture
-from bubbleviz.render.text.first_screen import first_screen, headline_lines
-from bubbleviz.render.text.report import as_markdown
-from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.render.text.first_screen import describe_headline, render_first_screen
+from bubbleviz.render.text.report import render_summary
+from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.measure import name_measure, name_saved_measure
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
@@ -64,7 +64,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert "it is incomplete, since ranks of the run are missing" in methods(report)
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
     assert INCOMPLETE in picture(report, View())
-    made = document(report)
+    made = make_document(report)
     assert made["restrictions"][0]["text"] == INCOMPLETE
     assert all(iteration["incomplete"] for iteration in made["iterations"])
     assert not re.search(
@@ -88,7 +88,7 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
     report = bubbleviz.analyze(FIXTURES / name)
 
     assert (report.incomplete, first_of(report)) == (False, None)
-    assert document(report)["restrictions"] == []
+    assert make_document(report)["restrictions"] == []
     for text in (text_of(report), latex.render(report, View()), picture(report, View())):
         assert "ncomplete:" not in text
     assert "incomplete" not in methods(report)
@@ -155,7 +155,7 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
     report = bubbleviz.analyze(_traces(tmp_path, world))
 
     assert (report.single_stage, report.incomplete) == (True, world > 1)
-    assert document(report)["restrictions"][0]["text"] == NO_PIPELINE
+    assert make_document(report)["restrictions"][0]["text"] == NO_PIPELINE
     assert NO_PIPELINE in picture(report, View())
     assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
     assert (INCOMPLETE in text_of(report)) == (world > 1)
@@ -270,17 +270,17 @@ def one_stage(tmp_path: Path) -> Report:
 
 def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None:
     assert report.single_stage
-    value, bounds, *_ = headline_lines(report)
+    value, bounds, *_ = describe_headline(report)
     assert value == "idle in iterations: 28.57 %"
     assert "one stage is no pipeline" in bounds
     drawn = picture(report, View())
     assert ">idle in iterations 28.6" in drawn
     assert "28.6 % of its time is idle.</title>" in drawn
     assert ">Idle in iterations: 1 " in drawn
-    screen = plain_lines(first_screen(report, View(), Display()))
+    screen = join_plain_lines(render_first_screen(report, View(), Display()))
     assert screen.startswith("Idle in iterations: 28.57 %")
     assert "What the idle time is made of" in screen
-    assert "What the bubble is made of" not in screen + as_markdown(report, View())
+    assert "What the bubble is made of" not in screen + render_summary(report, View())
     assert name_saved_measure(summary_of(report)) == name_measure(report)
     table = latex.render(report, View())
     assert "Idle time in iterations" in table

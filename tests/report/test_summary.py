@@ -17,7 +17,6 @@ from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl import outputs as nccl_outputs
 from bubbleviz.analyses.nccl.summary import NcclSummary
 from bubbleviz.model.texts import format_json
-from bubbleviz.render.json_document import written
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import RunSummary, values_of
@@ -29,7 +28,7 @@ from tests.support.places import FIXTURES
 def read_again(report: bubbleviz.Report) -> tuple[RunSummary, RunSummary]:
     """Return the summary of a report, and the same read from its JSON."""
     summary = summary_of(report)
-    text = written(values_of(summary))
+    text = format_json(values_of(summary))
     return summary, msgspec_json.decode(text, type=RunSummary)
 
 
@@ -38,7 +37,7 @@ def test_json_of_a_fixture_is_read_as_its_summary(name: str) -> None:
     summary, again = read_again(bubbleviz.analyze(str(FIXTURES / name), what_if=True))
 
     assert again == summary
-    assert written(values_of(again)) == written(values_of(summary))
+    assert format_json(values_of(again)) == format_json(values_of(summary))
 
 
 def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_json_schema_of_the_package_is_that_of_the_model(model: type[Struct]) ->
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
 def test_json_fits_the_json_schema(name: str) -> None:
     report = bubbleviz.analyze(str(FIXTURES / name), what_if=True)
-    check_schema(RunSummary, json.loads(written(values_of(summary_of(report)))))
+    check_schema(RunSummary, json.loads(format_json(values_of(summary_of(report)))))
 
 
 def check_schema(model: type[Struct], document: dict[str, Any], array: str = "ranks") -> None:
@@ -107,7 +106,7 @@ def test_columns_of_different_lengths_are_refused(
     path: tuple[str | int, ...], tmp_path: Path
 ) -> None:
     summary = summary_of(bubbleviz.analyze(str(FIXTURES / "1f1b")))
-    document = json.loads(written(values_of(summary)))
+    document = json.loads(format_json(values_of(summary)))
     *parents, last = path
     table = document
     for key in parents:

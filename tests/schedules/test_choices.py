@@ -87,7 +87,7 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
     zero = cli.json(*words, "-p", "4,8", "--tcomm", "0", "--json", "-")["settings"]
 
     assert {row["error_ns"] for row in zero} == {None}
-    assert "stages of another number share the work evenly" in printed
+    assert "other numbers of stages share the work evenly" in printed
     assert document["makespan_ms"] == pytest.approx(even["makespan_ms"], rel=0.005)
 
 

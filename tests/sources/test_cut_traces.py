@@ -16,7 +16,7 @@ from bubbleviz.analyses.nccl import outputs as nccl
 from bubbleviz.analyses.nccl import text as nccl_text
 from bubbleviz.errors import ProfileError
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.first_screen import headline_lines
+from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.view import View
 from bubbleviz.sources import gzip_files
 from tests.planting import Planting, plant
@@ -141,7 +141,7 @@ def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
     traces[-1].write_bytes(content[: int(0.95 * len(content))])
     report = bubbleviz.analyze(traces)
     assert "file-damaged" in restriction_codes(report)
-    assert any(MARK in line for line in headline_lines(report))
+    assert any(MARK in line for line in describe_headline(report))
     assert MARK in render(report, View())
 
 

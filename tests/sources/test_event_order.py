@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from tests.planting import Planting, plant
 from tests.support.columnar_exports import ARROW, PARQUET, columnar
 from tests.support.edited_databases import change, columns_of, rebuilt
@@ -48,7 +48,7 @@ def _shuffle_tables(path: Path, source: Path, seed: int) -> Path:
 
 def _report(files: Sequence[Path]) -> dict[str, Any]:
     """Return what a report says, without the numbers of names and the folder of the files."""
-    report_document = document(bubbleviz.analyze([str(file) for file in files]))
+    report_document = make_document(bubbleviz.analyze([str(file) for file in files]))
     del report_document["timeline"]
     text = json.dumps(report_document, default=str)
     report_document = json.loads(text.replace(str(files[0].parent), ""))

@@ -7,7 +7,7 @@ import re
 import polars
 
 from bubbleviz import api
-from bubbleviz.render.formats.csv import columns
+from bubbleviz.render.formats.csv import list_columns
 from bubbleviz.report.operation_columns import written_operations
 from bubbleviz.sources.operations.schema import COLUMNS, UNITS_NS, CellKind
 from tests.support.places import CHECKOUT, FIXTURES
@@ -31,7 +31,7 @@ def test_the_guide_names_every_column_and_no_other() -> None:
 def test_all_columns_that_reports_write_can_be_read() -> None:
     report = api.analyze(FIXTURES / "1f1b")
 
-    assert set(columns(report)) - set(COLUMNS) == DERIVED
+    assert set(list_columns(report)) - set(COLUMNS) == DERIVED
     assert {*polars.DataFrame(written_operations(report)).columns} - set(COLUMNS) == DERIVED
 
 

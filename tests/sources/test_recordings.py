@@ -21,10 +21,10 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.picture import picture as render
-from bubbleviz.render.text.first_screen import first_screen
-from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.render.text.first_screen import render_first_screen
+from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from bubbleviz.sources.operations.jsonl.parts import FollowedFolder, PartReader
@@ -315,7 +315,7 @@ def test_operations_whose_names_are_damaged_restrict_the_ratio(
     assert restriction_codes(report)[:1] == ["recorded-names-lost"]
     assert f"! {mark}" in screen(report)
     assert mark in " ".join(picture.itertext())
-    assert document(report)["restrictions"][0]["text"] == mark
+    assert make_document(report)["restrictions"][0]["text"] == mark
     assert (report.what_to_do_first or "").startswith("Copy the recordings again")
 
 
@@ -326,8 +326,8 @@ def encoded(line: dict[str, object]) -> bytes:
 
 def screen(report: bubbleviz.Report) -> str:
     """Return the first screen, each block on one line."""
-    lines = first_screen(report, View(), Display(width=200))
-    return plain_lines(lines)
+    lines = render_first_screen(report, View(), Display(width=200))
+    return join_plain_lines(lines)
 
 
 @pytest.mark.parametrize("position", [1, 40, -20, -2])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bubbleviz.render.text.report import sections
-from bubbleviz.render.text.terminal import plain_text
+from bubbleviz.render.text.report import list_sections
+from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 
 def text_of(report: Report, width: int = 1000) -> str:
     """Return all that is printed of a report, in lines of so many characters."""
-    return plain_text(sections(report, View()), width=width)
+    return render_plain_text(list_sections(report, View()), width=width)

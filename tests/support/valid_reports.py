@@ -29,7 +29,7 @@ _OPTIONS = ("-o", "--json")
 _START = re.compile(rb'\{\n ?"schema": "([^"]+)"')
 #: The functions that write the JSON of reports: module and name.
 _WRITERS = (
-    (json_document, "written"),
+    (json_document, "write_json"),
     (idle_outputs, "format_json"),
     (nccl_outputs, "format_json"),
 )

@@ -28,7 +28,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.window import FOREVER_NS, Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.render.files import write_outputs
-from bubbleviz.render.formats import suffixed
+from bubbleviz.render.formats import format_of_suffix
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
 #: Gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
@@ -54,7 +54,7 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
             UsageError: it has another suffix.
             OutputError: it cannot be written.
         """
-        name = suffixed(str(path), ("svg", "html", "json", "csv"))
+        name = format_of_suffix(str(path), ("svg", "html", "json", "csv"))
         write_outputs({str(path): written(self, name, _LONGEST)}, force=True)
 
     def _repr_html_(self) -> str:

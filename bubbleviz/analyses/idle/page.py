@@ -21,11 +21,11 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_positions
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render import document as blocks
-from bubbleviz.render.html import html
-from bubbleviz.render.notebook import framed
+from bubbleviz.render.html import render_html
+from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.render.palette import ACTIVITIES
-from bubbleviz.render.web.page import LEVEL, page
-from bubbleviz.render.web.shards import bytes_of, deflated
+from bubbleviz.render.web.page import LEVEL, fill_template
+from bubbleviz.render.web.shards import compress, encode_tables
 
 
 def written(measurement: IdleMeasurement, name: str, gaps: int) -> str:
@@ -41,26 +41,27 @@ def render(measurement: IdleMeasurement) -> str:
         escape(to_one_line(text, 600)) for text in (title_of(measurement), *advice(measurement))
     )
     parts = {
-        name: (table.title or name, html([replace(table, title="")]))
+        name: (table.title or name, render_html([replace(table, title="")]))
         for name, table in list_tables(measurement).items()
         if table.rows
     }
     parts["Shares"] = "Shares of time", picture.draw_idle(measurement)
     if limits := [own.sentence for own in measurement.limitations]:
-        parts["Limitations"] = "Limitations", html([blocks.bullets(limits)])
+        parts["Limitations"] = "Limitations", render_html([blocks.make_bullets(limits)])
     own = (
         f"<title>{title}</title>",
         f'<h1 class="number"><span id="headline-name">{title}</span></h1>'
         + "".join(f"<p>{text}</p>" for text in told),
         "".join(f'<li><a href="#{name}">{name}</a></li>' for name in parts),
         "".join(
-            f'<section id="{name}" class="whole"><h2>{heading}</h2>{framed("", text, "")}</section>'
+            f'<section id="{name}" class="whole"><h2>{heading}</h2>'
+            f"{wrap_picture('', text, '')}</section>"
             for name, (heading, text) in parts.items()
         ),
     )
     names, columns = _timeline(measurement)
     text = json.dumps({"idle": names}).encode()
-    return page(deflated(text, LEVEL), deflated(columns, LEVEL), own=own)
+    return fill_template(compress(text, LEVEL), compress(columns, LEVEL), replacements=own)
 
 
 def _timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
@@ -102,7 +103,7 @@ def _timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
     ]
     names_of = {"devices": devices, "steps": names, "activities": activities, "works": [*works]}
     inks = {"busy": ACTIVITIES["compute"], "rest": picture.REST_COLOUR}
-    return names_of | inks, bytes_of(columns)
+    return names_of | inks, encode_tables(columns)
 
 
 def _numbers(names: Sequence[str], known: dict[str, int]) -> Ints:

@@ -22,8 +22,8 @@ from bubbleviz.analyses.idle.report import (
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as blocks
-from bubbleviz.render.html import html
-from bubbleviz.render.notebook import framed
+from bubbleviz.render.html import render_html
+from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.report.idle_summary import GapExample
 
 #: Activities of hosts by which devices are compared.
@@ -133,19 +133,19 @@ def kernel_table(
         {
             "kernel": to_one_line(total.name, _LONGEST)
             if whole
-            else blocks.short_name(kinds.trim_signature(total.name), _KERNEL),
+            else blocks.truncate_name(kinds.trim_signature(total.name), _KERNEL),
             "class": total.work_class,
-            "ms": blocks.milliseconds(total.time_ns),
-            "%": blocks.in_percent(total.time_ns / total_ns),
+            "ms": blocks.format_ms(total.time_ns),
+            "%": blocks.format_percent_cell(total.time_ns / total_ns),
             "calls": f"{total.count:,}",
             "mean us": f"{total.time_ns / total.count / 1e3:,.1f}",
         }
         for total in work[:top]
     ]
-    left, giving_way = ("kernel", "class"), ("calls", "mean us", "class")
+    left, drop_order = ("kernel", "class"), ("calls", "mean us", "class")
     has_copies = any(total.work_class == COPIES for total in work)
     title = "Longest kernels and copies" if has_copies else "Longest kernels"
-    table = _table(title, rows, len(work), top, hint, left, giving_way)
+    table = _table(title, rows, len(work), top, hint, left, drop_order)
     return replace(table, wrap=("kernel",)) if whole else table
 
 
@@ -158,17 +158,17 @@ def copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks
             "direction": total.direction.label,
             "from": total.source.label,
             "to": total.target.label,
-            "ms": blocks.milliseconds(total.time_ns),
-            "%": blocks.in_percent(total.time_ns / sum_ns),
+            "ms": blocks.format_ms(total.time_ns),
+            "%": blocks.format_percent_cell(total.time_ns / sum_ns),
             "copies": f"{total.count:,}",
             "moved": "-" if total.size is None else written_size(total.size),
             "GB/s": "-" if total.bytes_per_ns is None else f"{total.bytes_per_ns:,.2f}",
         }
         for total in totals[:top]
     ]
-    left, giving_way = ("direction", "from", "to"), ("%", "copies", "ms")
+    left, drop_order = ("direction", "from", "to"), ("%", "copies", "ms")
     title = "Copies by direction and memory"
-    return _table(title, rows, len(totals), top, hint, left, giving_way)
+    return _table(title, rows, len(totals), top, hint, left, drop_order)
 
 
 def _explained(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
@@ -182,10 +182,10 @@ def _explained(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]
     known = [total.activity for total in shown if total.activity in meaning]
     if known:
         yield blocks.Sentence("")
-        yield blocks.bullets([f"{activity}: {meaning[activity]}" for activity in known])
+        yield blocks.make_bullets([f"{activity}: {meaning[activity]}" for activity in known])
     if examples := [_example(measurement, own, own.example) for own in shown if own.example]:
-        yield blocks.heading("Longest gap by activity")
-        yield blocks.bullets(examples)
+        yield blocks.make_heading("Longest gap by activity")
+        yield blocks.make_bullets(examples)
 
 
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
@@ -211,8 +211,8 @@ def notebook(measurement: IdleMeasurement) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
     lines = (title_of(measurement), *advice(measurement))
     below = (blocks.Sentence(limitation.sentence) for limitation in measurement.limitations)
-    above = html([*map(blocks.Sentence, lines), *list_tables(measurement).values()])
-    return framed(above, draw_idle(measurement), html(below))
+    above = render_html([*map(blocks.Sentence, lines), *list_tables(measurement).values()])
+    return wrap_picture(above, draw_idle(measurement), render_html(below))
 
 
 def _table(
@@ -222,7 +222,7 @@ def _table(
     top: int,
     hint: str,
     left: Sequence[str],
-    giving_way: Sequence[str] = (),
+    drop_order: Sequence[str] = (),
 ) -> blocks.Table:
     """Return a table of the ``top`` rows of so many, with a hint where to find the others.
 
@@ -230,10 +230,10 @@ def _table(
     """
     if hint and count > top:
         return blocks.Table(
-            f"{title} ({top} of {count:,}{hint})", rows, left, giving_way=giving_way
+            f"{title} ({top} of {count:,}{hint})", rows, left, drop_order=drop_order
         )
     hint = f" (--top {count}, -o idle.json)"
-    return blocks.Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
+    return blocks.Table(title, rows, left, drop_order=drop_order, n_omitted=count - top, hint=hint)
 
 
 def device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
@@ -243,24 +243,26 @@ def device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> bloc
         queue = rank.launch_queue
         empty = None if queue is None else queue.empty_ns / rank.span_ns
         shares = {
-            header: blocks.in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
+            header: blocks.format_percent_cell(
+                getattr(rank, name) / rank.span_ns if rank.measured else None
+            )
             for header, name in _SHARES.items()
         }
         rows.append(
             {
-                "device": blocks.short_name(rank.label),
-                "span ms": blocks.milliseconds(rank.span_ns),
+                "device": blocks.truncate_name(rank.label),
+                "span ms": blocks.format_ms(rank.span_ns),
                 **shares,
-                "idle ms": blocks.milliseconds(rank.idle_ns if rank.measured else None),
-                "comm. ms": blocks.milliseconds(rank.communication_ns),
-                "overlap %": blocks.in_percent(rank.overlap),
+                "idle ms": blocks.format_ms(rank.idle_ns if rank.measured else None),
+                "comm. ms": blocks.format_ms(rank.communication_ns),
+                "overlap %": blocks.format_percent_cell(rank.overlap),
                 "queued": "-" if queue is None else f"{queue.mean:,.1f}",
-                "empty %": blocks.in_percent(empty),
+                "empty %": blocks.format_percent_cell(empty),
             }
         )
-    giving_way = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
+    drop_order = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
     title = "Devices" if measurement.devices else "Hosts"
-    return _table(title, rows, len(measurement.ranks), top, hint, ("device",), giving_way)
+    return _table(title, rows, len(measurement.ranks), top, hint, ("device",), drop_order)
 
 
 def _side_by_side(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
@@ -272,16 +274,16 @@ def _side_by_side(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Blo
     idle = shares.sum(axis=1)
     # The sort is stable: devices that are equally idle keep their order.
     order = np.argsort(-idle, kind="stable").tolist()
-    labels = [blocks.short_name(measurement.ranks[at].label) for at in ranks]
-    headers = [blocks.short_name(name, _HEADER) for name in names]
+    labels = [blocks.truncate_name(measurement.ranks[at].label) for at in ranks]
+    headers = [blocks.truncate_name(name, _HEADER) for name in names]
     scores = ["-" if score is None else f"{score:.2f}" for score in measurement.scores()]
     rows = [
         {
             "device": labels[row],
             "score": scores[ranks[row]],
-            "idle": blocks.in_percent(float(idle[row])),
+            "idle": blocks.format_percent_cell(float(idle[row])),
         }
-        | dict(zip(headers, map(blocks.in_percent, shares[row].tolist()), strict=True))
+        | dict(zip(headers, map(blocks.format_percent_cell, shares[row].tolist()), strict=True))
         for row in order[:top]
     ]
     title = "Devices side by side, the idlest first: speed of kernels, idle time in % of the span"
@@ -298,20 +300,20 @@ def activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> bl
     """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
     rows = [
         {
-            "activity": blocks.short_name(total.activity),
-            "idle ms": blocks.milliseconds(total.idle_ns),
-            "of idle %": blocks.in_percent(total.idle_ns / measurement.idle_ns),
-            "of span %": blocks.in_percent(total.idle_ns / measurement.span_ns),
+            "activity": blocks.truncate_name(total.activity),
+            "idle ms": blocks.format_ms(total.idle_ns),
+            "of idle %": blocks.format_percent_cell(total.idle_ns / measurement.idle_ns),
+            "of span %": blocks.format_percent_cell(total.idle_ns / measurement.span_ns),
             "gaps": f"{total.gaps:,}",
-            "longest ms": blocks.milliseconds(total.longest_ns),
+            "longest ms": blocks.format_ms(total.longest_ns),
         }
         for total in measurement.activities[:top]
     ]
     whole = {
         "activity": f"sum of {len(measurement.activities)}",
-        "idle ms": blocks.milliseconds(measurement.idle_ns),
+        "idle ms": blocks.format_ms(measurement.idle_ns),
         "of idle %": "100.00",
-        "of span %": blocks.in_percent(measurement.idle_ns / measurement.span_ns),
+        "of span %": blocks.format_percent_cell(measurement.idle_ns / measurement.span_ns),
     }
     title = "What hosts did while devices were idle"
     every = [*rows, {}, whole]
@@ -325,20 +327,22 @@ def wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks
     waits.sort(key=lambda pair: pair[0].order())
     rows = [
         {
-            "device": blocks.short_name(rank.label, _DEVICE),
-            "waiting": blocks.short_name(wait.waiting, _WHO),
-            "for": blocks.shortened(kinds.trim_signature(to_one_line(wait.work, None)), _WORK),
+            "device": blocks.truncate_name(rank.label, _DEVICE),
+            "waiting": blocks.truncate_name(wait.waiting, _WHO),
+            "for": blocks.truncate_middle(
+                kinds.trim_signature(to_one_line(wait.work, None)), _WORK
+            ),
             "on": wait.stream,
             "waits": f"{wait.waits:,}",
-            "blocked ms": blocks.milliseconds(wait.blocked_ns),
-            "no compute ms": blocks.milliseconds(wait.without_compute_ns),
-            "idle ms": blocks.milliseconds(wait.idle_ns),
+            "blocked ms": blocks.format_ms(wait.blocked_ns),
+            "no compute ms": blocks.format_ms(wait.without_compute_ns),
+            "idle ms": blocks.format_ms(wait.idle_ns),
         }
         for wait, rank in waits[:top]
     ]
-    left, giving_way = ("device", "waiting", "for", "on"), ("waits", "device", "blocked ms")
+    left, drop_order = ("device", "waiting", "for", "on"), ("waits", "device", "blocked ms")
     title = "What they waited for, as far as it is proved"
-    return _table(title, rows, len(waits), top, hint, left, giving_way)
+    return _table(title, rows, len(waits), top, hint, left, drop_order)
 
 
 def _waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
@@ -363,16 +367,16 @@ def _waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[b
 def _example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
     """Return where the longest gap of an activity is."""
     rank = measurement.ranks[total.rank]
-    at = blocks.milliseconds(gap.start_ns - rank.start_ns)
+    at = blocks.format_ms(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
     device = f" of {to_one_line(rank.label, _NAME)}" if len(measurement.ranks) > 1 else ""
     where = " > ".join(to_one_line(name, _NAME) for name in gap.where)
-    host = f"; the host in {blocks.shortened(where, _PATH)}" if where else ""
+    host = f"; the host in {blocks.truncate_middle(where, _PATH)}" if where else ""
     return (
-        f"{to_one_line(total.activity, _NAME)}: {blocks.milliseconds(total.longest_ns)} ms of the "
-        f"{blocks.milliseconds(gap.end_ns - gap.start_ns)} ms from {at} ms into the span"
-        f"{device}{step}; between {blocks.short_name(gap.before, _KERNEL)} and "
-        f"{blocks.short_name(gap.after, _KERNEL)}{host}"
+        f"{to_one_line(total.activity, _NAME)}: {blocks.format_ms(total.longest_ns)} ms of the "
+        f"{blocks.format_ms(gap.end_ns - gap.start_ns)} ms from {at} ms into the span"
+        f"{device}{step}; between {blocks.truncate_name(gap.before, _KERNEL)} and "
+        f"{blocks.truncate_name(gap.after, _KERNEL)}{host}"
     )
 
 
@@ -384,7 +388,7 @@ def _idlest(measurement: IdleMeasurement) -> str:
     step = max(steps, key=lambda own: own.idle_ns)
     return (
         f"the idlest of {len(steps):,} steps: {to_one_line(step.name or '', _NAME)}, "
-        f"{blocks.milliseconds(step.idle_ns)} of {blocks.milliseconds(step.length_ns)} ms"
+        f"{blocks.format_ms(step.idle_ns)} of {blocks.format_ms(step.length_ns)} ms"
     )
 
 
@@ -402,13 +406,13 @@ def _steps(
     most_idle = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
     rows = [
         {
-            "device": blocks.short_name(rank.label),
-            "step": blocks.short_name("(outside of steps)" if step.name is None else step.name),
-            "length ms": blocks.milliseconds(step.length_ns),
-            "duty %": blocks.in_percent(step.duty_cycle),
-            "idle ms": blocks.milliseconds(step.idle_ns),
-            "most of it": blocks.short_name(step.activities[0][0]) if step.activities else "",
-            "ms": blocks.milliseconds(step.activities[0][1] if step.activities else None),
+            "device": blocks.truncate_name(rank.label),
+            "step": blocks.truncate_name("(outside of steps)" if step.name is None else step.name),
+            "length ms": blocks.format_ms(step.length_ns),
+            "duty %": blocks.format_percent_cell(step.duty_cycle),
+            "idle ms": blocks.format_ms(step.idle_ns),
+            "most of it": blocks.truncate_name(step.activities[0][0]) if step.activities else "",
+            "ms": blocks.format_ms(step.activities[0][1] if step.activities else None),
         }
         for rank, step in (steps[at] for at in sorted(most_idle))
     ]

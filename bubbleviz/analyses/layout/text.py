@@ -9,7 +9,14 @@ from itertools import groupby
 from bubbleviz.analyses.layout.report import LayoutReport
 from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
-from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
+from bubbleviz.render.document import (
+    Block,
+    HangingLines,
+    Sentence,
+    Table,
+    format_ms,
+    format_percent_cell,
+)
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.best_layouts import ScheduleLayout, peak_memory
 from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
@@ -27,7 +34,7 @@ def sections(report: LayoutReport) -> Iterator[Block]:
     size = f"{layers} on {devices}, {microbatches}"
     yield Sentence(f"{size}: {measured.source}", style="bold")
     if measured.ran_ns is not None:
-        length = f"measured: {milliseconds(measured.ran_ns)} ms per iteration"
+        length = f"measured: {format_ms(measured.ran_ns)} ms per iteration"
         yield Sentence(f"{length}, {measured.ran}" if measured.ran else length)
     title = "Best layout for each schedule, simulated"
     if report.best is None:
@@ -79,9 +86,9 @@ def _schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
         "schedule": row.schedule + (" (ran)" if row.schedule == report.measured.ran else ""),
         "chunks": "" if row.plan is None else str(row.plan.chunks),
         "before\nms": _length_before(row),
-        "best\nms": milliseconds(best_ns),
-        "saved\n%": in_percent(row.saving),
-        "bubble\n%": in_percent(row.bubble_ratio),
+        "best\nms": format_ms(best_ns),
+        "saved\n%": format_percent_cell(row.saving),
+        "bubble\n%": format_percent_cell(row.bubble_ratio),
     }
     if report.measured.memory:
         cells["peak\nmemory"] = memory
@@ -94,7 +101,7 @@ def _length_before(row: ScheduleLayout) -> str:
         return "-"
     even_mark = "" if row.own else "*"
     memory_mark = "" if row.before_fits else "!"
-    return f"{milliseconds(row.before_ns)}{even_mark}{memory_mark}"
+    return f"{format_ms(row.before_ns)}{even_mark}{memory_mark}"
 
 
 def _describe_proof(row: ScheduleLayout) -> str:
@@ -130,7 +137,7 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     assert row.best is not None
     layers, layout = report.question.layers, row.best.layout
     saved = "" if row.saving is None else f", {format_percent(row.saving)} shorter than before"
-    title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
+    title = f"{row.schedule}: {format_ms(row.best.makespan_ns)} ms{saved}"
     yield Table(title, list(_stage_rows(report, row, layout)), left=("",), wrap=("",))
     for framework, setting in _settings(layers, layout):
         yield HangingLines([(f"  {framework:<12}", setting)])
@@ -171,8 +178,8 @@ def _stage_rows(
             cells["device"] = ", ".join(devices)
         cells["layers"] = str(len(stage))
         cells[""] = _describe_stage(report.question.layers, stage)
-        cells |= {header: milliseconds(time_ns) for header, time_ns in times_ns.items()}
-        yield {**cells, "sum ms": milliseconds(sum(times_ns.values()))}
+        cells |= {header: format_ms(time_ns) for header, time_ns in times_ns.items()}
+        yield {**cells, "sum ms": format_ms(sum(times_ns.values()))}
 
 
 def _describe_stage(layers: model.Layers, stage: range) -> str:

@@ -19,7 +19,7 @@ from bubbleviz.render import document as blocks
 #: Files and rows of one screen.
 _FILES, _FEW = 4, 10
 #: Columns that go first where a terminal is narrow.
-_GIVING_WAY = (
+_DROP_ORDER = (
     *("moving GB/s", "alg GB/s", "algorithm", "n", "moving", "peers", "count", "waiting"),
     *("bus GB/s", "busy", "MB", "communicator", "ms"),
 )
@@ -75,11 +75,11 @@ def who_is_waited_for(communication: Communication, most: int) -> Iterator[block
                 "rank": str(entry.rank),
                 "stage": str(stages.get(entry.rank, "-")),
                 "operations": f"{entry.operations:,}",
-                "others waited ms": blocks.milliseconds(entry.awaited_ns),
+                "others waited ms": blocks.format_ms(entry.awaited_ns),
             }
             for entry in late[:most]
         ]
-        yield blocks.Table("Waited for, longest first", rows, omitted=len(late) - most)
+        yield blocks.Table("Waited for, longest first", rows, n_omitted=len(late) - most)
 
 
 def _hang_lines(
@@ -88,8 +88,8 @@ def _hang_lines(
     """Yield what holds up the run, operations that are not finished, and calls that differ."""
 
     def operation(fault: hangs.Fault) -> str:
-        communicator = blocks.short_name(communicator_text(fault.communicator))
-        return f"{blocks.short_name(fault.name)} {fault.sequence} of {communicator}"
+        communicator = blocks.truncate_name(communicator_text(fault.communicator))
+        return f"{blocks.truncate_name(fault.name)} {fault.sequence} of {communicator}"
 
     waits = [fault for fault in faults if not fault.calls]
     if missing := hangs.culprits(waits):
@@ -144,12 +144,15 @@ def _table(communication: Communication, most: int) -> blocks.Table:
         algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
         rows.append(
             {
-                "communicator": blocks.short_name(communicator_text(total.communicator)) or "-",
+                "communicator": blocks.truncate_name(communicator_text(total.communicator)) or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
-                "operation": blocks.short_name(total.name),
-                "peers": blocks.shortened(collectives.format_number_ranges(total.peers), _NAME // 2)
+                "operation": blocks.truncate_name(total.name),
+                "peers": blocks.truncate_middle(
+                    collectives.format_number_ranges(total.peers), _NAME // 2
+                )
                 or "-",
-                "algorithm": blocks.shortened(to_one_line(algorithm, None), _NAME // 2) or "-",
+                "algorithm": blocks.truncate_middle(to_one_line(algorithm, None), _NAME // 2)
+                or "-",
                 **_sum_cells(total),
                 "alg GB/s": _rate(total.algorithm_gbps),
                 "bus GB/s": _rate(total.bus_gbps),
@@ -163,7 +166,7 @@ def _table(communication: Communication, most: int) -> blocks.Table:
     if len(totals) > 1:
         rows += [{}, {"communicator": "all", **_sum_cells(sum_operations(operations))}]
     left = ("communicator", "operation", "peers", "algorithm")
-    return blocks.Table("Communication, longest first", rows, left, giving_way=_GIVING_WAY)
+    return blocks.Table("Communication, longest first", rows, left, drop_order=_DROP_ORDER)
 
 
 def _rate(value: float | None, unit: float = 1) -> str:
@@ -181,10 +184,10 @@ def _sum_cells(sums: Total) -> dict[str, str]:
         "MB": partial(
             _rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized_operations
         ),
-        "ms": partial(blocks.milliseconds(sums.duration_ns), sums.timed_operations),
-        "busy": partial(blocks.milliseconds(sums.busy_ns), sums.timed_operations),
-        "waiting": partial(blocks.milliseconds(sums.waiting_ns), sums.waiting_operations),
-        "moving": partial(blocks.milliseconds(sums.moving_ns), sums.moving_operations),
+        "ms": partial(blocks.format_ms(sums.duration_ns), sums.timed_operations),
+        "busy": partial(blocks.format_ms(sums.busy_ns), sums.timed_operations),
+        "waiting": partial(blocks.format_ms(sums.waiting_ns), sums.waiting_operations),
+        "moving": partial(blocks.format_ms(sums.moving_ns), sums.moving_operations),
     }
 
 
@@ -193,7 +196,7 @@ def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
         return
     rows = [
         {
-            "clock": blocks.short_name(clock.label),
+            "clock": blocks.truncate_name(clock.label),
             "aligned by": _ALIGNMENTS[clock.aligned_by],
             "matched": f"{clock.matched:,}" if clock.of else "-",
             "of": f"{clock.of:,}" if clock.of else "-",
@@ -204,4 +207,4 @@ def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
         for clock in clocks[:_ROWS]
     ]
     title = "Clocks, with the distances between matched pairs"
-    yield blocks.Table(title, rows, ("clock", "aligned by"), omitted=len(clocks) - _ROWS)
+    yield blocks.Table(title, rows, ("clock", "aligned by"), n_omitted=len(clocks) - _ROWS)

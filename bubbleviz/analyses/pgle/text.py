@@ -9,7 +9,7 @@ from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import format_count, to_one_line
-from bubbleviz.render.document import Block, Sentence, Table, milliseconds, short_name
+from bubbleviz.render.document import Block, Sentence, Table, format_ms, truncate_name
 
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 30, 60
@@ -91,17 +91,17 @@ def sections(costs: Costs) -> Iterator[Block]:
     yield Sentence(summary(costs))
     modules = [
         {
-            "module": short_name(label, _NAME),
+            "module": truncate_name(label, _NAME),
             "instructions": f"{instructions:,}",
-            f"{_kind(costs, costs.device)} ms": milliseconds(spent_ns),
+            f"{_kind(costs, costs.device)} ms": format_ms(spent_ns),
         }
         for label, instructions, spent_ns in costs.modules[:_ROWS]
     ]
-    yield Table("", modules, ("module",), omitted=len(costs.modules) - _ROWS)
+    yield Table("", modules, ("module",), n_omitted=len(costs.modules) - _ROWS)
     longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name))
     rows = [
         {
-            "instruction": short_name(cost.name, _NAME),
+            "instruction": truncate_name(cost.name, _NAME),
             "us": f"{cost.cost_us:,.3f}",
             "executions": f"{cost.executions:,}",
             "kind": "collective" if cost.collective else "compute",
@@ -109,7 +109,7 @@ def sections(costs: Costs) -> Iterator[Block]:
         for cost in longest[:_ROWS]
     ]
     yield Table(
-        "Instructions, longest first", rows, ("instruction", "kind"), omitted=len(longest) - _ROWS
+        "Instructions, longest first", rows, ("instruction", "kind"), n_omitted=len(longest) - _ROWS
     )
 
 
@@ -129,7 +129,7 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
     (both, unmeasured, unestimated), off = comparison, "-"
     if both:
         rows = [
-            row(short_name(c.name, _NAME), us, c.cost_us, c.executions) for c, us in both[:_ROWS]
+            row(truncate_name(c.name, _NAME), us, c.cost_us, c.executions) for c, us in both[:_ROWS]
         ]
         estimated_us, measured_us = sum(us for _, us in both), sum(c.cost_us for c, _ in both)
         executions = sum(cost.executions for cost, _ in both)
@@ -137,7 +137,7 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
             "Estimates, largest error first (ratio: measured / estimated)",
             [*rows, {}, row(f"sum of {len(both):,}", estimated_us, measured_us, executions)],
             ("instruction",),
-            omitted=len(both) - _ROWS,
+            n_omitted=len(both) - _ROWS,
         )
         off = f"{sum(abs(cost.cost_us - us) for cost, us in both):,.3f} us"
     else:
@@ -151,7 +151,7 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
         ("in the profile, not estimated", unestimated),
     ):
         names = [
-            *(short_name(one, _NAME) for one in [*costs_us][:3]),
+            *(truncate_name(one, _NAME) for one in [*costs_us][:3]),
             *(["..."] if len(costs_us) > 3 else []),
         ]
         examples = f" ({', '.join(names)})" if names else ""

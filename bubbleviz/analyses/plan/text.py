@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from bubbleviz.analyses.plan.planned_run import PlannedRun
 from bubbleviz.model import memory_sizes
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
-from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
+from bubbleviz.render.document import (
+    Block,
+    HangingLines,
+    Sentence,
+    Table,
+    format_ms,
+    format_percent_cell,
+)
 from bubbleviz.schedules.simulation import Outcome
 
 #: Smallest saving that is reported, as a fraction.
@@ -19,7 +26,7 @@ _MIN_QUEUEING_COST = 2e-3
 def sections(planned: PlannedRun) -> Iterator[Block]:
     """Yield the blocks of the printed plan: the best order, a table of all orders, and notes."""
     work, best = planned.workload, planned.best.best
-    length = milliseconds(planned.best.length_ns(best))
+    length = format_ms(planned.best.length_ns(best))
     saving = planned.saving
     won = "" if saving is None else f", {_compare_saving(saving)} the order that ran"
     yield Sentence(f"Best order: {best.plan.name}, {length} ms{won}", style="bold")
@@ -57,9 +64,9 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
         peak = memory_sizes.format_memory(max(outcome.peak_memory), in_bytes=planned.in_bytes)
         return {
             "order": name,
-            "ms": milliseconds(length_ns),
-            "saved\n%": in_percent(saved),
-            "bubble\n%": in_percent(best.bubble_ratio(outcome)),
+            "ms": format_ms(length_ns),
+            "saved\n%": format_percent_cell(saved),
+            "bubble\n%": format_percent_cell(best.bubble_ratio(outcome)),
             "peak\nmemory": peak,
             "": note,
         }
@@ -87,7 +94,7 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
         yield "proven optimal: no order within the memory is shorter"
     else:
         yield (
-            f"lower bound at this memory: {milliseconds(best.lower_bound_ns)} ms (at most "
+            f"lower bound at this memory: {format_ms(best.lower_bound_ns)} ms (at most "
             f"{format_percent(best.max_improvement)} to gain)"
         )
     yield _describe_memory(planned)
@@ -99,19 +106,19 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
         )
     makespan_ns, error = planned.run.makespan_ns, planned.simulation_error
     if planned.executed is not None and makespan_ns is not None and error is not None:
-        simulated = milliseconds(planned.executed.makespan_ns)
+        simulated = format_ms(planned.executed.makespan_ns)
         subject = "the plan" if best.by_makespan else "the longest window of the plan"
         yield (
-            f"the run took {milliseconds(makespan_ns)} ms, the simulation of its order {simulated} "
+            f"the run took {format_ms(makespan_ns)} ms, the simulation of its order {simulated} "
             f"ms ({error:+.1%}); with the same error, {subject} would take "
-            f"{milliseconds(planned.expected_ns)} ms"
+            f"{format_ms(planned.expected_ns)} ms"
         )
     if best.best_split is not None:
         split_ns = best.length_ns(best.best_split)
         change = split_ns / best.length_ns(best.best) - 1
         yield (
             "the run's backward is a single operation; split into two halves of equal length, "
-            f"{best.best_split.plan.name} would take {milliseconds(split_ns)} ms ({change:+.1%}): "
+            f"{best.best_split.plan.name} would take {format_ms(split_ns)} ms ({change:+.1%}): "
             "plan that with --backward split"
         )
 
@@ -123,17 +130,17 @@ def _describe_communication(planned: PlannedRun) -> Iterator[str]:
     if shortest.makespan_ns < makespan_ns:
         yield (
             f"ranked including transfers; without them, {shortest.plan.name} would be shorter "
-            f"({milliseconds(shortest.makespan_ns)} ms)"
+            f"({format_ms(shortest.makespan_ns)} ms)"
         )
     _, reordered_ns, pytorch_ns = planned.communication
     if max(reordered_ns, pytorch_ns) <= makespan_ns * (1 + _MIN_QUEUEING_COST):
         return
     pytorch = ""
     if reordered_ns < pytorch_ns:
-        pytorch = f"; in PyTorch's own order of sends and receives, {milliseconds(pytorch_ns)} ms"
+        pytorch = f"; in PyTorch's own order of sends and receives, {format_ms(pytorch_ns)} ms"
     yield (
         "if transfers between two ranks run one after the other (NCCL): "
-        f"{milliseconds(reordered_ns)} ms{pytorch}"
+        f"{format_ms(reordered_ns)} ms{pytorch}"
     )
 
 

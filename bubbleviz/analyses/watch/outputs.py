@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bubbleviz.analyses.watch.measurement import Sight
 from bubbleviz.analyses.watch.watched_iterations import WatchedIteration
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.render.trackers import scalar_writer
+from bubbleviz.render.trackers import open_scalar_writer
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -119,7 +119,7 @@ def _scalars(directory: str) -> Iterator[Take]:
     Raises:
         OutputError: they cannot be written, or TensorBoard is not installed.
     """
-    with scalar_writer(directory) as write:
+    with open_scalar_writer(directory) as write:
 
         def take(sight: Sight) -> None:
             for own in sight.iterations:

@@ -21,7 +21,7 @@ from bubbleviz.cli.terminal import (
     show_steps,
 )
 from bubbleviz.model.choices import ALIGNMENTS
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import list_renderers
 from bubbleviz.report.view import View
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.timing import noting, step
@@ -35,7 +35,8 @@ _DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
 
 
 @options.command(
-    {renderer.name: renderer.summary for renderer in renderers()}, documented=_DOCUMENTED_FORMATS
+    {renderer.name: renderer.summary for renderer in list_renderers()},
+    documented=_DOCUMENTED_FORMATS,
 )
 def analyze(
     profiles: list[str] = options.RUN_PROFILES,
@@ -86,7 +87,7 @@ def analyze(
     outputs.check([*files, *(convention or ()), plan])
     clocks = [group.split(",") for group in same_clock or ()]
     outputs.names.note_hosts([*chain(*clocks), dask or ""])
-    by_name = {renderer.name: renderer for renderer in renderers()}
+    by_name = {renderer.name: renderer for renderer in list_renderers()}
     ranks = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
     settings = reading.settings()
@@ -132,17 +133,21 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
     """Print the first screen, or the tables that were asked for."""
     from bubbleviz.render.text import orders, savings, times
     from bubbleviz.render.text import report as text
-    from bubbleviz.render.text.first_screen import first_screen
+    from bubbleviz.render.text.first_screen import render_first_screen
 
     if tables:
-        shown = text.sections(report, view) if ALL in tables else text.details(report, view, tables)
+        shown = (
+            text.list_sections(report, view)
+            if ALL in tables
+            else text.select_sections(report, view, tables)
+        )
         show(shown)
         return
     shown_on = display()
-    show_lines(first_screen(report, view, shown_on), shown_on)
+    show_lines(render_first_screen(report, view, shown_on), shown_on)
     if report.plan is not None:
-        show(orders.plan_deviations(report))
+        show(orders.list_plan_deviations(report))
     if compared:
-        show(savings.what_if(report))
+        show(savings.list_schedules(report))
     if report.memory is not None:
-        show(times.memory(report))
+        show(times.list_memory(report))

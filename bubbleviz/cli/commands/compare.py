@@ -62,7 +62,7 @@ def compare(
     outputs.deliver(
         comparison,
         lambda shown, name, _: comparison_report.RENDERINGS[name](shown, view),
-        lambda shown: show(comparison_report.sections(shown, screen=not everything)),
+        lambda shown: show(comparison_report.list_sections(shown, screen=not everything)),
     )
     if fail_if_worse and (worse := find_worse_runs(comparison)):
         message = f"worse than {comparison.runs[0].title}: {', '.join(worse)}"

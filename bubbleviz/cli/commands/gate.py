@@ -104,9 +104,9 @@ def gate(
         )
 
     def content(shown: _Verdict, name: str, _: str) -> str:
-        from bubbleviz.render.gate import gate_json, gate_markdown
+        from bubbleviz.render.gate import format_json, format_markdown
 
-        render = gate_json if name == "json" else gate_markdown
+        render = format_json if name == "json" else format_markdown
         return render(*shown)
 
     verdict: _Verdict = saved, checks, promises
@@ -127,5 +127,5 @@ def _print(lines: Sequence[tuple[str, bool]]) -> None:
     for line, passed in lines:
         verdict = describe_verdict(passed)
         text, style = line.removeprefix(verdict), "green" if passed else "bold red"
-        blocks.append(Sentence(text, lead=verdict, lead_style=style, whole=True))
+        blocks.append(Sentence(text, lead=verdict, lead_style=style, is_preformatted=True))
     show(blocks)

@@ -7,6 +7,6 @@ from bubbleviz.cli.terminal import show
 
 def schedules() -> None:
     """List the schedules that simulate knows, with their sources."""
-    from bubbleviz.render.ideal import schedule_sections
+    from bubbleviz.render.ideal import list_schedules
 
-    show(schedule_sections())
+    show(list_schedules())

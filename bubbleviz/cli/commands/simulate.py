@@ -170,7 +170,7 @@ def simulate(
     outputs.deliver(
         result,
         lambda shown, name, _: ideal_report.RENDERINGS[name](shown, view),
-        lambda shown: show(ideal_report.sections(shown)),
+        lambda shown: show(ideal_report.list_sections(shown)),
     )
 
 
@@ -204,7 +204,7 @@ def _compare(
     def content(shown: _Comparison, name: str, _: str) -> str:
         if name != "json":
             raise UsageError("several sizes have no one order; name one of each, or write .json")
-        return ideal_report.sizes_as_json(*shown)
+        return ideal_report.format_sizes(*shown)
 
     result: _Comparison = choices, restrictions
     outputs.deliver(

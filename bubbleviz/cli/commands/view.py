@@ -29,12 +29,12 @@ def view(
     The page is served on the loopback address only, under a new secret address each time.
     """
     from bubbleviz.cli.serving import serving
-    from bubbleviz.render.web.page import page_of_saved, render
+    from bubbleviz.render.web.page import render, render_saved
 
     names = invocation.names
     check_installed("vl_convert")
     if measurement.is_saved(inputs, "view", "shows"):
-        page = page_of_saved(inputs[0], names.replaced(read_summary(inputs[0])))
+        page = render_saved(inputs[0], names.replaced(read_summary(inputs[0])))
     elif (idle := measurement.idle(inputs)) is not None:
         from bubbleviz.analyses.idle.page import render as page_of_idle
 

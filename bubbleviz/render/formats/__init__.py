@@ -1,8 +1,8 @@
-"""Output formats: each way to write a report is a row of a table.
+"""Output formats of a report: a renderer for each row of ``formats.csv``.
 
-A row names the function that writes, which is loaded with what it needs when it is called: the
-command line lists all formats without them. A function sees the report and the view, returns text
-or bytes, and opens no file; the tests over all formats take a new row in.
+A row names the rendering function. It is imported only when it is called, so the command line can
+list all formats without importing them. A rendering function takes the report and the view, returns
+text or bytes, and opens no file. Tests over all formats cover a new row automatically.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORMER_ENDINGS = re.compile(
 #: Endings of former formats of plans.
 _FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
 
-#: Packages that are extras, and what is said where one is needed and not installed.
+#: Messages if an optional package is needed but not installed, keyed by package.
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
     "or write a table: -o operations.csv",
@@ -43,10 +43,10 @@ _EXTRAS = {
 
 
 def check_installed(package: str) -> None:
-    """Check that an extra is installed.
+    """Check that an optional package is installed.
 
     Raises:
-        OutputError: it is not.
+        OutputError: The package is not installed.
     """
     if importlib.util.find_spec(package) is None:
         raise OutputError(_EXTRAS[package])
@@ -54,94 +54,98 @@ def check_installed(package: str) -> None:
 
 @dataclass(frozen=True)
 class Renderer:
-    """A way to write a report.
+    """A format of a report.
 
     Attributes:
-        name: of its option on the command line: ``--NAME FILE``.
-        endings: of files that are written so where no option names the format, parted by blanks; of
-            several that fit a file, the longest says what it holds.
-        function: what takes report and view and returns text or bytes, below ``bubbleviz.render``.
-        needs: the extra that it needs; empty for none.
-        draws: which options of pictures (``causes``, ``width``) it draws, parted by blanks.
-        summary: one line for ``--help``, of 48 characters at most.
+        name: Name of the format, and of its command line option ``--NAME FILE``.
+        endings: Endings of the files that ``-o`` writes in this format, separated by blanks. If the
+            endings of several formats match a file, the longest ending decides.
+        function: Path of the rendering function below ``bubbleviz.render``. It takes the report and
+            the view, and returns text or bytes.
+        package: Optional package that the format needs, or "" for none.
+        draws: Picture options that affect the format (``causes``, ``width``), separated by blanks.
+        summary: Description for ``--help``, at most 48 characters.
     """
 
     name: str
     endings: str
     function: str
-    needs: str
+    package: str
     draws: str
     summary: str
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The endings, one by one."""
+        """The endings as a tuple."""
         return tuple(self.endings.split())
 
     @property
     def binary(self) -> bool:
-        """Whether it is binary data, which no terminal shows."""
-        return self.needs in {"pyarrow", "typst"}
+        """Whether the format is binary, so it cannot be printed on a terminal."""
+        return self.package in {"pyarrow", "typst"}
 
     def check(self, file: str = "") -> None:
-        """Check, before any work, that it can work here, and write a file of that name.
+        """Check before any work that the format is available, and the file name is not a folder.
+
+        Args:
+            file: Name of the output file, or "" to check only the format.
 
         Raises:
-            UsageError: The file ends in a slash, as folders do.
-            OutputError: what it needs is not installed.
+            UsageError: The name ends with a slash, so it is a folder.
+            OutputError: An optional package is not installed.
         """
         if file.endswith(("/", os.sep)):
             raise UsageError(f"{file}: --{self.name} writes a file; leave the slash out")
-        if needs := "typst" if self._typeset(file) else self.needs:
-            check_installed(needs)
+        if package := "typst" if self._find_conversion(file) else self.package:
+            check_installed(package)
 
-    def _typeset(self, file: str) -> str:
-        """Return the ending of a file that an SVG is typeset for; empty for none."""
-        typeset = [own for own in self.suffixes[1:] if own.endswith((".pdf", ".png"))]
-        return next((own[-3:] for own in typeset if file.lower().endswith(own)), "")
+    def _find_conversion(self, file: str) -> str:
+        """Return ``pdf`` or ``png`` if the SVG for a file is converted to it, or else ""."""
+        typeset = [ending for ending in self.suffixes[1:] if ending.endswith((".pdf", ".png"))]
+        return next((ending[-3:] for ending in typeset if file.lower().endswith(ending)), "")
 
     def render(self, report: Report, view: View) -> Any:
-        """Return the report as text or bytes."""
+        """Return the report in this format, as text or bytes."""
         self.check()
-        return _function(self.function)(report, view)
+        return _import_function(self.function)(report, view)
 
     def content(self, report: Report, view: View, file: str) -> str | bytes:
-        """Return the content of a file, which is a PDF or PNG if its name ends so."""
+        """Return the content of a file; an SVG is converted if the name ends in .pdf or .png."""
         self.check(file)
         content: str | bytes = self.render(report, view)
-        if ending := self._typeset(file):
-            content = _function(f"picture.typesetting.as_{ending}")(content)
+        if ending := self._find_conversion(file):
+            content = _import_function(f"picture.typesetting.as_{ending}")(content)
         return content
 
 
-def _function(path: str) -> Any:
+def _import_function(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(f"bubbleviz.render.{module}"), name)
 
 
-def suffixed(file: str, names: Iterable[str], others: Iterable[str] = ()) -> str:
-    """Return which of some formats a file has by its suffix.
+def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[str] = ()) -> str:
+    """Return the name of the format that the suffix of a file stands for; the longest suffix wins.
 
     Args:
-        file: the path.
-        names: of the formats.
-        others: suffixes that a command knows beside theirs, for the message.
+        file: Path of the file.
+        names: Names of the formats to choose from.
+        more_suffixes: Further suffixes that the command accepts, for the message.
 
     Raises:
-        UsageError: it has none of their suffixes.
+        UsageError: The suffix belongs to none of the formats.
     """
-    known = [r for r in renderers() if r.name in set(names)]
+    formats = [renderer for renderer in list_renderers() if renderer.name in set(names)]
     lowered = file.lower().rstrip("/" + os.sep)
-    fitting = [(len(s), r.name) for r in known for s in r.suffixes if lowered.endswith(s)]
-    is_report = len(known) == len(renderers())
+    matches = [(len(s), r.name) for r in formats for s in r.suffixes if lowered.endswith(s)]
+    is_report = len(formats) == len(list_renderers())
     is_former = _FORMER_PLAN_ENDINGS.search(lowered) or (
         is_report and _FORMER_ENDINGS.search(lowered)
     )
-    if fitting and not is_former:
-        return max(fitting)[1]
-    suffixes = ", ".join((*(renderer.suffixes[0] for renderer in known), *others))
+    if matches and not is_former:
+        return max(matches)[1]
+    suffixes = ", ".join((*(renderer.suffixes[0] for renderer in formats), *more_suffixes))
     if file == "-":
-        options = ", ".join(f"--{renderer.name} -" for renderer in known)
+        options = ", ".join(f"--{renderer.name} -" for renderer in formats)
         raise UsageError(f"-o -: standard output has no suffix; give {options}")
     raise UsageError(f"-o {file[:200]}: its suffix is not one of {suffixes}")
 
@@ -160,28 +164,28 @@ def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
         UsageError: The suffix belongs to another format.
     """
     suffix = Path(file).suffix.lower()
-    formats = {renderer.name: renderer for renderer in renderers()}
+    formats = {renderer.name: renderer for renderer in list_renderers()}
     last_suffixes = {
         renderer.name: {Path(f"x{ending}").suffix for ending in renderer.suffixes}
-        for renderer in renderers()
+        for renderer in list_renderers()
     }
     matching = {format_name for format_name, used in last_suffixes.items() if suffix in used}
     if not matching or name in matching or suffix == ".txt":
         return
-    written = f"-o {file[:200]}, or " if matching & set(names) else ""
+    output_option = f"-o {file[:200]}, or " if matching & set(names) else ""
     raise UsageError(
-        f"--{name} {file[:200]}: {suffix} is the suffix of another format; give {written}a name "
-        f"that ends in {formats[name].suffixes[0]}"
+        f"--{name} {file[:200]}: {suffix} is the suffix of another format; give {output_option}a "
+        f"name that ends in {formats[name].suffixes[0]}"
     )
 
 
 @cache
-def renderers() -> tuple[Renderer, ...]:
+def list_renderers() -> tuple[Renderer, ...]:
     """Return every renderer, in display order: the rows of ``formats.csv``."""
     with Path(__file__).with_name("formats.csv").open(encoding="utf-8", newline="") as table:
         return tuple(Renderer(**row) for row in DictReader(table))
 
 
-def renderer_named(name: str) -> Renderer:
-    """Return a renderer by the name of its option."""
-    return next(renderer for renderer in renderers() if renderer.name == name)
+def get_renderer(name: str) -> Renderer:
+    """Return the renderer of a format."""
+    return next(renderer for renderer in list_renderers() if renderer.name == name)

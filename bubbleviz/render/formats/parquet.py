@@ -1,4 +1,4 @@
-"""Parquet: one row per operation, with the columns of ``--csv``, for polars and other readers."""
+"""Parquet table with one row per operation and the same columns as ``--csv``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 
-def operations(report: Report, _: View) -> bytes:
-    """Return one row per operation."""
+def write_operations(report: Report, _: View) -> bytes:
+    """Return all operations as Parquet. The view is ignored."""
     out = io.BytesIO()
     parquet.write_table(pa.table(written_operations(report)), out, compression="zstd")
     return out.getvalue()

@@ -94,7 +94,7 @@ def _format_pair(first: Ints, second: Ints, row: int) -> str:
 def _count_numbered(operations: Operations, selection: Selection) -> Ints:
     """Count the operations of each phase that need a number, however narrow they are."""
     is_drawn: Bools = np.isin(operations.rank, [rank.index for rank in selection.ranks])
-    is_drawn &= selection.drawn(operations.iteration)
+    is_drawn &= selection.is_selected(operations.iteration)
     has_number = (operations.busy_ns > 0) & (operations.microbatch != NONE)
     has_number &= np.isin(operations.phase, WORK) & (operations.phase != Phase.R)
     return np.bincount(operations.phase[is_drawn & has_number], minlength=len(Phase))
@@ -122,7 +122,7 @@ def _choose_sizes(boxes: Mapping[int, _TightestBox], letters: Lettering) -> dict
     """
     sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
     for size in (*sizes, letters.least_number):
-        fitting = {kind: float(size) for kind, box in boxes.items() if box.fits(size)}
-        if fitting and all(kind in fitting for kind in boxes if kind != Phase.R):
-            return fitting
+        max_sizes = {kind: float(size) for kind, box in boxes.items() if box.fits(size)}
+        if max_sizes and all(kind in max_sizes for kind in boxes if kind != Phase.R):
+            return max_sizes
     return {}

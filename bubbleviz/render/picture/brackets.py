@@ -86,8 +86,8 @@ def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket)
         line = f"H{px(middle - half)}M{px(middle + half)} {px(y)}" + line
         page.text(text, middle, y + 0.35 * size, size, text_anchor="middle")
     top = px(y - 4)
-    ends = f"M{px(left)} {top}v8M{px(right)} {top}v8"
-    page.rule(f"{ends}M{px(left)} {px(y)}{line}")
+    segments = f"M{px(left)} {top}v8M{px(right)} {top}v8"
+    page.rule(f"{segments}M{px(left)} {px(y)}{line}")
 
 
 def _list_texts(report: Report, iteration: Iteration) -> Iterator[str]:

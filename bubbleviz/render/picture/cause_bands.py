@@ -21,23 +21,23 @@ def draw_causes(
     page: Page, report: Report, selection: Selection, layout: Layout
 ) -> tuple[Cause, ...]:
     """Draw the idle time of the drawn iterations and ranks, and return its causes."""
-    bubbles = report.bubbles.take(selection.drawn(report.bubbles.iteration))
+    bubbles = report.bubbles.take(selection.is_selected(report.bubbles.iteration))
     row = selection.row_of(bubbles.rank)
     scale = _GRID * layout.width / selection.span_ns
     last_line = round(layout.width * _GRID)
     start = np.floor((bubbles.start_ns - selection.start_ns) * scale)
     end = np.ceil((bubbles.end_ns - selection.start_ns) * scale)
     start, end = (np.clip(edge.astype(np.int64), 0, last_line) for edge in (start, end))
-    drawn = []
+    selected = []
     for cause in Cause:
         path = ""
         for number, top in enumerate(layout.tops):
             members = (row == number) & (bubbles.cause == cause)
             path += _bands(layout, top, start[members], end[members])
         if path:
-            drawn.append(cause)
+            selected.append(cause)
             page.cause_boxes(path, cause.label)
-    return tuple(drawn)
+    return tuple(selected)
 
 
 def _bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:

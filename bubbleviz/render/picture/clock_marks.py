@@ -48,5 +48,5 @@ def _error_bar(layout: Layout, middle: float, reach: float, top: float) -> str:
     tick = layout.row / 10
     y = top + layout.row - tick - 1
     upper, lower = px(y - tick), px(y + tick)
-    ends = "".join(f"M{px(x)} {upper}V{lower}" for x in (left, right))
-    return f"M{px(left)} {px(y)}H{px(right)}{ends}"
+    caps = "".join(f"M{px(x)} {upper}V{lower}" for x in (left, right))
+    return f"M{px(left)} {px(y)}H{px(right)}{caps}"

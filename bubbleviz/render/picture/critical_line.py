@@ -24,8 +24,8 @@ def draw_critical_path(page: Page, report: Report, selection: Selection, layout:
         Whether it is drawn.
     """
     path = report.explanation.path
-    drawn = {iteration.index for iteration in selection.iterations}
-    if path is None or path.iteration not in drawn or len(path.operations) == 0:
+    is_drawn = {iteration.index for iteration in selection.iterations}
+    if path is None or path.iteration not in is_drawn or len(path.operations) == 0:
         return False
     operations = report.operations
     row = selection.row_of(operations.rank[path.operations])
@@ -34,9 +34,9 @@ def draw_critical_path(page: Page, report: Report, selection: Selection, layout:
     scale = layout.width / selection.span_ns
     thickness = px(_THICKNESS * page.style.line)
     starts = layout.left + (operations.start_ns[path.operations] - selection.start_ns) * scale
-    ends = layout.left + (operations.end_ns[path.operations] - selection.start_ns) * scale
+    x_ends = layout.left + (operations.end_ns[path.operations] - selection.start_ns) * scale
     edges = np.array(layout.tops)[row] + layout.row - thickness / 2
-    points = np.column_stack((starts, ends, edges)).tolist()
+    points = np.column_stack((starts, x_ends, edges)).tolist()
     steps = [f"{px(start)} {px(edge)}H{px(end)}" for start, end, edge in points]
     look = {"stroke": CRITICAL, "stroke_width": thickness, "stroke_linejoin": "round"}
     page.path("M" + "L".join(steps), fill="none", **look)

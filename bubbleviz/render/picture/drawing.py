@@ -79,9 +79,9 @@ def make_gradient(name: str, bands: Iterable[tuple[float, str]]) -> Element:
 
     gradient = drawsvg.LinearGradient(0, 0, 0, 1, gradientUnits="objectBoundingBox", id=name)
     offset = 0.0
-    for share, colour in bands:
+    for fraction, colour in bands:
         gradient.add_stop(px(offset), colour)
-        offset += share
+        offset += fraction
         gradient.add_stop(px(offset), colour)
     return gradient
 

@@ -14,7 +14,7 @@ from bubbleviz.render.picture.numbers import percent
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.render.rows import RankRow
-from bubbleviz.render.selection import Selection, row_ratios
+from bubbleviz.render.selection import Selection, measure_row_ratios
 from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.measure import name_measure
@@ -70,7 +70,7 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
 
     Ratios are means if several iterations are drawn.
     """
-    ratios = row_ratios(report, selection)
+    ratios = measure_row_ratios(report, selection)
     stages = _label_stages(report, selection, style)
     names = _name_rows(report, selection, style, [ends for _, ends in ratios])
     widest = max(text_width(name, style.letters.label) for name in names)
@@ -112,9 +112,9 @@ def _name_rows(
     ranks = selection.ranks
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
     names = []
-    for index, (row, ends) in enumerate(zip(selection.rows, ratio_ranges, strict=True)):
+    for index, (row, suffixes) in enumerate(zip(selection.rows, ratio_ranges, strict=True)):
         if row.spread:
-            names.append(_name_replicas(row, ends))
+            names.append(_name_replicas(row, suffixes))
             continue
         above = ranks[index - 1] if index else None
         is_new_clock = above is None or (
@@ -135,8 +135,8 @@ def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str
 
 def _name_row(row: RankRow, clock: str) -> str:
     """Return the name of the rank of a row, followed by a note on its clock, which may be empty."""
-    if row.why:
-        return to_one_line(row.why, 80)
+    if row.reason:
+        return to_one_line(row.reason, 80)
     replicas = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
     note = f", {clock}" if clock else ""
     return to_one_line(f"{replicas}{to_one_line(row.rank.label, 60)}{note}", 80)

@@ -53,5 +53,5 @@ class Layout:
 
     def x(self, time_ns: int) -> float:
         """Return the x coordinate of a time, clipped to the plot."""
-        share = (time_ns - self.start_ns) / self.span_ns
-        return self.left + self.width * min(max(share, 0.0), 1.0)
+        fraction = (time_ns - self.start_ns) / self.span_ns
+        return self.left + self.width * min(max(fraction, 0.0), 1.0)

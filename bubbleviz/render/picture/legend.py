@@ -117,11 +117,11 @@ def _list_entries(
     if OTHER_ITERATION in kinds:
         yield [_Swatch(width, {"fill": palette.OTHER_ITERATION, **_FRAME})], "other iteration"
     if merging := [painter for painter in rows if painter.merged_words]:
-        narrower = max(painter.narrower for painter in merging)
+        narrower = max(painter.max_merged_width for painter in merging)
         words = "; ".join(painter.merged_words for painter in merging)
         colours = dict.fromkeys(colour for painter in merging for colour in painter.merged_colours)
-        each = max(width / len(colours), width / _MAX_IN_ONE)
-        dotted = [_Swatch(each, {"fill": colour}, dotted=True) for colour in colours]
+        entry = max(width / len(colours), width / _MAX_IN_ONE)
+        dotted = [_Swatch(entry, {"fill": colour}, dotted=True) for colour in colours]
         yield dotted, f"merged: narrower than {page.length(narrower)} ({words})"
 
 
@@ -144,18 +144,18 @@ def _list_shades(
 ) -> Iterator[_Swatch]:
     """Yield a swatch for each shade of a phase that is drawn."""
     # Timelines with the same number of chunks have the same shades.
-    drawn = {
+    chunks_drawn = {
         max(len(painter.chunks), 1): painter.chunks for painter in rows if phase in painter.kinds
     }
-    if phase is Phase.OPTIMIZER and drawn:
-        drawn = {1: []}
-    for shades, chunks in sorted(drawn.items()):
+    if phase is Phase.OPTIMIZER and chunks_drawn:
+        chunks_drawn = {1: []}
+    for shades, chunks in sorted(chunks_drawn.items()):
         for shade in range(0, shades, -(-shades // _MAX_SHADES)):
             if shades == 1:
-                paint, number, each = palette.paint(phase), "", float(width)
+                paint, number, chunk = palette.make_paint(phase), "", float(width)
             else:
                 second = shade if phase is Phase.FB else -1
-                paint, number = palette.paint(phase, shade, second, shades), str(chunks[shade])
+                paint, number = palette.make_paint(phase, shade, second, shades), str(chunks[shade])
                 number_width = text_width(number, page.style.letters.legend - 1)
-                each = max(0.7 * width, number_width + 4)
-            yield _Swatch(each, {"fill": page.fill(paint), **_FRAME}, number, paint.number)
+                chunk = max(0.7 * width, number_width + 4)
+            yield _Swatch(chunk, {"fill": page.fill(paint), **_FRAME}, number, paint.number)

@@ -205,9 +205,9 @@ def _place_label(
     for line, left in product(sorted(range(-_LINES, _LINES + 1), key=abs), lefts):
         top, bottom = y + (line - 0.5) * _LINE, y + (line + 0.5) * _LINE
         boxes.append(_Box(left, top, left + width, bottom))
-    inside = [label for label in boxes if _is_inside(label, graph)]
-    free = [label for label in inside if not any(map(label.overlaps, occupied))]
-    return (free or inside or boxes)[0]
+    is_inside = [label for label in boxes if _is_inside(label, graph)]
+    free = [label for label in is_inside if not any(map(label.overlaps, occupied))]
+    return (free or is_inside or boxes)[0]
 
 
 def _is_inside(label: _Box, graph: Graph) -> bool:

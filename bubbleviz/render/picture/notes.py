@@ -42,16 +42,16 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
         yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
     if rows.merged_words:
         yield (
-            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, merged "
-            "by phase; height: share of time, the rest is bubble."
+            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.max_merged_width)}"
+            ", merged by phase; height: share of time, the rest is bubble."
         )
 
 
 def _windows_differ(selection: Selection) -> bool:
     """Return whether the drawn ranks have different windows in any iteration."""
-    drawn = [rank.index for rank in selection.ranks]
+    selected = [rank.index for rank in selection.ranks]
     windows = (
-        {by_rank[rank] for rank in drawn if rank in by_rank} for by_rank in selection.windows
+        {by_rank[rank] for rank in selected if rank in by_rank} for by_rank in selection.windows
     )
     return any(len(distinct) > 1 for distinct in windows)
 
@@ -90,7 +90,7 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
             "maximum ratio of all its replicas and the ratio of the drawn one; the area below "
             "shows the share of replicas at work."
         )
-        if any(row.why for row in rows):
+        if any(row.reason for row in rows):
             yield "Rows below: ranks that stand out, against the median of their stage."
     elif any(len(row.replicas) > 1 for row in rows):
         is_first = all(row.rank.index == row.replicas[0] for row in rows)

@@ -13,7 +13,7 @@ from string import Template
 from typing import Any
 
 from bubbleviz.errors import UsageError
-from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
+from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, measure_luminance
 from bubbleviz.render.picture.drawing import (
     Element,
     make_bubble_hatch,
@@ -157,8 +157,8 @@ class Page:
         name, colour = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
             hatch = CAUSE_HATCHES[label]
-            self.definitions[name] = make_cause_hatch(name, hatch, hatch.ink(colour))
-        pale = "bv-pale" if luminance(colour) > _PALE else None
+            self.definitions[name] = make_cause_hatch(name, hatch, hatch.choose_ink(colour))
+        pale = "bv-pale" if measure_luminance(colour) > _PALE else None
         self.path(path, fill=colour, class_=pale)
         self.path(path, fill=f"url(#{name})")
 

@@ -58,8 +58,8 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
     """Draw panels, their axis, their legend and their notes on an empty page, and return it."""
     _draw_heading(page, heading, note, is_empty=not panels)
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]
-    drawn = [timeline for timeline in timelines if timeline is not None]
-    longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
+    panel = [timeline for timeline in timelines if timeline is not None]
+    longest = max(panel, key=lambda timeline: timeline.selection.span_ns, default=None)
     page.description = f"{len(panels)} timelines on one scale of time, each from its own start"
     if longest is None:
         page.description += "."
@@ -67,20 +67,20 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
             _draw_title(page, title, nothing_to_draw(report, view))
         return page
     page.description += f"; the longest takes {duration(longest.selection.span_ns)}."
-    rows = max(len(timeline.selection.rows) for timeline in drawn)
-    left = max(timeline.layout(rows=rows).left for timeline in drawn)
+    rows = max(len(timeline.selection.rows) for timeline in panel)
+    left = max(timeline.layout(rows=rows).left for timeline in panel)
     scale = longest.layout(left=left, rows=rows)
     for (title, report, view), timeline in zip(panels, timelines, strict=True):
         if timeline is None:
             _draw_title(page, title, nothing_to_draw(report, view))
             continue
         _draw_title(page, title, _describe(timeline))
-        share = timeline.selection.span_ns / longest.selection.span_ns
-        layout = timeline.layout(left=left, share=share, rows=rows)
+        fraction = timeline.selection.span_ns / longest.selection.span_ns
+        layout = timeline.layout(left=left, fraction=fraction, rows=rows)
         timeline.draw(layout)
         page.y = layout.bottom + _GAP
     draw_axis(page, scale, page.y - _GAP)
-    draw_legend(page, drawn)
+    draw_legend(page, panel)
     notes = _list_notes(panels, timelines)
     if notes and page.style.notes:
         page.paragraph(" ".join(notes), page.style.letters.note, lines=4)

@@ -29,10 +29,10 @@ from bubbleviz.render.marks import (
     WHOLE,
     Marks,
     MergedMarks,
-    communication_marks,
-    compute_marks,
-    halves,
-    split,
+    choose_halves,
+    make_communication_marks,
+    make_compute_marks,
+    split_marks,
 )
 from bubbleviz.render.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, WHITE, Paint
 from bubbleviz.render.picture.box_numbers import number_boxes
@@ -95,11 +95,11 @@ class RowPainter:
         self._operations = report.operations
         self._width, self._height, self._lane_height = width, height, lane
         rows = len(selection.rows)
-        computed = compute_marks(report, selection, width)
-        self._marks, self.merged = split(computed, rows, width)
-        sent = communication_marks(report, selection, width) if lane else ()
-        self._lane, self._merged_lane = split(sent, rows, width)
-        self._half, is_covered = halves(self._marks)
+        computed = make_compute_marks(report, selection, width)
+        self._marks, self.merged = split_marks(computed, rows, width)
+        sent = make_communication_marks(report, selection, width) if lane else ()
+        self._lane, self._merged_lane = split_marks(sent, rows, width)
+        self._half, is_covered = choose_halves(self._marks)
         # A box that runs beside another one has half of the row, and so has its number.
         self._room = height * (2 - (self._half != WHOLE) - is_covered) / 2
         self._numbers = number_boxes(
@@ -133,9 +133,9 @@ class RowPainter:
         return bool(self._numbers)
 
     @property
-    def narrower(self) -> float:
+    def max_merged_width(self) -> float:
         """Width in px below which operations are merged."""
-        return max(self.merged.narrower, self._merged_lane.narrower)
+        return max(self.merged.max_width, self._merged_lane.max_width)
 
     @property
     def merged_words(self) -> str:
@@ -165,7 +165,7 @@ class RowPainter:
         """Return the operations of compute without device time, by row."""
         operations = self._operations
         is_spanless = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
-        is_spanless &= self._selection.drawn(operations.iteration)
+        is_spanless &= self._selection.is_selected(operations.iteration)
         spanless = np.flatnonzero(is_spanless)
         row = self._selection.row_of(operations.rank[spanless])
         return {
@@ -175,14 +175,14 @@ class RowPainter:
     def _paint(self, kind: int, operation: int) -> Paint:
         """Return the paint of a mark, or of its phase if the operation is -1."""
         if kind == UNATTRIBUTED_KIND:
-            return palette.plain_paint("unattributed", UNATTRIBUTED)
+            return palette.make_plain_paint("unattributed", UNATTRIBUTED)
         if kind == OTHER_ITERATION:
-            return palette.plain_paint("other-iteration", palette.OTHER_ITERATION)
+            return palette.make_plain_paint("other-iteration", palette.OTHER_ITERATION)
         if operation == NONE:
-            return palette.paint(Phase(kind))
+            return palette.make_paint(Phase(kind))
         chunk = int(self._operations.chunk[operation])
         second = int(self._operations.second_chunk[operation])
-        return palette.chunk_paint(Phase(kind), chunk, second, self.chunks)
+        return palette.make_chunk_paint(Phase(kind), chunk, second, self.chunks)
 
     def draw(self, row: int, left: float, top: float) -> None:
         """Draw one row with its upper left corner at (``left``, ``top``)."""
@@ -204,9 +204,9 @@ class RowPainter:
         A layer is as high as its share of the time.
         """
         merged, height = self.merged, self._height
-        steps = np.cumsum(np.round(merged.share[row] * height, 1), axis=0)
+        steps = np.cumsum(np.round(merged.shares[row] * height, 1), axis=0)
         for layer in reversed(range(len(merged.kinds))):
-            heights = np.where(merged.share[row, layer] > 0, steps[layer], 0.0)
+            heights = np.where(merged.shares[row, layer] > 0, steps[layer], 0.0)
             if path := _silhouette(heights, height, merged.column, self._width):
                 colour = self._paint(merged.kinds[layer], NONE).main
                 group.append(make_path(path, fill=colour, class_="bv-merged"))
@@ -214,7 +214,7 @@ class RowPainter:
 
     def _dot(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
         """Draw the dotted line below merged marks."""
-        starts = np.flatnonzero(merged.share[row].sum(axis=0)) * merged.column
+        starts = np.flatnonzero(merged.shares[row].sum(axis=0)) * merged.column
         edges = [(start, start + merged.column) for start in starts.tolist()]
         y = px(bottom + DOTS_BELOW)
         dots = ""
@@ -311,7 +311,7 @@ class RowPainter:
         top = self._height + LANE_GAP
         bottom = top + self._lane_height
         # In so thin a lane a share would be invisible: the merged marks are drawn at full height.
-        heights = np.where(merged.share[row].sum(axis=0) > 0, self._lane_height, 0.0)
+        heights = np.where(merged.shares[row].sum(axis=0) > 0, self._lane_height, 0.0)
         if path := _silhouette(heights, bottom, merged.column, self._width):
             group.append(make_path(path, fill=COMMUNICATION, class_="bv-merged"))
         self._dot(group, merged, row, bottom)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.model.columns import Floats
-from bubbleviz.render.marks import UNATTRIBUTED_KIND, compute_marks, coverage
+from bubbleviz.render.marks import UNATTRIBUTED_KIND, make_compute_marks, measure_coverage
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.drawing import px
 from bubbleviz.render.picture.layout import Layout
@@ -33,9 +33,9 @@ def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout
     rows = [row for row in selection.rows if row.spread]
     tops = [top for row, top in zip(selection.rows, layout.tops, strict=True) if row.spread]
     shares = _share_computing(report, selection, rows, layout.width, steps)
-    for top, share in zip(tops, shares, strict=True):
+    for top, fraction in zip(tops, shares, strict=True):
         bottom = top + layout.row + 1 + layout.strip
-        heights = np.round(np.clip(share, 0, 1) * layout.strip, 1)
+        heights = np.round(np.clip(fraction, 0, 1) * layout.strip, 1)
         page.path(_area(layout, heights, bottom), fill=LIGHT.quiet, class_="bv-quiet")
 
 
@@ -66,9 +66,9 @@ def _share_computing(
     of_replicas = replace(selection, rows=tuple(replicas))
     row_of_replica = np.repeat(np.arange(len(rows)), n_replicas)
     covered = np.zeros((len(rows), steps))
-    for marks in compute_marks(report, of_replicas, width):
+    for marks in make_compute_marks(report, of_replicas, width):
         attributed = marks.take(marks.kind != UNATTRIBUTED_KIND)
         on_rows = replace(attributed, row=row_of_replica[attributed.row])
-        covered += coverage(on_rows, len(rows), steps, width / steps)
+        covered += measure_coverage(on_rows, len(rows), steps, width / steps)
     shares: Floats = covered / n_replicas[:, np.newaxis]
     return shares

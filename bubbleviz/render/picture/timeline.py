@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.render.marks import NARROWEST
+from bubbleviz.render.marks import MIN_MARK_WIDTH
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.brackets import brackets_height, draw_brackets
 from bubbleviz.render.picture.cause_bands import draw_causes
@@ -63,12 +63,12 @@ class TimelinePainter:
         """The text next to the rows."""
         return label_rows(self.report, self.selection, self.page.style)
 
-    def layout(self, *, left: float = 0.0, share: float = 1.0, rows: int = 0) -> Layout:
+    def layout(self, *, left: float = 0.0, fraction: float = 1.0, rows: int = 0) -> Layout:
         """Return the layout from the page's cursor down.
 
         Args:
             left: Minimum left edge of the plot; labels may need more space.
-            share: Share of the available width that the plot takes.
+            fraction: Share of the available width that the plot takes.
             rows: Minimum number of rows that the height of a row is chosen for.
         """
         page, drawn = self.page, self.selection.rows
@@ -82,7 +82,7 @@ class TimelinePainter:
         return Layout(
             name_x=name_x,
             left=left,
-            right=left + (max_right - left) * share,
+            right=left + (max_right - left) * fraction,
             brackets=page.y,
             row=row,
             lane=lane,
@@ -156,7 +156,7 @@ def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> bool:
             by_rank[rank.index] for by_rank in selection.windows if rank.index in by_rank
         )
         edges = [(layout.x(start), layout.x(end)) for start, end in windows]
-        edges = join_close(edges, NARROWEST)
+        edges = join_close(edges, MIN_MARK_WIDTH)
         hatches += "".join(box(left, top, right, bottom) for left, right in edges)
         between = ((left, right) for (_, left), (right, _) in pairwise(edges))
         gaps += "".join(box(left, top, right, bottom) for left, right in between)

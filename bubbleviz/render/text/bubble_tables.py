@@ -19,45 +19,47 @@ from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
 
-def causes(report: Report) -> doc.Table:
+def make_cause_table(report: Report) -> doc.Table:
     """Return a table of the causes of the bubble in the averaged iterations, and their sum.
 
     It has no rows if no cause is known.
     """
     idle, window = name_measure(report).idle, report.explanation.listed_ratio
-    what = f"What the {idle} is made of ({window} window)"
+    title = f"What the {idle} is made of ({window} window)"
     parts = bubble_parts(report)
     total = sum(part.share for part in parts)
     of_bubble = rounded_shares([part.share / total for part in parts]) if total else []
-    return _parts_table(what, parts, {"% of bubble": [*of_bubble, doc.in_percent(1.0)]})
+    return _make_parts_table(
+        title, parts, {"% of bubble": [*of_bubble, doc.format_percent_cell(1.0)]}
+    )
 
 
-def step_time(report: Report) -> Iterator[doc.Block]:
+def list_step_parts(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the parts of a step, and the utilization of the GPUs."""
     if parts := step_parts(report):
         window = step_window(report)
-        yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
+        yield _make_parts_table(f"Where the time of a step goes ({window} window)", parts, {})
     if used := describe_utilization(report):
         yield doc.Sentence(used)
 
 
-def _parts_table(
-    title: str, parts: Sequence[BubblePart], more: Mapping[str, Sequence[str]]
+def _make_parts_table(
+    title: str, parts: Sequence[BubblePart], more_columns: Mapping[str, Sequence[str]]
 ) -> doc.Table:
     """Return a table of parts of a window, and their sum.
 
     Args:
         title: Title of the table, without the averages.
         parts: Parts in display order.
-        more: Cells of more columns, keyed by header.
+        more_columns: Cells of more columns, keyed by header.
     """
     shares = [part.share for part in parts]
     times_ns = [part.time_ns for part in parts]
     cells = {
-        "cause" if more else "part": [*(part.name for part in parts), "all"],
-        "% of window": [*rounded_shares(shares), doc.in_percent(sum(shares))],
-        **more,
-        "ms": [doc.milliseconds(time_ns) for time_ns in [*times_ns, sum(times_ns)]],
+        "cause" if more_columns else "part": [*(part.name for part in parts), "all"],
+        "% of window": [*rounded_shares(shares), doc.format_percent_cell(sum(shares))],
+        **more_columns,
+        "ms": [doc.format_ms(time_ns) for time_ns in [*times_ns, sum(times_ns)]],
         "meaning": [*(part.meaning for part in parts), ""],
     }
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
@@ -66,18 +68,18 @@ def _parts_table(
         rows if parts else [],
         left=("cause", "part", "meaning"),
         wrap=("meaning",),
-        giving_way=("% of bubble",),
+        drop_order=("% of bubble",),
     )
 
 
-def longest(report: Report) -> Iterator[doc.Block]:
+def list_longest_bubbles(report: Report) -> Iterator[doc.Block]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
     intervals, implied = longest_bubbles(report), longest_implied(report)
     if not intervals:
         return
-    which = "" if implied is None else " that the schedule does not imply"
-    yield doc.heading(f"Longest idle intervals{which} (all of them: -o idle.bubbles.csv)")
+    qualifier = "" if implied is None else " that the schedule does not imply"
+    yield doc.make_heading(f"Longest idle intervals{qualifier} (all of them: -o idle.bubbles.csv)")
     lines = [to_one_line(sentence, 400) for _, sentence in intervals]
     if implied is not None:
         lines.append(f"the longest that it implies: {to_one_line(implied, 400)}")
-    yield doc.bullets(lines)
+    yield doc.make_bullets(lines)

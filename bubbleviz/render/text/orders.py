@@ -15,7 +15,7 @@ from bubbleviz.report.report import Report
 _DEVIATIONS = 5
 
 
-def orders(report: Report) -> Iterator[doc.Block]:
+def list_orders(report: Report) -> Iterator[doc.Block]:
     """Yield the recognised schedule and the match with a plan, with some deviations of each."""
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:
@@ -23,28 +23,28 @@ def orders(report: Report) -> Iterator[doc.Block]:
         if recognition.reason in NO_PIPELINE:
             yield doc.Sentence(f"no {title}: {recognition.reason}")
             continue
-        yield doc.Sentence(f"{title}: {recognised(recognition)}")
-        yield from _deviations(report, recognition)
+        yield doc.Sentence(f"{title}: {describe_recognition(recognition)}")
+        yield from _list_deviations(report, recognition)
 
 
-def plan_deviations(report: Report) -> Iterator[doc.Block]:
+def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
     """Yield some operations that are out of the plan's order, if any."""
-    deviations = [] if report.plan is None else list(_deviations(report, report.plan))
-    yield from [doc.heading("Out of the plan's order"), *deviations] if deviations else []
+    deviations = [] if report.plan is None else list(_list_deviations(report, report.plan))
+    yield from [doc.make_heading("Out of the plan's order"), *deviations] if deviations else []
 
 
-def _deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
+def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
     """Yield the first operations that are out of order, and the number of others."""
     if recognition.name is None or not recognition.deviations:
         return
-    lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
+    lines = [_describe_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
     n_more = recognition.deviation_count - len(lines)
     if n_more > 0:
         lines.append(f"and {n_more:,} more with -o report.json")
-    yield doc.bullets(lines)
+    yield doc.make_bullets(lines)
 
 
-def recognised(recognition: Recognition) -> str:
+def describe_recognition(recognition: Recognition) -> str:
     """Return the recognised schedule and its match, on one line."""
     if recognition.reason == FORWARD_ONLY:
         return f"none, {FORWARD_ONLY}"
@@ -63,11 +63,17 @@ def recognised(recognition: Recognition) -> str:
         matches += "; microbatches are numbered by order, so another schedule may look the same"
     line = f"{to_one_line(recognition.name, 60)}{also} ({matches})"
     names = {name for i in recognition.iterations for name in (i.name, *i.names)}
-    others = sorted({name or "an order of its own" for name in names if name != recognition.name})
-    return f"{line}; other iterations: {to_one_line(', '.join(others), 120)}" if others else line
+    other_names = sorted(
+        {name or "an order of its own" for name in names if name != recognition.name}
+    )
+    return (
+        f"{line}; other iterations: {to_one_line(', '.join(other_names), 120)}"
+        if other_names
+        else line
+    )
 
 
-def _deviation(report: Report, deviation: Deviation) -> str:
+def _describe_deviation(report: Report, deviation: Deviation) -> str:
     """Return an operation that is out of the schedule's order, on one line."""
     rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
     chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""

@@ -13,7 +13,7 @@ from bubbleviz.report.rank_means import many_ranks
 from bubbleviz.report.report import Report
 
 
-def clocks(report: Report) -> Iterator[doc.Block]:
+def list_clocks(report: Report) -> Iterator[doc.Block]:
     """Yield the offset of each host's clock, where there are several."""
     first: dict[tuple[str, float, int | None], ProfileSummary] = {}
     for number, profile in enumerate(report.profiles):
@@ -22,13 +22,13 @@ def clocks(report: Report) -> Iterator[doc.Block]:
         return
     profiles = list(first.values())
     if many_ranks(len(report.ranks)):
-        profiles.sort(key=_clock_uncertainty_us, reverse=True)
+        profiles.sort(key=_get_clock_uncertainty_us, reverse=True)
     rows = [_make_clock_row(profile) for profile in profiles]
     title = "Clocks: offset of each host to the first, and its uncertainty"
-    yield doc.Table(title, doc.first_rows(rows, "host"), left=("host",))
+    yield doc.Table(title, doc.truncate_rows(rows, "host"), left=("host",))
 
 
-def _clock_uncertainty_us(profile: ProfileSummary) -> float:
+def _get_clock_uncertainty_us(profile: ProfileSummary) -> float:
     """Return the uncertainty of a clock, infinite if it is unknown."""
     uncertainty_ns = profile.clock_uncertainty_ns
     return math.inf if uncertainty_ns is None else uncertainty_ns / 1e3
@@ -36,20 +36,20 @@ def _clock_uncertainty_us(profile: ProfileSummary) -> float:
 
 def _make_clock_row(profile: ProfileSummary) -> dict[str, str]:
     """Return the clock of a profile, keyed by column."""
-    uncertainty_us, drift_ppm = _clock_uncertainty_us(profile), profile.clock_drift_ppm
+    uncertainty_us, drift_ppm = _get_clock_uncertainty_us(profile), profile.clock_drift_ppm
     return {
-        "host": _shorten(profile.host),
-        "offset ms": doc.milliseconds(profile.clock_offset_ns),
+        "host": _truncate(profile.host),
+        "offset ms": doc.format_ms(profile.clock_offset_ns),
         "± us": "-" if uncertainty_us == math.inf else f"{uncertainty_us:,.1f}",
         "drift ppm": f"{drift_ppm:.3f}" if drift_ppm else "-",
     }
 
 
-def _shorten(text: str) -> str:
-    return doc.shortened(to_one_line(text, 200), 28)
+def _truncate(text: str) -> str:
+    return doc.truncate_middle(to_one_line(text, 200), 28)
 
 
-def coverage(report: Report) -> Iterator[doc.Block]:
+def list_coverage(report: Report) -> Iterator[doc.Block]:
     """Yield how many kernels of each profile are attributed, and the largest that are not."""
     profiles = list(report.profiles)
     if many_ranks(len(report.ranks)):
@@ -58,35 +58,35 @@ def coverage(report: Report) -> Iterator[doc.Block]:
     rows = [_make_coverage_row(profile) for profile in profiles]
     yield doc.Table(
         "Coverage: kernels, and compute time attributed to operations",
-        doc.first_rows(rows, "profile"),
+        doc.truncate_rows(rows, "profile"),
         left=("profile",),
-        giving_way=("cross-thread", "copies ms", "comm. ms", "attributed %", "linked %", "kernels"),
+        drop_order=("cross-thread", "copies ms", "comm. ms", "attributed %", "linked %", "kernels"),
     )
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     lines = []
     for kernel in largest:
         name, rank = to_one_line(kernel.name, 60), to_one_line(report.ranks[kernel.rank].label, 40)
         lines.append(
-            f"unattributed: {doc.milliseconds(kernel.gpu_ns)} ms in {kernel.count:,} x {name} on "
+            f"unattributed: {doc.format_ms(kernel.gpu_ns)} ms in {kernel.count:,} x {name} on "
             f"{rank}, {to_one_line(kernel.where, 80)}"
         )
     if lines:
-        yield doc.bullets(lines)
+        yield doc.make_bullets(lines)
 
 
 def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
     """Return how many kernels of a profile are attributed, keyed by column."""
     return {
-        "profile": _shorten(Path(profile.path).name),
+        "profile": _truncate(Path(profile.path).name),
         "kernels": f"{profile.kernels:,}",
-        "linked %": _share(profile.linked_kernels, profile.kernels),
-        "attributed %": _share(profile.attributed_kernels, profile.kernels),
+        "linked %": _format_share(profile.linked_kernels, profile.kernels),
+        "attributed %": _format_share(profile.attributed_kernels, profile.kernels),
         "cross-thread": f"{profile.cross_thread_kernels:,}",
-        "attributed time %": _share(profile.attributed_gpu_ns, profile.gpu_ns),
-        "comm. ms": doc.milliseconds(profile.comm_ns),
-        "copies ms": doc.milliseconds(profile.copy_ns),
+        "attributed time %": _format_share(profile.attributed_gpu_ns, profile.gpu_ns),
+        "comm. ms": doc.format_ms(profile.comm_ns),
+        "copies ms": doc.format_ms(profile.copy_ns),
     }
 
 
-def _share(part: int, total: int) -> str:
+def _format_share(part: int, total: int) -> str:
     return f"{100 * part / total:.2f}" if total else "-"

@@ -1,4 +1,8 @@
-"""Very many ranks: how their numbers are spread, and what stands out, in place of a row each."""
+"""Tables of ranks.
+
+A run with very many ranks is summarised instead: the distribution of each number over the ranks,
+and the groups of ranks that stand out.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ from bubbleviz.model.operations import RankCoverage
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
-from bubbleviz.render.rows import RankRow, rows_of
-from bubbleviz.render.text.terminal import Display, paragraph
-from bubbleviz.render.wrapping import cell_width
+from bubbleviz.render.rows import RankRow, make_rows
+from bubbleviz.render.text.terminal import Display, wrap_paragraph
+from bubbleviz.render.wrapping import measure_cells
 from bubbleviz.report.rank_means import (
     RankMeans,
     distribution,
@@ -32,99 +36,107 @@ from bubbleviz.report.view import View
 
 #: Number of bins of a histogram, and their characters from empty to full.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
-#: Columns with the summary of a distribution, see :func:`.distribution`.
+#: Columns with the summary of a distribution; see :func:`.distribution`.
 _DISTRIBUTION = ("least", "median", "95 %", "most")
-#: What stands out: rows of a table, and sentences on the first screen.
-_LISTED, _NAMED = 20, 2
+#: Maximum number of standouts in the table, and on the first screen.
+_MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 
-def summarised(report: Report, view: View) -> bool:
-    """Return whether tables summarise the ranks: of very many, unless some or all are asked for."""
+def is_summarised(report: Report, view: View) -> bool:
+    """Return whether tables summarise the ranks: if very many and the view selects no ranks."""
     return many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
 
-def listed_ranks(
-    report: Report, view: View, iteration: Iteration
-) -> tuple[list[RankRow], int, str]:
-    """Return the rows of an iteration's ranks that are listed: a rank each, or a stage of many.
+def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[RankRow], int, str]:
+    """Return the rows that tables of an iteration list: one per rank, or one per stage if many.
 
-    Their replicas are those at work. Behind them: how many more rows there are, and what a row is.
+    Only ranks that are active in the iteration are listed. If a run has very many ranks and the
+    view selects some, all selected ranks are listed.
+
+    Returns:
+        rows: The rows, with only the active ranks as replicas.
+        n_omitted: Number of further rows, which are not listed.
+        row_kind: What a row stands for: ``rank``, or ``stage (mean of its replicas)``.
     """
-    # Of very many ranks those that are asked for are all listed.
-    many, at_work = many_ranks(len(report.ranks)), set(list_indices(iteration.ranks))
-    listed = view if many else replace(view, ranks=())
-    if many and view.ranks and view.rows is None:
-        listed = replace(view, rows="rank")
+    is_many, active = many_ranks(len(report.ranks)), set(list_indices(iteration.ranks))
+    table_view = view if is_many else replace(view, ranks=())
+    if is_many and view.ranks and view.rows is None:
+        table_view = replace(view, rows="rank")
     rows = [
-        replace(row, replicas=tuple(rank for rank in row.replicas if rank in at_work))
-        for row in rows_of(report, listed)
-        if not at_work.isdisjoint(row.replicas)
+        replace(row, replicas=tuple(rank for rank in row.replicas if rank in active))
+        for row in make_rows(report, table_view)
+        if not active.isdisjoint(row.replicas)
     ]
-    shown = rows if many and not summarised(report, view) else rows[: doc.MOST_ROWS]
-    by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its replicas)"
-    return shown, len(rows) - len(shown), by
+    listed_rows = rows if is_many and not is_summarised(report, view) else rows[: doc.MAX_ROWS]
+    is_by_rank = all(len(row.replicas) == 1 for row in rows)
+    row_kind = "rank" if is_by_rank else "stage (mean of its replicas)"
+    return listed_rows, len(rows) - len(listed_rows), row_kind
 
 
-def _head(row: RankRow) -> dict[str, str]:
-    """Return the first cells of a row."""
-    alone = str(row.rank.number) if len(row.replicas) == 1 else ""
-    return {"#": alone, "stage": doc.numbered(row.rank.stage)}
+def _make_first_cells(row: RankRow) -> dict[str, str]:
+    """Return the first cells of a row: the number of its only rank, or "", and its stage."""
+    number = str(row.rank.number) if len(row.replicas) == 1 else ""
+    return {"#": number, "stage": doc.format_index(row.rank.stage)}
 
 
-def _of(by: str) -> str:
-    """Return what a row is, for titles, where it is no rank."""
-    return "" if by == "rank" else f" by {by}"
+def _describe_rows(row_kind: str) -> str:
+    """Return the words for a title that say what a row stands for, or "" if it is a rank."""
+    return "" if row_kind == "rank" else f" by {row_kind}"
 
 
-def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield the causes of each rank's idle time in an iteration; of each stage's, of very many."""
+def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
+    """Yield a table of idle time by cause, with one row per rank, or per stage if very many."""
     name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
-    at_work = list_indices(iteration.ranks)
-    columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
+    active = list_indices(iteration.ranks)
+    columns = [cause for cause in Cause if idle_ns[active, cause].any()]
     if not columns:
         return
-    listed, omitted, by = listed_ranks(report, view, iteration)
+    listed_rows, n_omitted, row_kind = list_rows(report, view, iteration)
     rows = []
-    for row in listed:
+    for row in listed_rows:
         means_ns = idle_ns[list(row.replicas)].mean(axis=0).tolist()
-        times = {cause.label: doc.milliseconds(means_ns[cause]) for cause in columns}
-        rows.append(_head(row) | times)
-    of = f"idle time by cause{_of(by)}, ms ({name} window)"
-    yield doc.Table(f"Iteration {to_one_line(iteration.name, 60)}: {of}", rows, omitted=omitted)
+        times = {cause.label: doc.format_ms(means_ns[cause]) for cause in columns}
+        rows.append(_make_first_cells(row) | times)
+    quantity = f"idle time by cause{_describe_rows(row_kind)}, ms ({name} window)"
+    title = f"Iteration {to_one_line(iteration.name, 60)}: {quantity}"
+    yield doc.Table(title, rows, n_omitted=n_omitted)
 
 
-#: The columns of communication.
+#: Explanation of the columns of the communication table.
 _COMMUNICATION = (
-    "wait: a receive runs whose input is not ready on the peer, or a collective whose last member "
-    "has not entered; transfer: from then to its end; exposed: transfer while the rank runs "
-    "nothing, and collectives inside operations while no compute kernel runs (≥: for the rest, "
-    "waiting and transfer cannot be separated); kernels: communication kernels in the window, and "
-    "from the iteration's first receive on; overlap: the share of that in which compute kernels run"
+    "wait: a receive runs but its input is not ready on the peer, or a collective runs but its "
+    "last member has not entered; transfer: from then to the end; exposed: transfer while the rank "
+    "runs nothing, and collectives inside operations while no compute kernel runs (≥: for the "
+    "rest, waiting and transfer cannot be separated); kernels: communication kernels from the "
+    "first receive of the iteration to the end of the window; overlap: share of their time in "
+    "which compute kernels run"
 )
 
 
-def communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield how long each rank communicated in an iteration, and waited for it."""
+def list_communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
+    """Yield a table of the communication and waiting time of each rank in an iteration."""
     times = report.explanation.communication
-    index, at_work = iteration.index, list_indices(iteration.ranks)
-    has_kernels = times.communication_ns[index, at_work].any()
-    if not has_kernels and not times.wait_ns[index, at_work].any():
+    index, active = iteration.index, list_indices(iteration.ranks)
+    has_kernels = times.communication_ns[index, active].any()
+    if not has_kernels and not times.wait_ns[index, active].any():
         return
     # Waiting and transfer are known if the input of any receive, or the members of any collective,
     # are known.
     is_split = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
-    listed, omitted, by = listed_ranks(report, view, iteration)
+    listed_rows, n_omitted, row_kind = list_rows(report, view, iteration)
     rows = [
-        _head(row) | _communication_cells(times, index, list(row.replicas), is_split=is_split)
-        for row in listed
+        _make_first_cells(row)
+        | _make_communication_cells(times, index, list(row.replicas), is_split=is_split)
+        for row in listed_rows
     ]
-    title = f"Iteration {to_one_line(iteration.name, 60)}: communication{_of(by)}, ms"
-    yield doc.Table(title, rows, omitted=omitted)
+    quantity = f"communication{_describe_rows(row_kind)}, ms"
+    title = f"Iteration {to_one_line(iteration.name, 60)}: {quantity}"
+    yield doc.Table(title, rows, n_omitted=n_omitted)
     yield doc.Sentence(_COMMUNICATION)
 
 
-def _communication_cells(
+def _make_communication_cells(
     times: CommunicationTimes, iteration: int, ranks: list[int], *, is_split: bool
 ) -> dict[str, str]:
     """Return the mean communication of some ranks in an iteration, keyed by column.
@@ -136,64 +148,64 @@ def _communication_cells(
         is_split: Whether waiting and transfer are known separately.
     """
 
-    def mean_ns(column: Floats | Ints) -> float:
+    def average_ns(column: Floats | Ints) -> float:
         return float(column[iteration, ranks].mean())
 
-    kernels_ns, exposed_ns = mean_ns(times.communication_ns), mean_ns(times.exposed_ns)
-    alone_ns = kernels_ns - mean_ns(times.overlapped_ns)
+    kernels_ns, exposed_ns = average_ns(times.communication_ns), average_ns(times.exposed_ns)
+    alone_ns = kernels_ns - average_ns(times.overlapped_ns)
     is_lower_bound = not is_split and alone_ns > exposed_ns
     overlap = (kernels_ns - alone_ns) / kernels_ns if kernels_ns else None
     return {
-        "wait": doc.milliseconds(mean_ns(times.wait_ns)) if is_split else "-",
-        "transfer": doc.milliseconds(mean_ns(times.transfer_ns)) if is_split else "-",
-        "exposed": f"{'≥ ' if is_lower_bound else ''}{doc.milliseconds(exposed_ns)}",
-        "kernels": doc.milliseconds(kernels_ns),
-        "overlap %": doc.in_percent(overlap),
+        "wait": doc.format_ms(average_ns(times.wait_ns)) if is_split else "-",
+        "transfer": doc.format_ms(average_ns(times.transfer_ns)) if is_split else "-",
+        "exposed": f"{'≥ ' if is_lower_bound else ''}{doc.format_ms(exposed_ns)}",
+        "kernels": doc.format_ms(kernels_ns),
+        "overlap %": doc.format_percent_cell(overlap),
     }
 
 
-def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
-    """Yield how ranks, hosts and pipelines are spread, and what of them stands out."""
+def summarize_ranks(report: Report) -> Iterator[doc.Block]:
+    """Yield a table of the distribution of each quantity over the ranks, and one of standouts."""
     means = rank_means(report)
     rows = []
     for name, values in _list_quantities(means):
         summary = distribution(values)
         if summary is not None and summary[-1] > 0:
-            in_cell = doc.in_percent if name.endswith("%") else doc.milliseconds
+            in_cell = doc.format_percent_cell if name.endswith("%") else doc.format_ms
             cells = dict(zip(_DISTRIBUTION, map(in_cell, summary), strict=True))
-            bars = {"from least to most": histogram(values)}
+            bars = {"from least to most": draw_histogram(values)}
             rows.append({"over ranks": name} | cells | bars)
     title = f"How the {format_count(len(report.ranks), 'rank')} are spread, means of the iterations"
     yield doc.Table(
         f"{title} ({means.ratio} window)",
         rows,
         left=("over ranks", "from least to most"),
-        giving_way=("from least to most",),
+        drop_order=("from least to most",),
         headers=("over ranks", *_DISTRIBUTION, "from least to most"),
     )
-    found = standouts(report, means)
-    if not found:
+    groups = standouts(report, means)
+    if not groups:
         yield doc.Sentence("\nNo rank, host, pipeline or stage stands out")
         return
     rows = [
         {
-            "what": each.name,
-            "ranks": f"{len(each.ranks):,}",
-            "ratio %": doc.in_percent(each.ratio),
-            "to the median": f"{100 * each.above:+.2f}",
-            "why": each.why,
+            "what": group.name,
+            "ranks": f"{len(group.ranks):,}",
+            "ratio %": doc.format_percent_cell(group.ratio),
+            "to the median": f"{100 * group.above:+.2f}",
+            "why": group.why,
         }
-        for each in found
+        for group in groups
     ]
     yield doc.Table(
         "What stands out (--ranks, --pipelines or --hosts lists some ranks, --rows rank all)",
-        doc.first_rows(rows, "what", most=_LISTED),
+        doc.truncate_rows(rows, "what", max_rows=_MAX_STANDOUTS),
         left=("what", "why"),
     )
 
 
 def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
-    """Yield the name, ending in its unit, and the values of each quantity."""
+    """Yield each quantity: its name, which ends in its unit, and its values, one per rank."""
     yield "ratio %", means.bubble_ratio
     yield "bubble ms", means.bubble_ns
     for phase, busy_ns in means.busy_ns.items():
@@ -206,7 +218,7 @@ def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
         yield f"communication: {label} ms", column
 
 
-def histogram(values: Floats) -> str:
+def draw_histogram(values: Floats) -> str:
     """Return a text histogram of the values, one character per equal-width bin."""
     numbers = values[~np.isnan(values)]
     if not len(numbers) or numbers.min() == numbers.max():
@@ -216,40 +228,41 @@ def histogram(values: Floats) -> str:
     return "".join(_BARS[height] for height in heights.tolist())
 
 
-def first_lines(report: Report, display: Display) -> list[doc.Line]:
-    """Return how very many ranks are spread, and what of any stands out, for the first screen."""
+def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
+    """Return lines for the first screen: the spread of very many ranks, and the first standouts."""
     means = rank_means(report)
-    own = distribution(means.bubble_ratio)
-    if own is None:
+    quantiles = distribution(means.bubble_ratio)
+    if quantiles is None:
         return []
     lines: list[doc.Line] = []
     if many_ranks(len(report.ranks)):
-        bars = display.shown(histogram(means.bubble_ratio))
+        bars = display.translate(draw_histogram(means.bubble_ratio))
         lead = f"The {format_count(len(report.ranks), 'rank')}: "
-        low, middle, _, high = map(format_percent, own)
+        low, middle, _, high = map(format_percent, quantiles)
         text = f"{low} {bars} {high}, median {middle}"
-        if cell_width(lead + text) > display.width:
+        if measure_cells(lead + text) > display.width:
             text = f"{low} to {high}"
-        # Blanks of the histogram stay.
+        # Not a paragraph, which would merge the blanks of the histogram.
         lines.append((doc.Span(lead, "bold"), doc.Span(text)))
-    found = standouts(report, means)
-    named = [standout.sentence for standout in found[:_NAMED]]
-    if len(found) > _NAMED:
-        named.append(f"{len(found) - _NAMED:,} more (-v ranks)")
-    if named:
-        lines += paragraph("; ".join(named), display, lead="Standing out:", most=2)
+    groups = standouts(report, means)
+    sentences = [group.sentence for group in groups[:_MAX_NAMED_STANDOUTS]]
+    if len(groups) > _MAX_NAMED_STANDOUTS:
+        sentences.append(f"{len(groups) - _MAX_NAMED_STANDOUTS:,} more (-v ranks)")
+    if sentences:
+        lines += wrap_paragraph("; ".join(sentences), display, lead="Standing out:", max_lines=2)
     return lines
 
 
 _LONGEST_LABEL = 200
-#: Columns that are shown even where they are nothing but zeros.
+#: Columns that are shown even if all their cells are zero.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
-#: A score from which on a rank is as fast as the fastest of its stage.
+#: Minimum score of a rank that counts as fast as the fastest rank of its stage.
 _AS_FAST = 0.995
+#: Cells that are zero or unknown.
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 #: Columns that a narrow terminal drops first.
 _DROPPED_FIRST = ("score", "overlap", "unattrib.", "launch-gap %", "attributed %")
-#: Columns with times in the window of a ratio, and the attributes of an account with these times.
+#: Columns with times in the window of a ratio, and the fields of its account that contain them.
 _ACCOUNT_COLUMNS = {
     "overlap": "overlap_ns",
     "unattrib.": "unattributed_ns",
@@ -257,61 +270,71 @@ _ACCOUNT_COLUMNS = {
 }
 
 
-def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield the table of ranks of an iteration."""
+def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
+    """Yield a table of busy time and bubble in an iteration, by rank, or by stage if very many."""
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):
         name = "schedule"
-    shown, omitted, by = listed_ranks(report, view, iteration)
-    if not shown:
+    rows, n_omitted, row_kind = list_rows(report, view, iteration)
+    if not rows:
         return
-    cells = _cells(report, iteration, name, [row.replicas for row in shown])
+    cells = _make_cells(report, iteration, name, [row.replicas for row in rows])
     columns = [column for column in cells[0] if _is_shown(column, cells)]
-    labels = rank_labels(report, [row.rank.index for row in shown])
+    labels = rank_labels(report, [row.rank.index for row in rows])
     table = []
-    for row, label, values in zip(shown, labels, cells, strict=True):
-        replicas = len(row.replicas)
-        rank = {"rank": label if replicas == 1 else f"{replicas} replicas"}
-        table.append(_head(row) | rank | {column: values[column] for column in columns})
-    title = f"Iteration {to_one_line(iteration.name, 60)}: busy time and bubble by {by}, ms"
+    for row, label, values in zip(rows, labels, cells, strict=True):
+        n_replicas = len(row.replicas)
+        rank = {"rank": label if n_replicas == 1 else f"{n_replicas} replicas"}
+        table.append(_make_first_cells(row) | rank | {column: values[column] for column in columns})
+    title = f"Iteration {to_one_line(iteration.name, 60)}: busy time and bubble by {row_kind}, ms"
     yield doc.Table(
         f"{title} ({name} window)",
         table,
         left=("rank",),
-        giving_way=_order_of_giving_way(columns),
-        omitted=omitted,
+        drop_order=_drop_order(columns),
+        n_omitted=n_omitted,
         hint=" with -o report.json",
     )
-    # Rows of stages have the means of their replicas, except for the score.
-    score = "score" if by == "rank" else "lowest score of the replicas"
+    # A stage has the means of its replicas, except for the score.
+    score = "score" if row_kind == "rank" else "lowest score of the replicas"
     of_run = " and ".join(["attributed %", *([score] if "score" in columns else [])])
-    yield doc.Sentence(f"Of the whole run: {of_run}", "dim")
-    if summarised(report, view):
-        yield from spread_of_ranks(report)
+    yield doc.Sentence(f"Measured over the whole run: {of_run}", "dim")
+    if is_summarised(report, view):
+        yield from summarize_ranks(report)
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether a column is always shown, or has any value."""
+    """Return whether a column is always shown, or has a cell other than zero and unknown."""
     return column in _ALWAYS or any(row[column] not in _NOTHING for row in rows)
 
 
-def _order_of_giving_way(columns: Sequence[str]) -> list[str]:
+def _drop_order(columns: Sequence[str]) -> list[str]:
     """Return the columns in the order in which a narrow terminal drops them."""
     first = [column for column in _DROPPED_FIRST if column in columns]
     phases = [column for column in columns if column not in {*first, "bubble", "ratio %"}]
     return [*first, *reversed(phases), "stage", "rank", "bubble", "ratio %"]
 
 
-def _score(scores: Floats) -> str:
+def _format_score(scores: Floats) -> str:
     """Return the lowest of some scores, or a dash if all are unknown."""
     numbers = scores[~np.isnan(scores)]
     return f"{numbers.min():.2f}" if len(numbers) else "-"
 
 
-def _cells(
+def _make_cells(
     report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
-    """Return the cells of rows, keyed by column in display order: means over the ranks of a row."""
+    """Return the cells of the table of ranks: means over the ranks of each row.
+
+    Args:
+        report: The report.
+        iteration: The iteration.
+        name: Name of the ratio.
+        rows: Indices of the ranks of each row. Ranks that are not in the iteration are ignored.
+
+    Returns:
+        The cells of each row, keyed by column in display order.
+    """
     entries = iteration.ranks
     index_of_rank = {rank: index for index, rank in enumerate(list_indices(entries))}
     times_ns = _list_times(iteration, name)
@@ -327,15 +350,19 @@ def _cells(
         ranks = [rank for rank in row if rank in index_of_rank]
         members = [index_of_rank[rank] for rank in ranks]
         row_cells = {
-            column: doc.milliseconds(_mean(column_ns[members].tolist() if len(column_ns) else []))
+            column: doc.format_ms(
+                _average_known(column_ns[members].tolist() if len(column_ns) else [])
+            )
             for column, column_ns in times_ns.items()
         }
-        gap = _complement(int(active_ns[members].sum()), int(compute_ns[members].sum()))
-        row_cells["ratio %"] = doc.in_percent(_mean([ratios[index] for index in members]))
-        row_cells["launch-gap %"] = doc.in_percent(gap)
+        gap = _subtract_share(int(active_ns[members].sum()), int(compute_ns[members].sum()))
+        row_cells["ratio %"] = doc.format_percent_cell(
+            _average_known([ratios[index] for index in members])
+        )
+        row_cells["launch-gap %"] = doc.format_percent_cell(gap)
         covered = [coverage[rank] for rank in ranks if rank in coverage]
-        row_cells["attributed %"] = doc.in_percent(_attributed_share(covered))
-        row_cells["score"] = _score(scores[ranks])
+        row_cells["attributed %"] = doc.format_percent_cell(_measure_attributed_share(covered))
+        row_cells["score"] = _format_score(scores[ranks])
         cells.append(row_cells)
     return cells
 
@@ -355,28 +382,35 @@ def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
     return times_ns
 
 
-def _attributed_share(ranks: Sequence[RankCoverage]) -> float | None:
+def _measure_attributed_share(ranks: Sequence[RankCoverage]) -> float | None:
     """Return the share of the GPU time of some ranks that is attributed, or None without any."""
     gpu_ns = sum(rank.gpu_ns for rank in ranks)
     attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
     return attributed_ns / gpu_ns if gpu_ns else None
 
 
-def _complement(part: int, total: int) -> float | None:
+def _subtract_share(part: int, total: int) -> float | None:
     """Return the share of the total that is not in the part, or None if the total is 0."""
     return 1 - part / total if total else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where any value is unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+def _average_known(values: Sequence[float | None]) -> float | None:
+    """Return the mean, or None if any value is unknown or there are none."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
-    """Return the labels of ranks, without the host where all share it, else without its domain.
+    """Return short, distinct labels of ranks.
 
-    They are at most ``width`` wide, unless two would look alike.
+    The host is left out if all ranks run on it, otherwise its domain is left out if the host names
+    stay distinct. Labels are shortened in the middle to ``width`` characters, or to more if two
+    labels would be equal.
+
+    Args:
+        report: The report.
+        ranks: Indices of the ranks.
+        width: Maximum length of a label.
     """
     hosts = {rank.host for rank in report.ranks}
     short = {host: host.split(".")[0] for host in hosts}
@@ -384,13 +418,14 @@ def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
         short = dict.fromkeys(hosts, "")
     elif len(set(short.values())) < len(hosts):
         short = {host: host for host in hosts}
-    whole = []
+    full_labels = []
     for rank in (report.ranks[index] for index in ranks):
-        rest = rank.label.removeprefix(rank.host)
-        label = f"{short[rank.host]}{rest}" if rest != rank.label else rank.label
-        whole.append(to_one_line(label.strip() or rank.label, _LONGEST_LABEL))
-    for room in range(width, _LONGEST_LABEL):
-        labels = [doc.shortened(label, room) for label in whole]
-        if len(set(labels)) == len(set(whole)):
+        suffix = rank.label.removeprefix(rank.host)
+        label = f"{short[rank.host]}{suffix}" if suffix != rank.label else rank.label
+        full_labels.append(to_one_line(label.strip() or rank.label, _LONGEST_LABEL))
+    n_distinct = len(set(full_labels))
+    for max_length in range(width, _LONGEST_LABEL):
+        labels = [doc.truncate_middle(label, max_length) for label in full_labels]
+        if len(set(labels)) == n_distinct:
             return labels
-    return whole
+    return full_labels

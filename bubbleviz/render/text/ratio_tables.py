@@ -10,13 +10,13 @@ from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
 
 #: Columns that are left out first if a terminal is narrow.
-_GIVING_WAY = (
+_DROP_ORDER = (
     *("window\nSD ms", "bubble /\ncompute", "min", "max", "n", "window", "lower\nbound"),
     *("SD", "window\nms", "clock\nbounds"),
 )
 
 
-def ratios(report: Report) -> doc.Table:
+def make_ratio_table(report: Report) -> doc.Table:
     """Return the table of bubble ratios, without columns that are empty."""
     rows = [_make_ratio_row(report, definition) for definition in list_ratios()]
     empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
@@ -26,7 +26,7 @@ def ratios(report: Report) -> doc.Table:
         [{column: row[column] for column in columns} for row in rows],
         left=("ratio", "window"),
         wrap=("window",),
-        giving_way=_GIVING_WAY,
+        drop_order=_DROP_ORDER,
     )
 
 
@@ -37,20 +37,20 @@ def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, st
     window = summary.window_ns[name]
     clock_bounds = "not needed"
     if definition.common_clock:
-        clock_bounds = doc.between(summary.bubble_interval[name])
+        clock_bounds = doc.format_interval(summary.bubble_interval[name])
     mark = " !" if report.contradicted(name) else ""
     return {
         "ratio": name,
-        "mean": doc.in_percent(ratio.mean) + mark,
-        "lower\nbound": doc.in_percent(low.mean) if low.mean != ratio.mean else "",
+        "mean": doc.format_percent_cell(ratio.mean) + mark,
+        "lower\nbound": doc.format_percent_cell(low.mean) if low.mean != ratio.mean else "",
         "clock\nbounds": clock_bounds,
-        "SD": doc.in_percent(ratio.std),
-        "min": doc.in_percent(ratio.min),
-        "max": doc.in_percent(ratio.max),
+        "SD": doc.format_percent_cell(ratio.std),
+        "min": doc.format_percent_cell(ratio.min),
+        "max": doc.format_percent_cell(ratio.max),
         "n": str(ratio.n),
-        "bubble /\ncompute": doc.in_percent(summary.bubble_overhead[name].mean),
-        "window\nms": doc.milliseconds(window.mean),
-        "window\nSD ms": doc.milliseconds(window.std),
+        "bubble /\ncompute": doc.format_percent_cell(summary.bubble_overhead[name].mean),
+        "window\nms": doc.format_ms(window.mean),
+        "window\nSD ms": doc.format_ms(window.std),
         "window": definition.summary,
     }
 
@@ -59,23 +59,23 @@ def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, st
 _MAX_ITERATIONS = 12
 
 
-def not_averaged(report: Report) -> Iterator[doc.Block]:
+def list_not_averaged(report: Report) -> Iterator[doc.Block]:
     """Yield the iterations that are not averaged, if any."""
-    others = [i for i in report.iterations if not i.averaged]
-    if not others:
+    skipped = [i for i in report.iterations if not i.averaged]
+    if not skipped:
         return
     rows = [
         {
             "iteration": to_one_line(iteration.name, 60),
             "kind": iteration.kind,
             "complete": "yes" if iteration.complete else "no",
-            "microbatches": doc.numbered(iteration.microbatches),
+            "microbatches": doc.format_index(iteration.microbatches),
             report.headline: format_percent(iteration.ratios[report.headline].value),
         }
-        for iteration in others
+        for iteration in skipped
     ]
     yield doc.Table(
         "Iterations not averaged",
-        doc.first_rows(rows, "iteration", most=_MAX_ITERATIONS, joint=""),
+        doc.truncate_rows(rows, "iteration", max_rows=_MAX_ITERATIONS, joint=""),
         left=("iteration", "kind", "complete"),
     )

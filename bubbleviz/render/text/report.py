@@ -1,4 +1,4 @@
-"""The report as text: all sections in order, sections of some names, and what files contain."""
+"""The report as text: all sections in order, selected sections, and the summary of a file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bubbleviz.model.texts import capitalize, to_one_line
 from bubbleviz.render import document as doc
-from bubbleviz.render.markdown import markdown
+from bubbleviz.render.markdown import render_markdown
 from bubbleviz.render.text import orders, ranks, ratio_tables, savings, times
-from bubbleviz.render.text.bubble_tables import causes, longest, step_time
-from bubbleviz.render.text.first_screen import first_sentence, headline_lines
-from bubbleviz.render.text.profiles import clocks, coverage
-from bubbleviz.render.text.terminal import plain_text
+from bubbleviz.render.text.bubble_tables import (
+    list_longest_bubbles,
+    list_step_parts,
+    make_cause_table,
+)
+from bubbleviz.render.text.first_screen import choose_first_sentence, describe_headline
+from bubbleviz.render.text.profiles import list_clocks, list_coverage
+from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.advice import shown_iteration
 from bubbleviz.report.methods import methods
 from bubbleviz.report.published_paths import limitation_lines
@@ -20,81 +24,86 @@ from bubbleviz.report.sentences import describe_first_steps, describe_further_st
 from bubbleviz.report.view import View
 
 
-def sections(report: Report, view: View) -> Iterator[doc.Block]:
+def list_sections(report: Report, view: View) -> Iterator[doc.Block]:
     """Yield the sections of a report."""
-    for _, blocks in _sections(report, view):
+    for _, blocks in _list_named_sections(report, view):
         yield from blocks
 
 
-def details(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
-    """Yield some tables of a report, in the order named.
+def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
+    """Yield selected sections of a report.
 
     Args:
-        report: any report.
-        view: the iteration and the ranks that are listed.
-        names: as in ``--details``.
+        report: The report.
+        view: The iterations and ranks to list.
+        names: Names of the sections, as in ``--details``, in the order of the output.
     """
     for name in names:
-        listed = [b for n, blocks in _sections(report, view) if n == name for b in blocks]
-        yield from listed or [doc.Sentence(f"\n{name}: this run has nothing to list")]
+        blocks_of_name = [
+            b for n, blocks in _list_named_sections(report, view) if n == name for b in blocks
+        ]
+        yield from blocks_of_name or [doc.Sentence(f"\n{name}: this run has nothing to list")]
 
 
-def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
-    """Yield sections in the order in which they are printed, with their names in ``--details``."""
-    value, *lines = headline_lines(report)
+def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
+    """Yield the name and the blocks of each section in print order; "" for unnamed sections."""
+    value, *lines = describe_headline(report)
     yield "", [doc.Sentence("\n".join(lines), lead=capitalize(value))]
-    yield "operations", orders.orders(report)
+    yield "operations", orders.list_orders(report)
     first = describe_first_steps(report)
-    if (advice := first_sentence(report, first)) is not None:
+    if (advice := choose_first_sentence(report, first)) is not None:
         yield "", [doc.Sentence(f"what to do first: {advice}")]
         further = describe_further_steps(report)
         yield "", [doc.Sentence(f"then: {to_one_line(more, 200)}") for more in further]
-    yield "ratios", [ratio_tables.ratios(report)]
-    yield "time", step_time(report)
-    yield "causes", [table for table in [causes(report)] if table.rows]
+    yield "ratios", [ratio_tables.make_ratio_table(report)]
+    yield "time", list_step_parts(report)
+    yield "causes", [table for table in [make_cause_table(report)] if table.rows]
     iteration = shown_iteration(report, view.iterations)
     if iteration is not None and iteration.ranks:
-        yield "ranks", ranks.ranks(report, view, iteration)
-        yield "causes", ranks.by_rank(report, view, iteration)
-        yield "communication", ranks.communication(report, view, iteration)
-        yield "causes", longest(report)
-    yield "operations", times.phase_times(report)
-    yield "operations", times.critical_path(report)
-    yield "operations", savings.changes(report)
-    yield "operations", savings.what_if(report)
-    yield "operations", times.memory(report)
-    yield "advice", savings.advice_table(report)
-    yield "slowdown", savings.slowdowns(report)
-    yield "ratios", ratio_tables.not_averaged(report)
-    yield "clocks", clocks(report)
-    yield "coverage", coverage(report)
+        yield "ranks", ranks.list_ranks(report, view, iteration)
+        yield "causes", ranks.list_idle_causes(report, view, iteration)
+        yield "communication", ranks.list_communication(report, view, iteration)
+        yield "causes", list_longest_bubbles(report)
+    yield "operations", times.list_phase_times(report)
+    yield "operations", times.list_critical_path(report)
+    yield "operations", savings.list_changes(report)
+    yield "operations", savings.list_schedules(report)
+    yield "operations", times.list_memory(report)
+    yield "advice", savings.list_advice(report)
+    yield "slowdown", savings.list_slowdowns(report)
+    yield "ratios", ratio_tables.list_not_averaged(report)
+    yield "clocks", list_clocks(report)
+    yield "coverage", list_coverage(report)
     if report.limitations:
-        yield "coverage", [doc.heading("Limitations"), doc.bullets(limitation_lines(report))]
-    # There is a ratio of a pipeline to quote.
+        yield (
+            "coverage",
+            [doc.make_heading("Limitations"), doc.make_bullets(limitation_lines(report))],
+        )
+    # The methods sentence quotes the ratio of a pipeline.
     if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
         ready = doc.Sentence(to_one_line(methods(report), None))
-        yield "ratios", [doc.heading("Methods, ready to paste"), ready]
+        yield "ratios", [doc.make_heading("Methods, ready to paste"), ready]
 
 
-def as_text(report: Report, view: View) -> str:
+def render_text(report: Report, view: View) -> str:
     """Return the tables as plain text."""
-    return plain_text(sections(report, view))
+    return render_plain_text(list_sections(report, view))
 
 
-def summary(report: Report) -> list[doc.Block]:
-    """Return the headline, what to do first, the ratios and the causes."""
-    value, bounds, run, why = headline_lines(report)
+def summarize(report: Report) -> list[doc.Block]:
+    """Return the blocks of a summary: headline, advice, ratios and causes."""
+    value, bounds, run, reason = describe_headline(report)
     first = describe_first_steps(report)
     return [
         doc.Sentence(bounds, lead=capitalize(value)),
-        doc.Sentence(f"{run}; {why}"),
+        doc.Sentence(f"{run}; {reason}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
         *(doc.Sentence(f"Then: {text}") for text in describe_further_steps(report)),
-        ratio_tables.ratios(report),
-        causes(report),
+        ratio_tables.make_ratio_table(report),
+        make_cause_table(report),
     ]
 
 
-def as_markdown(report: Report, _: View) -> str:
-    """Return a summary of a report, whatever the view."""
-    return markdown(summary(report))
+def render_summary(report: Report, _: View) -> str:
+    """Return a summary of a report as Markdown. The view is ignored."""
+    return render_markdown(summarize(report))

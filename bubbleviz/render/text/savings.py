@@ -1,4 +1,4 @@
-"""Tables of what would shorten iterations: advice, slowdowns, changes, and other schedules."""
+"""Tables of possible savings: advice, slowdowns, single changes, and other schedules."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 _SAME_BASE = 0.01
 
 
-def advice_table(report: Report) -> Iterator[doc.Block]:
-    """Yield the list of advice; savings overlap and do not add up."""
-    diagnosis, listed = report.explanation.diagnosis, write_all_advice(report)
-    if diagnosis is None or not listed:
+def list_advice(report: Report) -> Iterator[doc.Block]:
+    """Yield a table of all advice with its savings, which overlap and do not add up."""
+    diagnosis, entries = report.explanation.diagnosis, write_all_advice(report)
+    if diagnosis is None or not entries:
         return
     replayed = format_count(diagnosis.iterations, "iteration")
     if diagnosis.misses_measurement:
@@ -37,22 +37,22 @@ def advice_table(report: Report) -> Iterator[doc.Block]:
     else:
         base_ns = diagnosis.length_ns
         title = (
-            f"What would shorten an iteration ({doc.milliseconds(base_ns)} ms), by a replay of "
+            f"What would shorten an iteration ({doc.format_ms(base_ns)} ms), by a replay of "
             f"{replayed}; savings do not add up"
         )
     rows = [
         {
-            "saves ms": doc.milliseconds(advice.saving_ns),
-            "share": _share_of_base(advice, base_ns),
+            "saves ms": doc.format_ms(advice.saving_ns),
+            "share": _describe_share(advice, base_ns),
             # The saving has its own columns.
             "what to do": to_one_line(advice.action_and_evidence, 400),
         }
-        for advice in listed
+        for advice in entries
     ]
     yield doc.Table(title, rows, left=("what to do",), wrap=("what to do",))
 
 
-def _share_of_base(advice: AdviceEntry, titled_ns: float | None) -> str:
+def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
     """Return the share that advice saves, followed by its base if that is not in the title.
 
     Args:
@@ -64,14 +64,14 @@ def _share_of_base(advice: AdviceEntry, titled_ns: float | None) -> str:
     base_ns = advice.saving_ns / advice.saving_ratio
     if titled_ns is not None and abs(base_ns - titled_ns) <= _SAME_BASE * titled_ns:
         return advice.share
-    return f"{advice.share} of {doc.milliseconds(base_ns)} ms"
+    return f"{advice.share} of {doc.format_ms(base_ns)} ms"
 
 
 #: Maximum number of slowdowns of each kind that are listed.
 _MAX_SLOWDOWNS = 3
 
 
-def slowdowns(report: Report) -> Iterator[doc.Block]:
+def list_slowdowns(report: Report) -> Iterator[doc.Block]:
     """Yield what stragglers cost over all averaged iterations."""
     costs = report.slowdowns
     source = report.explanation.slowdown_source
@@ -80,11 +80,11 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
             yield doc.Sentence(f"\nSlowdowns are unknown: {source.reason}")
         return
     times = [("all together", costs.total)]
-    for group in _slowdown_groups(report, costs):
+    for group in _group_slowdowns(report, costs):
         if len(group) > 1:
             times += sorted(group, key=lambda pair: -pair[1])[:_MAX_SLOWDOWNS]
     n_iterations = format_count(len(costs.by_iteration), "iteration")
-    lengths = f"{doc.milliseconds(costs.original_ns)} against {doc.milliseconds(costs.ideal_ns)} ms"
+    lengths = f"{doc.format_ms(costs.original_ns)} against {doc.format_ms(costs.ideal_ns)} ms"
     yield doc.Table(
         f"Slowdown against an ideal iteration, over {n_iterations} ({lengths})",
         [{"what": to_one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
@@ -95,22 +95,22 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
     if costs.worker_share is not None:
         notes.append(
             "share of the slowdown removed by fixing the slowest 3 % of the ranks (at least one): "
-            f"{_removed(costs.worker_share)}"
+            f"{_describe_removed_share(costs.worker_share)}"
         )
     if costs.last_stage_share is not None:
-        share = _removed(costs.last_stage_share)
-        notes.append(f"share removed by fixing the last stage: {share}")
+        removed = _describe_removed_share(costs.last_stage_share)
+        notes.append(f"share removed by fixing the last stage: {removed}")
     error = costs.replay_error
     errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(
         "replay error: {} % on average, {} % at most, without launch delays and waits for an "
         "earlier iteration (-v operations counts an iteration from its first F on); with these {} "
-        "% and {} %".format(*map(doc.in_percent, errors))
+        "% and {} %".format(*map(doc.format_percent_cell, errors))
     )
-    yield doc.bullets(notes)
+    yield doc.make_bullets(notes)
 
 
-def _slowdown_groups(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
+def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
     """Return names and slowdowns, a list for each kind of part."""
     iterations, slowdown_of_rank = report.iterations, report.slowness.slowdown
     ranks = np.flatnonzero(~np.isnan(slowdown_of_rank)).tolist()
@@ -125,12 +125,14 @@ def _slowdown_groups(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
     ]
 
 
-def _removed(share: float) -> str:
+def _describe_removed_share(fraction: float) -> str:
     """Return the share of a slowdown that is removed, and the reason if it is not 0 to 100 %."""
-    beyond = "more than all" if share > 1 else "none" if share < 0 else ""
-    who = "the others take" if share > 1 else "it takes"
-    why = f" ({beyond}: {who} less than the mean of all, which is the ideal)" if beyond else ""
-    return f"{doc.in_percent(share)} %{why}"
+    excess = "more than all" if fraction > 1 else "none" if fraction < 0 else ""
+    who = "the others take" if fraction > 1 else "it takes"
+    explanation = (
+        f" ({excess}: {who} less than the mean of all, which is the ideal)" if excess else ""
+    )
+    return f"{doc.format_percent_cell(fraction)} %{explanation}"
 
 
 #: Minimum saving of another order of microbatches.
@@ -141,7 +143,7 @@ _MAX_MICROBATCHES = 8
 _ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any delay"}
 
 
-def changes(report: Report) -> Iterator[doc.Block]:
+def list_changes(report: Report) -> Iterator[doc.Block]:
     """Yield the length of the typical iteration after each change."""
     replayed = report.explanation.changes
     if not replayed:
@@ -152,9 +154,9 @@ def changes(report: Report) -> Iterator[doc.Block]:
         rows.append(
             {
                 "change": change.change,
-                "iteration ms": doc.milliseconds(change.makespan_ns),
-                "time saved %": doc.in_percent(saved_ratio),
-                "schedule %": doc.in_percent(change.bubble_ratio),
+                "iteration ms": doc.format_ms(change.makespan_ns),
+                "time saved %": doc.format_percent_cell(saved_ratio),
+                "schedule %": doc.format_percent_cell(change.bubble_ratio),
             }
         )
     yield doc.Table(
@@ -162,7 +164,7 @@ def changes(report: Report) -> Iterator[doc.Block]:
         rows,
         left=("change",),
         wrap=("change",),
-        giving_way=("schedule %",),
+        drop_order=("schedule %",),
     )
     if report.headline == "period":
         yield doc.Sentence(
@@ -171,33 +173,33 @@ def changes(report: Report) -> Iterator[doc.Block]:
         )
 
 
-def what_if(report: Report) -> Iterator[doc.Block]:
+def list_schedules(report: Report) -> Iterator[doc.Block]:
     """Yield what other schedules would take, where the report has them."""
-    others = report.what_if
-    if others is None:
+    comparison = report.what_if
+    if comparison is None:
         return
-    if others.measured is None:
+    if comparison.measured is None:
         yield doc.Sentence(
-            f"\nOther schedules cannot be compared: {to_one_line(others.reason, 300)}"
+            f"\nOther schedules cannot be compared: {to_one_line(comparison.reason, 300)}"
         )
         return
-    yield _schedule_table(report, others)
-    if others.reordered is not None and others.reordered[1] >= _REORDERED:
-        order, saved = others.reordered
+    yield _make_schedule_table(report, comparison)
+    if comparison.reordered is not None and comparison.reordered[1] >= _REORDERED:
+        order, saved = comparison.reordered
         numbers = ", ".join(map(str, order[:_MAX_MICROBATCHES]))
-        more = ", ..." if len(order) > _MAX_MICROBATCHES else ""
+        ellipsis = ", ..." if len(order) > _MAX_MICROBATCHES else ""
         yield doc.Sentence(
-            f"Microbatches of unequal length, in the order {numbers}{more} of their numbers: "
-            f"{doc.in_percent(saved)} % less (short ones first and last; whole order with "
+            f"Microbatches of unequal length, in the order {numbers}{ellipsis} of their numbers: "
+            f"{doc.format_percent_cell(saved)} % less (short ones first and last; whole order with "
             "-o report.json)"
         )
-    is_by_stage = others.window == "stage"
+    is_by_stage = comparison.window == "stage"
     if is_by_stage:
         yield doc.Sentence(
             "Consecutive iterations overlap, so the longest rank's window (stage) is compared: no "
             "period is shorter"
         )
-    measured = others.measured
+    measured = comparison.measured
     n_stages = format_count(measured.stages, "stage")
     n_microbatches = format_count(measured.microbatches, "microbatch", "microbatches")
     length = "window" if is_by_stage else "iteration"
@@ -213,15 +215,18 @@ def what_if(report: Report) -> Iterator[doc.Block]:
     yield doc.Sentence(sentence)
 
 
-def _schedule_table(report: Report, others: WhatIf) -> doc.Table:
+def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
     """Return the table of schedules at the measured times."""
-    fits = describe_fit(others.limit_bytes)
+    fits = describe_fit(comparison.limit_bytes)
     ran = None if report.schedule is None else report.schedule.name
     rows = []
-    for row in others.rows:
-        name, cells = _ROW_NAMES.get(row.schedule, row.schedule), _schedule_cells(others, row)
-        reason = doc.shortened(to_one_line(row.reason, 200), 40)
-        is_known = _compared_ms(others, row) is not None
+    for row in comparison.rows:
+        name, cells = (
+            _ROW_NAMES.get(row.schedule, row.schedule),
+            _make_schedule_cells(comparison, row),
+        )
+        reason = doc.truncate_middle(to_one_line(row.reason, 200), 40)
+        is_known = _get_compared_ms(comparison, row) is not None
         rows.append(
             {
                 "order": f"{name} (this one)" if row.schedule == ran else name,
@@ -238,23 +243,23 @@ def _schedule_table(report: Report, others: WhatIf) -> doc.Table:
     )
 
 
-def _compared_ms(others: WhatIf, row: Choice) -> float | None:
+def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
     """Return the time by which schedules are compared, or None if it is unknown."""
-    return row.cost_ms if others.window == "stage" else row.makespan_ms
+    return row.cost_ms if comparison.window == "stage" else row.makespan_ms
 
 
-def _schedule_cells(others: WhatIf, row: Choice) -> dict[str, str]:
+def _make_schedule_cells(comparison: WhatIf, row: Choice) -> dict[str, str]:
     """Return the cells with the numbers of a schedule."""
-    is_by_stage = others.window == "stage"
+    is_by_stage = comparison.window == "stage"
     activations = "-" if row.peak_activations is None else f"{row.peak_activations:.2f}"
     cells = {
         "stage window ms"
         if is_by_stage
-        else "iteration ms": f"{_compared_ms(others, row) or 0:,.3f}",
-        "time saved %": doc.in_percent(row.speedup),
-        "stage %" if is_by_stage else "schedule %": doc.in_percent(row.bubble_ratio),
+        else "iteration ms": f"{_get_compared_ms(comparison, row) or 0:,.3f}",
+        "time saved %": doc.format_percent_cell(row.speedup),
+        "stage %" if is_by_stage else "schedule %": doc.format_percent_cell(row.bubble_ratio),
         "activations": activations,
     }
-    if any(other.peak_bytes is not None for other in others.rows):
+    if any(other.peak_bytes is not None for other in comparison.rows):
         cells["peak memory"] = "-" if row.peak_bytes is None else format_memory(row.peak_bytes)
     return cells

@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span
-from bubbleviz.render.text.terminal import Display, flowing
+from bubbleviz.render.text.terminal import Display, flow_entries
 
 #: Luminance above which a colour is too close to white, and below which too close to black.
 _PALE, _DARK = 0.75, 0.07
@@ -16,7 +16,7 @@ _PALE, _DARK = 0.75, 0.07
 _SHADES = "█▒░▓▚▄▞▀▐▌"
 
 
-def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
+def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
     """Return the bar and its legend, without parts that the legend would print as zero.
 
     Args:
@@ -27,17 +27,17 @@ def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) 
     if not parts:
         return []
     glyphs = _choose_glyphs([name for name, *_ in parts], display)
-    colours = [legible(colour) if display.colour else "" for *_, colour in parts]
-    ends = np.cumsum([0.0, *(share for _, share, *_ in parts)])
-    lengths = np.diff(np.round(ends / ends[-1] * display.text_width)).astype(np.int64)
+    colours = [make_legible(colour) if display.colour else "" for *_, colour in parts]
+    edges = np.cumsum([0.0, *(fraction for _, fraction, *_ in parts)])
+    lengths = np.diff(np.round(edges / edges[-1] * display.text_width)).astype(np.int64)
     # Each part has at least one cell; the longest part makes up for it.
     lengths[lengths.argmax()] -= np.count_nonzero(lengths == 0)
     segments = zip(glyphs, colours, np.maximum(lengths, 1).tolist(), strict=True)
     bar = tuple(Span(glyph * length, colour) for glyph, colour, length in segments)
     legend = []
-    for (name, _, share, _), glyph, colour in zip(parts, glyphs, colours, strict=True):
-        legend.append((Span(glyph, colour), Span(f" {name} {share}")))
-    return [bar, *flowing(legend, display)]
+    for (name, _, fraction, _), glyph, colour in zip(parts, glyphs, colours, strict=True):
+        legend.append((Span(glyph, colour), Span(f" {name} {fraction}")))
+    return [bar, *flow_entries(legend, display)]
 
 
 def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
@@ -51,8 +51,12 @@ def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
     return glyphs
 
 
-def legible(colour: str) -> str:
+def make_legible(colour: str) -> str:
     """Return a colour that is visible on a light terminal and on a dark one."""
-    if palette.luminance(colour) > _PALE:
+    if palette.measure_luminance(colour) > _PALE:
         return palette.mix(colour, palette.BLACK, 0.14)
-    return palette.mix(colour, palette.WHITE, 0.2) if palette.luminance(colour) < _DARK else colour
+    return (
+        palette.mix(colour, palette.WHITE, 0.2)
+        if palette.measure_luminance(colour) < _DARK
+        else colour
+    )

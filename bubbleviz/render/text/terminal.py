@@ -1,6 +1,6 @@
-"""Blocks of a document as lines of a terminal, or of a file of text.
+"""Layout of document blocks as lines of a terminal or of a text file.
 
-No digit of a table is ever cut: where a terminal is narrow, whole columns give way, and words are
+Numbers in tables are never cut. On a narrow terminal, entire columns are dropped and words are
 shortened or wrapped.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from bubbleviz.model.texts import replace_unprintable
 from bubbleviz.render import document as doc
-from bubbleviz.render.wrapping import cell_width, wrap_text
+from bubbleviz.render.wrapping import measure_cells, wrap_text
 
-#: Width of the text where it is not shown on a terminal.
+#: Width of text in a file, in characters.
 WIDTH = 110
 #: Maximum width of sentences on a wide terminal.
 _LONGEST_LINE = 100
@@ -25,27 +25,27 @@ _ASCII_SIGNS = str.maketrans(
 )
 _ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 _ASCII = _ASCII_SIGNS | _ASCII_BARS | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
-#: Columns of a usual terminal.
+#: Default width of a terminal, in columns.
 _USUAL_WIDTH = 80
 #: Minimum number of columns next to a lead; with fewer, the text continues below the lead.
-_LEAST_ROOM = 20
+_MIN_TEXT_WIDTH = 20
 #: Gap between two columns of a table.
 _GAP = "  "
-#: A command in a sentence, with its path.
+#: Matches a command in a sentence, with its path, which is kept on one line.
 _COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
 #: Minimum width of a column of words, and of a column whose words are wrapped.
-_SHORTEST, _SHORTEST_WRAPPED = 12, 24
+_MIN_WIDTH, _MIN_WRAPPED_WIDTH = 12, 24
 
 
 @dataclass(frozen=True)
 class Display:
-    """What an output can show.
+    """The abilities of a terminal.
 
     Attributes:
-        width: in columns.
-        colour: whether it shows colours.
-        unicode: whether it shows more than ASCII, block characters included.
-        height: in lines.
+        width: Width in columns.
+        colour: Whether it shows colours.
+        unicode: Whether it shows more than ASCII, including block characters.
+        height: Height in lines.
     """
 
     width: int = _USUAL_WIDTH
@@ -55,178 +55,200 @@ class Display:
 
     @property
     def text_width(self) -> int:
-        """The width of sentences."""
+        """Width of sentences, in columns."""
         return min(self.width, _LONGEST_LINE)
 
-    def shown(self, text: str) -> str:
-        """Return a text in characters that the output has; others are question marks."""
+    def translate(self, text: str) -> str:
+        """Return a text in ASCII if the terminal needs it; unknown characters become "?"."""
         if self.unicode:
             return text
         return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def printable_line(line: doc.Line) -> doc.Line:
-    """Return a line with a blank for each character that does not print."""
+def mask_unprintable(line: doc.Line) -> doc.Line:
+    """Return a line with non-printable characters replaced by blanks."""
     return tuple(span._replace(text=replace_unprintable(span.text)) for span in line)
 
 
-def plain_lines(lines: Iterable[doc.Line]) -> str:
-    """Return lines as text without styles and without control characters."""
-    texts = ("".join(span.text for span in printable_line(line)) for line in lines)
+def join_plain_lines(lines: Iterable[doc.Line]) -> str:
+    """Return lines as text without styles, control characters and trailing blanks."""
+    texts = ("".join(span.text for span in mask_unprintable(line)) for line in lines)
     return "".join(f"{text.rstrip()}\n" for text in texts)
 
 
-def plain_text(
+def render_plain_text(
     blocks: Iterable[doc.Block], display: Display | None = None, width: int = WIDTH
 ) -> str:
-    """Return blocks as text without styles.
+    """Return the blocks of a document as text without styles.
 
     Args:
-        blocks: of any document.
-        display: what it has to fit; None for a file, in which no table and no word is cut.
-        width: of sentences of a file.
+        blocks: Blocks of the document.
+        display: Terminal that the text must fit, or None for a file, in which no table and no word
+            is cut.
+        width: Maximum width of sentences.
     """
-    return plain_lines(lines_of(blocks, display, width)) or "\n"
+    return join_plain_lines(render_lines(blocks, display, width)) or "\n"
 
 
-def lines_of(
+def render_lines(
     blocks: Iterable[doc.Block], display: Display | None = None, width: int = WIDTH
 ) -> Iterator[doc.Line]:
-    """Yield blocks as lines of styled words.
+    """Yield the blocks of a document as styled lines.
 
     Args:
-        blocks: of any document.
-        display: what they have to fit; None for a file, in which no table and no word is cut.
-        width: of sentences of a file.
+        blocks: Blocks of the document.
+        display: Terminal that the lines must fit, or None for a file, in which no table and no word
+            is cut.
+        width: Maximum width of sentences.
     """
     for block in blocks:
         if isinstance(block, doc.Sentence):
-            yield from _sentence(block, display, width)
+            yield from _wrap_sentence(block, display, width)
         elif isinstance(block, doc.HangingLines):
-            yield from _hanging_lines(block, display, width)
+            yield from _wrap_hanging_lines(block, display, width)
         elif block.columns:
             if block.title:
-                yield from _sentence(doc.heading(block.title), display, width)
-            yield from _table(block, display, width)
-            if block.omitted > 0:
-                more = f"and {block.omitted:,} more{block.hint}"
-                yield from _sentence(doc.Sentence(more), display, width)
+                yield from _wrap_sentence(doc.make_heading(block.title), display, width)
+            yield from _render_table(block, display, width)
+            if block.n_omitted > 0:
+                note = f"and {block.n_omitted:,} more{block.hint}"
+                yield from _wrap_sentence(doc.Sentence(note), display, width)
 
 
-def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
-    text = block.lead + block.text
+def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
+    """Yield the wrapped lines of a sentence; its first characters have the style of the lead."""
+    text, lead = block.lead + block.text, block.lead
     if display is not None:
-        text, width = display.shown(text), min(width, display.width)
-    lead = len(block.lead if display is None else display.shown(block.lead))
+        text, lead, width = (
+            display.translate(text),
+            display.translate(lead),
+            min(width, display.width),
+        )
+    n_lead = len(lead)
     for line in text.split("\n"):
-        fits = block.whole or (cell_width(line) <= width and "\t" not in line)
-        blank = " " * (len(line) - len(line.lstrip()))
-        broken = wrap_text(
+        fits = block.is_preformatted or (measure_cells(line) <= width and "\t" not in line)
+        indent = " " * (len(line) - len(line.lstrip()))
+        wrapped = wrap_text(
             line,
-            width - len(blank),
-            max_lines=block.most,
-            hanging_indent=block.hanging,
+            width - len(indent),
+            max_lines=block.max_lines,
+            hanging_indent=block.hanging_indent,
             keep_long_words=display is None,
         )
-        for part in [line] if fits else [blank + part for part in broken]:
-            if lead:
-                yield doc.Span(part[:lead], block.lead_style), doc.Span(part[lead:], block.style)
+        for part in [line] if fits else [indent + part for part in wrapped]:
+            if n_lead:
+                before_text = doc.Span(part[:n_lead], block.lead_style)
+                yield before_text, doc.Span(part[n_lead:], block.style)
             else:
                 yield (doc.Span(part, block.style),)
-            lead = max(lead - len(part), 0)
+            n_lead = max(n_lead - len(part), 0)
 
 
-def _hanging_lines(
+def _wrap_hanging_lines(
     block: doc.HangingLines, display: Display | None, width: int
 ) -> Iterator[doc.Line]:
-    """Yield lines, in a file those of lists alone wrapped; a command stays on one line."""
+    """Yield lines with their leads, wrapped on a terminal. In a file only lists are wrapped.
+
+    A command (``bubbleviz NAME PATH``) is never broken. If there is too little space next to the
+    lead, the text continues below it.
+    """
     width = width if display is None else display.width
     for lead, text in block.lines:
         lines = [text]
         if display is not None:
-            lead, text = display.shown(lead), display.shown(text)  # noqa: PLW2901
-            if width - cell_width(lead) < _LEAST_ROOM:
-                yield from _sentence(doc.Sentence(lead + text, hanging=4), display, width)
+            lead, text = display.translate(lead), display.translate(text)  # noqa: PLW2901
+            if width - measure_cells(lead) < _MIN_TEXT_WIDTH:
+                yield from _wrap_sentence(
+                    doc.Sentence(lead + text, hanging_indent=4), display, width
+                )
                 continue
-        if display is not None or block.listed:
-            commands = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
-            is_uncut = display is None or not block.listed
-            room = width - cell_width(lead)
-            lines = wrap_text(commands, room, keep_long_words=is_uncut) or [""]
+        if display is not None or block.is_list:
+            protected = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+            keep_long_words = display is None or not block.is_list
+            text_width = width - measure_cells(lead)
+            lines = wrap_text(protected, text_width, keep_long_words=keep_long_words) or [""]
         yield (doc.Span((lead + lines[0]).rstrip()),)
-        yield from ((doc.Span((" " * cell_width(lead) + line).rstrip()),) for line in lines[1:])
+        yield from ((doc.Span((" " * measure_cells(lead) + line).rstrip()),) for line in lines[1:])
 
 
-def paragraph(
+def wrap_paragraph(
     text: str,
     display: Display,
     *,
     style: str = "",
     lead: str = "",
     lead_style: str = "bold",
-    most: int | None = None,
+    max_lines: int | None = None,
 ) -> list[doc.Line]:
-    """Return a text in lines for a display, its first words in a style of their own.
+    """Wrap a text for a terminal, with a hanging indent and with a style for its first words.
 
     Args:
-        text: on one line.
-        display: where it is shown.
-        style: of the text.
-        lead: words in front of it.
-        lead_style: of these.
-        most: Maximum number of lines at 80 columns. A narrower display has as many lines as hold
-            the same text, so that it shows every number that a wider one shows.
+        text: The text, on one line.
+        display: The terminal.
+        style: Style of the text.
+        lead: First words.
+        lead_style: Style of the first words.
+        max_lines: Maximum number of lines at 80 columns. A narrower terminal has proportionally
+            more lines, so that it shows the same text.
     """
-    if most is not None and display.width < _USUAL_WIDTH:
-        most = -(-most * _USUAL_WIDTH // display.width)
-    text, hanging = f" {text}" if lead and text else text, 2
-    block = doc.Sentence(text, style, lead, lead_style, most=most, hanging=hanging)
-    return list(_sentence(block, display, display.text_width)) if lead or text else []
+    if not lead and not text:
+        return []
+    if max_lines is not None and display.width < _USUAL_WIDTH:
+        max_lines = -(-max_lines * _USUAL_WIDTH // display.width)
+    if lead and text:
+        text = f" {text}"
+    block = doc.Sentence(text, style, lead, lead_style, max_lines=max_lines, hanging_indent=2)
+    return list(_wrap_sentence(block, display, display.text_width))
 
 
-def flowing(entries: Sequence[doc.Line], display: Display, gap: str = "   ") -> list[doc.Line]:
-    """Return entries beside each other in as many lines as they need, none of them parted."""
+def flow_entries(entries: Sequence[doc.Line], display: Display, gap: str = "   ") -> list[doc.Line]:
+    """Lay out entries left to right, starting a new line when the next one does not fit.
+
+    Entries are never split.
+    """
     lines: list[list[doc.Span]] = []
-    used = 0
+    line_width = 0
     for entry in entries:
-        width = sum(cell_width(span.text) for span in entry)
-        if lines and used + len(gap) + width <= display.width:
+        width = sum(measure_cells(span.text) for span in entry)
+        if lines and line_width + len(gap) + width <= display.width:
             lines[-1] += [doc.Span(gap), *entry]
-            used += len(gap) + width
+            line_width += len(gap) + width
         else:
             lines.append(list(entry))
-            used = width
+            line_width = width
     return [tuple(line) for line in lines]
 
 
-def _table(table: doc.Table, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield headers, rows, and a note that says which columns have no room."""
+def _render_table(table: doc.Table, display: Display | None, width: int) -> Iterator[doc.Line]:
+    """Yield headers and rows, and a note that lists the columns that do not fit the terminal."""
     headers, note, rows = list(table.columns), "", list(table.rows)
     if display is not None:
         width = display.width
-        headers, rows, note = _fitted(table, width)
-    shown = str if display is None else display.shown
+        headers, rows, note = _fit_table(table, width)
+    to_display = str if display is None else display.translate
 
-    def line(cells: Sequence[str]) -> str:
+    def join_cells(cells: Sequence[str]) -> str:
         padded = []
-        for cell, room, header in zip(cells, widths, headers, strict=True):
-            blank = " " * (room - cell_width(cell))
-            padded.append(cell + blank if header in table.left else blank + cell)
+        for cell, column_width, header in zip(cells, widths, headers, strict=True):
+            padding = " " * (column_width - measure_cells(cell))
+            padded.append(cell + padding if header in table.left else padding + cell)
         return _GAP.join(padded).rstrip()
 
-    heads = _stack_headers([shown(header) for header in headers])
-    cells = [tuple(shown(row.get(header, "")) for header in headers) if row else () for row in rows]
-    filled = [*heads, *filter(None, cells)]
-    widths = [max(map(cell_width, column)) for column in zip(*filled, strict=True)]
-    for head in heads:
-        yield (doc.Span(line(head), "bold"),)
-    yield (doc.Span(shown("─") * (sum(widths) + len(_GAP) * (len(widths) - 1))),)
+    header_lines = _align_headers([to_display(header) for header in headers])
+    cells = [
+        tuple(to_display(row.get(header, "")) for header in headers) if row else () for row in rows
+    ]
+    columns = zip(*header_lines, *filter(None, cells), strict=True)
+    widths = [max(map(measure_cells, column)) for column in columns]
+    for header_line in header_lines:
+        yield (doc.Span(join_cells(header_line), "bold"),)
+    yield (doc.Span(to_display("─") * (sum(widths) + len(_GAP) * (len(widths) - 1))),)
     for row in cells:
-        yield (doc.Span(line(row) if row else ""),)
-    yield from ((doc.Span(part, "dim"),) for part in wrap_text(shown(note), max(width, 20)))
+        yield (doc.Span(join_cells(row) if row else ""),)
+    yield from ((doc.Span(part, "dim"),) for part in wrap_text(to_display(note), max(width, 20)))
 
 
-def _stack_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
+def _align_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the lines of headers; shorter headers start with blank lines."""
     split = [header.split("\n") for header in headers]
     height = max(map(len, split))
@@ -234,57 +256,84 @@ def _stack_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
     return list(zip(*columns, strict=True))
 
 
-def _fitted(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
-    """Return headers and rows at most so wide, words shortened first, and a note on what is gone.
+def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
+    """Fit a table to a width: drop columns if necessary, then shorten or wrap words.
 
-    Numbers are never cut, so that a table of one column may be wider.
+    Columns are dropped only if the table is too wide with all words at their minimum width. Numbers
+    are never cut, so a table with a single column can be wider.
+
+    Returns:
+        headers: Headers of the columns that stay.
+        rows: Cells of each line, keyed by header. A row with wrapped words is several lines.
+        note: Text that lists the dropped columns, or "" if all stay.
     """
     headers = table.columns
     widths = {}
     for header in headers:
         cells = (row.get(header, "") for row in table.rows)
-        widths[header] = max(map(cell_width, (*header.split("\n"), *cells)))
-    least = dict(widths)
+        widths[header] = max(map(measure_cells, (*header.split("\n"), *cells)))
+    min_widths = _list_min_widths(table, widths)
+    remaining = _drop_columns(table, min_widths, width)
+    note = ""
+    if dropped := [" ".join(header.split()) for header in headers if header not in remaining]:
+        them = "it" if len(dropped) == 1 else "them"
+        hint = f"COLUMNS={_sum_widths(min_widths, headers)} shows {them}"
+        note = f"no room for {', '.join(dropped)} in {width} columns; {hint}"
+    excess = _sum_widths(widths, remaining) - width
+    words = [header for header in remaining if header in table.left]
+    # Wrapped columns are narrowed first, because they lose no text.
+    for header in sorted(words, key=lambda header: header not in table.wrap):
+        cut = max(min(excess, widths[header] - min_widths[header]), 0)
+        widths[header] -= cut
+        excess -= cut
+    rows = [line for row in table.rows for line in _split_row(table, row, remaining, widths)]
+    return remaining, rows, note
+
+
+def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, int]:
+    """Return the minimum width of each column, which is less than its width only for words."""
+    min_widths = dict(widths)
     for header in table.left:
         if header in widths:
-            shortest = _SHORTEST_WRAPPED if header in table.wrap else _SHORTEST
-            shortest = max(shortest, *map(cell_width, header.split("\n")))
-            least[header] = min(widths[header], shortest)
-
-    def total(widths: Mapping[str, int], headers: Sequence[str]) -> int:
-        return sum(widths[header] for header in headers) + len(_GAP) * (len(headers) - 1)
-
-    others = [header for header in reversed(headers[1:]) if header not in table.giving_way]
-    kept = list(headers)
-    for header in (*table.giving_way, *others):
-        if total(least, kept) > width and header in kept:
-            kept.remove(header)
-    note = ""
-    if gone := [" ".join(header.split()) for header in headers if header not in kept]:
-        them = "it" if len(gone) == 1 else "them"
-        shows = f"COLUMNS={total(least, headers)} shows {them}"
-        note = f"no room for {', '.join(gone)} in {width} columns; {shows}"
-    over = total(widths, kept) - width
-    # What can be wrapped is narrowed first.
-    for header in sorted((h for h in kept if h in table.left), key=lambda h: h not in table.wrap):
-        cut = max(min(over, widths[header] - least[header]), 0)
-        widths[header] -= cut
-        over -= cut
-    return kept, [each for row in table.rows for each in _folded(table, row, kept, widths)], note
+            min_width = _MIN_WRAPPED_WIDTH if header in table.wrap else _MIN_WIDTH
+            min_width = max(min_width, *map(measure_cells, header.split("\n")))
+            min_widths[header] = min(widths[header], min_width)
+    return min_widths
 
 
-def _folded(
+def _drop_columns(table: doc.Table, min_widths: Mapping[str, int], width: int) -> list[str]:
+    """Return the headers that stay when columns are dropped until the table fits the width.
+
+    Columns are dropped in ``drop_order``, then from the right. The first column always stays unless
+    ``drop_order`` names it.
+    """
+    remaining = list(table.columns)
+    from_right = [h for h in reversed(table.columns[1:]) if h not in table.drop_order]
+    for header in (*table.drop_order, *from_right):
+        if _sum_widths(min_widths, remaining) > width and header in remaining:
+            remaining.remove(header)
+    return remaining
+
+
+def _sum_widths(widths: Mapping[str, int], headers: Sequence[str]) -> int:
+    """Return the width of a table with these columns, including the gaps between them."""
+    return sum(widths[header] for header in headers) + len(_GAP) * (len(headers) - 1)
+
+
+def _split_row(
     table: doc.Table, row: Mapping[str, str], headers: Sequence[str], widths: Mapping[str, int]
 ) -> Iterator[Mapping[str, str]]:
-    """Yield a row in as many lines as its words need; a blank one stays one."""
-    cells = {}
+    """Yield the lines of a row, several if words are wrapped, or one empty line for a blank row."""
+    lines_of_cell = {}
     for header in headers if row else ():
-        cell, room = row.get(header, ""), widths[header]
-        if header not in table.left or cell_width(cell) <= room:
-            cells[header] = [cell]
+        cell, width = row.get(header, ""), widths[header]
+        if header not in table.left or measure_cells(cell) <= width:
+            lines_of_cell[header] = [cell]
+        elif header in table.wrap:
+            lines_of_cell[header] = wrap_text(cell, width)
         else:
-            cells[header] = (
-                wrap_text(cell, room) if header in table.wrap else [doc.shortened(cell, room)]
-            )
-    for number in range(max(map(len, cells.values()), default=1)):
-        yield {header: lines[number] for header, lines in cells.items() if number < len(lines)}
+            lines_of_cell[header] = [doc.truncate_middle(cell, width)]
+    for index in range(max(map(len, lines_of_cell.values()), default=1)):
+        yield {
+            header: lines[index] for header, lines in lines_of_cell.items() if index < len(lines)
+        }

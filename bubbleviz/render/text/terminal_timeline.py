@@ -29,11 +29,11 @@ from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span
 from bubbleviz.render.picture.numbers import round_step
-from bubbleviz.render.rows import RankRow, advised_pipeline, chosen_ranks
-from bubbleviz.render.selection import Selection, row_ratios, select
+from bubbleviz.render.rows import RankRow, draw_advised_pipeline, select_ranks
+from bubbleviz.render.selection import Selection, measure_row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
-from bubbleviz.render.text.terminal import Display, flowing
-from bubbleviz.render.wrapping import cell_width, truncate_to_width, wrap_text
+from bubbleviz.render.text.terminal import Display, flow_entries
+from bubbleviz.render.wrapping import measure_cells, truncate_to_width, wrap_text
 from bubbleviz.report.labels import MARK, numbered_rank
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
@@ -92,7 +92,7 @@ class _Brush:
         elif not display.unicode and Phase.B not in kinds:
             # BW is the only backward, so it gets the letter of B.
             self.glyphs[Phase.BW] = "B"
-        self.styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
+        self.styles = {kind: _choose_style(kind) if display.colour else "" for kind in _SIGNS}
 
     def draw(self, cells: Sequence[int]) -> list[Span]:
         """Return cells as spans."""
@@ -128,7 +128,7 @@ def _has_halves(display: Display) -> bool:
     return display.colour and display.unicode
 
 
-def timeline_selection(
+def select_timeline(
     report: Report, view: View, iteration: Iteration, marked: Collection[int] = ()
 ) -> Selection | None:
     """Return the rows of an iteration, one per stage if any stage is known, or None without rows.
@@ -137,26 +137,26 @@ def timeline_selection(
         report: Any report.
         view: The ranks, and what a row is.
         iteration: The iteration to draw.
-        marked: Ranks whose pipeline is drawn; see :func:`advised_pipeline`.
+        marked: Ranks whose pipeline is drawn; see :func:`draw_advised_pipeline`.
     """
-    has_stages = any(rank.stage is not None for rank in chosen_ranks(report, view))
+    has_stages = any(rank.stage is not None for rank in select_ranks(report, view))
     rows = view.rows or ("stage" if has_stages else "rank")
     at_work = set(list_indices(iteration.ranks))
     selection = select(report, replace(view, iterations=(iteration.index,), rows=rows))
     if selection is None:
         return None
-    shown = [row for row in selection.rows if not at_work.isdisjoint(row.replicas)]
-    rows_drawn = advised_pipeline(report, shown, marked)
+    active_rows = [row for row in selection.rows if not at_work.isdisjoint(row.replicas)]
+    rows_drawn = draw_advised_pipeline(report, active_rows, marked)
     return replace(selection, rows=rows_drawn) if rows_drawn else None
 
 
-def terminal_timeline(
+def draw_timeline(
     report: Report,
     selection: Selection,
     display: Display,
     marked: Collection[int] = (),
     *,
-    room: int | None = None,
+    max_lines: int | None = None,
 ) -> list[Line]:
     """Return the timeline of one iteration, its axis and its legend.
 
@@ -165,38 +165,40 @@ def terminal_timeline(
         selection: The rows of one iteration.
         display: The display to fit.
         marked: Ranks whose rows are marked because the advice is about them.
-        room: Maximum number of lines, or None to draw a line for every row.
+        max_lines: Maximum number of lines, or None to draw a line for every row.
     """
     n_rows = len(selection.rows)
-    fits = room is None or n_rows <= max(_GROUPS, room - _AROUND)
+    fits = max_lines is None or n_rows <= max(_GROUPS, max_lines - _AROUND)
     group_size = 1 if fits else -(-n_rows // _GROUPS)
-    rows = _grouped(report, selection, marked, group_size)
+    rows = _group_rows(report, selection, marked, group_size)
     selection = replace(selection, rows=tuple(row for row, *_ in rows))
     heads, tails = _label_rows(rows, marked, display)
-    gutter = cell_width(heads[0])
+    gutter = measure_cells(heads[0])
     columns = max(display.width - gutter - len(tails[0]), 10)
-    cells = _diffused(_shares(report, selection, columns * (1 + _has_halves(display))))
+    cells = _choose_kinds(_measure_shares(report, selection, columns * (1 + _has_halves(display))))
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     brush = _Brush(display, kinds)
-    lines: list[Line] = _title(report, selection, group_size, display)
-    for rank, head, drawn, tail in zip(selection.ranks, heads, cells.tolist(), tails, strict=True):
+    lines: list[Line] = _make_title(report, selection, group_size, display)
+    for rank, head, row_cells, tail in zip(
+        selection.ranks, heads, cells.tolist(), tails, strict=True
+    ):
         style = "bold" if rank.index in marked else ""
-        lines.append((Span(head, style), *brush.draw(drawn), Span(tail, style)))
-    lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
+        lines.append((Span(head, style), *brush.draw(row_cells), Span(tail, style)))
+    lines.append((Span(" " * gutter + _draw_axis(selection.span_ns, columns), "dim"),))
     legend = [*map(brush.explain, kinds), *_explain_marks(report, selection, marked, display)]
-    return lines + flowing(legend, display)
+    return lines + flow_entries(legend, display)
 
 
 def _label_rows(
     rows: Sequence[_Labelled], marked: Collection[int], display: Display
 ) -> tuple[list[str], list[str]]:
     """Return the text before and the text after each row, padded to equal widths."""
-    labels = [display.shown(label) for _, label, _ in rows]
-    label_width = max(map(cell_width, labels))
+    labels = [display.translate(label) for _, label, _ in rows]
+    label_width = max(map(measure_cells, labels))
     heads = []
     for (row, *_), label in zip(rows, labels, strict=True):
-        mark = display.shown(MARK) if row.rank.index in marked else " "
-        heads.append(label + " " * (label_width - cell_width(label)) + mark)
+        mark = display.translate(MARK) if row.rank.index in marked else " "
+        heads.append(label + " " * (label_width - measure_cells(label)) + mark)
     ratios = [format_percent(ratio) for _, _, ratio in rows]
     ratio_width = max(_RATIO, 1 + max(map(len, ratios)))
     return heads, [ratio.rjust(ratio_width) for ratio in ratios]
@@ -209,12 +211,12 @@ def _explain_marks(
     ranks = [rank for rank in selection.ranks if rank.index in marked]
     if not ranks:
         return []
-    names = [_marked_name(report, rank, marked) for rank in ranks]
-    sign = Span(display.shown(MARK), "bold")
+    names = [_name_marked_rank(report, rank, marked) for rank in ranks]
+    sign = Span(display.translate(MARK), "bold")
     return [(sign, Span(f" {list_first(names, 3)}: see the advice"))]
 
 
-def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
+def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> str:
     """Return the name of a marked rank in the advice: its stage if all its replicas are marked."""
     if rank.stage is not None:
         replicas = {other.index for other in report.ranks if other.stage == rank.stage}
@@ -225,7 +227,7 @@ def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
     return f"rank {rank.number}"
 
 
-def _grouped(
+def _group_rows(
     report: Report, selection: Selection, marked: Collection[int], size: int
 ) -> list[_Labelled]:
     """Return the rows that are drawn, with their labels and ratios.
@@ -233,26 +235,26 @@ def _grouped(
     A row that stands for several stages, or ranks, draws the marked one, or else the one whose
     ratio is furthest from the median of all rows. Its label names the one that is drawn.
     """
-    rows, labels = selection.rows, _labels(report, selection.rows)
-    ratios = [ratio for ratio, _ in row_ratios(report, selection)]
+    rows, labels = selection.rows, _make_labels(report, selection.rows)
+    ratios = [ratio for ratio, _ in measure_row_ratios(report, selection)]
     if size == 1:
         return list(zip(rows, labels, ratios, strict=True))
 
     numbers = [ratio for ratio in ratios if ratio is not None]
     middle = median(numbers) if numbers else 0.0
 
-    def priority(row: int) -> tuple[bool, float]:
+    def measure_priority(row: int) -> tuple[bool, float]:
         distance = abs((ratios[row] or middle) - middle)
         return rows[row].rank.index in marked, distance
 
     groups: list[_Labelled] = []
     for first in range(0, len(rows), size):
         last = min(first + size, len(rows)) - 1
-        drawn = max(range(first, last + 1), key=priority)
+        drawn_row = max(range(first, last + 1), key=measure_priority)
         kind = "rank" if rows[first].rank.stage is None else "stage"
         span = f"{_number_of(rows[first])}-{_number_of(rows[last])}"
-        label = f"{kind} {_number_of(rows[drawn])} ({span})"
-        groups.append((rows[drawn], label, ratios[drawn]))
+        label = f"{kind} {_number_of(rows[drawn_row])} ({span})"
+        groups.append((rows[drawn_row], label, ratios[drawn_row]))
     return groups
 
 
@@ -261,22 +263,22 @@ def _number_of(row: RankRow) -> int:
     return row.rank.number if row.rank.stage is None else row.rank.stage
 
 
-def _shares(report: Report, selection: Selection, columns: int) -> Floats:
+def _measure_shares(report: Report, selection: Selection, columns: int) -> Floats:
     """Return the share of each cell that each kind takes, shape (rows, kinds, cells)."""
     n_rows = len(selection.rows)
-    marks = pixels.marks_in(pixels.compute_marks(report, selection, columns))
+    marks = pixels.join_marks(pixels.make_compute_marks(report, selection, columns))
     # Communication is not work: if nothing else runs, it is bubble.
     by_kind = (marks.take(marks.kind == code) for code in _BUSY)
-    busy = np.stack([pixels.coverage(kind, n_rows, columns) for kind in by_kind], axis=1)
+    busy = np.stack([pixels.measure_coverage(kind, n_rows, columns) for kind in by_kind], axis=1)
     occupied = np.maximum(busy.sum(axis=1), 1.0)
     busy /= occupied[:, np.newaxis]
-    bubble = _bubble_shares(selection, marks, columns)
-    outside = 1.0 - busy.sum(axis=1) - bubble
-    shares = np.concatenate((busy, np.stack((bubble, outside), axis=1)), axis=1)
+    bubble = _measure_bubble_shares(selection, marks, columns)
+    outside_window = 1.0 - busy.sum(axis=1) - bubble
+    shares = np.concatenate((busy, np.stack((bubble, outside_window), axis=1)), axis=1)
     return np.asarray(np.maximum(np.round(shares, 9), 0.0))
 
 
-def _bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> Floats:
+def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> Floats:
     """Return the share of each cell that is bubble, shape (rows, cells)."""
     (windows,) = selection.windows
     edges_ns = np.array([windows.get(rank.index, (0, 0)) for rank in selection.ranks])
@@ -285,12 +287,12 @@ def _bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> F
     low, high = edges[marks.row].T
     left, right = np.clip(marks.left, low, high), np.clip(marks.right, low, high)
     in_window = replace(marks, left=left, right=right)
-    busy = pixels.coverage(in_window, len(selection.rows), columns)
+    busy = pixels.measure_coverage(in_window, len(selection.rows), columns)
     bubble: Floats = np.maximum(before_end - before_start - busy, 0.0)
     return bubble
 
 
-def _diffused(shares: Floats) -> Ints:
+def _choose_kinds(shares: Floats) -> Ints:
     """Return one kind for each cell, so that each kind gets its share of the cells of a row.
 
     A cell with one kind shows it. A cell with several kinds shows the kind that has had the fewest
@@ -301,20 +303,20 @@ def _diffused(shares: Floats) -> Ints:
         shares: Share of each kind in each cell, shape (rows, kinds, cells).
     """
     rows = np.arange(len(shares))
-    behind = np.zeros(shares.shape[:2])
+    backlog = np.zeros(shares.shape[:2])
     kinds = np.zeros((len(shares), shares.shape[2]), np.int64)
     for cell in range(shares.shape[2]):
-        share = shares[:, :, cell]
-        behind += share
-        most = np.where(share > 0, np.round(behind, 6), -np.inf).argmax(axis=1)
-        behind[rows, most] -= 1
-        np.clip(behind, -1, 1, out=behind)
-        kinds[:, cell] = most
+        cell_shares = shares[:, :, cell]
+        backlog += cell_shares
+        chosen_kind = np.where(cell_shares > 0, np.round(backlog, 6), -np.inf).argmax(axis=1)
+        backlog[rows, chosen_kind] -= 1
+        np.clip(backlog, -1, 1, out=backlog)
+        kinds[:, cell] = chosen_kind
     codes: Ints = np.array(_KINDS, np.int64)[kinds]
     return codes
 
 
-def _title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
+def _make_title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
     """Return the title: the iteration, its length, the meaning of a row, and the measure.
 
     On a narrow display the title has several lines, the last one with the title of the ratios.
@@ -326,19 +328,19 @@ def _title(report: Report, selection: Selection, size: int, display: Display) ->
         display: Where the title is shown.
     """
     (iteration,) = selection.iterations
-    name, length = to_one_line(iteration.name, 30), _length(report, selection, iteration)
-    title = f"Iteration {name}, {length}: {_row_words(selection, size)}"
-    share = name_measure(report).idle
-    room = display.width - len(share) - 1
-    *above, last = wrap_text(display.shown(title), room, hanging_indent=2)
-    blank = " " * (display.width - cell_width(last) - len(share))
+    name, length = to_one_line(iteration.name, 30), _describe_length(report, selection, iteration)
+    title = f"Iteration {name}, {length}: {_describe_rows(selection, size)}"
+    measure_name = name_measure(report).idle
+    room = display.width - len(measure_name) - 1
+    *above, last = wrap_text(display.translate(title), room, hanging_indent=2)
+    blank = " " * (display.width - measure_cells(last) - len(measure_name))
     return [
         *((Span(line, "bold"),) for line in above),
-        (Span(last, "bold"), Span(blank + share, "dim")),
+        (Span(last, "bold"), Span(blank + measure_name, "dim")),
     ]
 
 
-def _length(report: Report, selection: Selection, iteration: Iteration) -> str:
+def _describe_length(report: Report, selection: Selection, iteration: Iteration) -> str:
     """Return the length of the window of the primary ratio, or else of what is drawn."""
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.window_ns is None:
@@ -346,7 +348,7 @@ def _length(report: Report, selection: Selection, iteration: Iteration) -> str:
     return f"{ratio.window_ns / 1e6:,.3f} ms ({report.headline})"
 
 
-def _row_words(selection: Selection, size: int) -> str:
+def _describe_rows(selection: Selection, size: int) -> str:
     """Return what a row stands for, and which of its replicas is drawn."""
     rows = selection.rows
     replicas = max(len(row.replicas) for row in rows)
@@ -355,16 +357,16 @@ def _row_words(selection: Selection, size: int) -> str:
         return f"{size} {kind}s per row, the most unusual"
     if replicas == 1:
         return f"one row per {kind}"
-    (pipeline, *others) = dict.fromkeys(row.rank.pipeline for row in rows)
-    if pipeline and not others:
+    (pipeline, *other_pipelines) = dict.fromkeys(row.rank.pipeline for row in rows)
+    if pipeline and not other_pipelines:
         return f"one row per {kind} (pipeline p{pipeline})"
-    which = "median" if any(row.spread for row in rows) else "first"
-    if which == "first" and any(row.rank.index != row.replicas[0] for row in rows):
-        which = "one"
-    return f"one row per {kind} ({which} of {format_count(replicas, 'rank')})"
+    drawn_replica = "median" if any(row.spread for row in rows) else "first"
+    if drawn_replica == "first" and any(row.rank.index != row.replicas[0] for row in rows):
+        drawn_replica = "one"
+    return f"one row per {kind} ({drawn_replica} of {format_count(replicas, 'rank')})"
 
 
-def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
+def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
     """Return the label of each row: its stage, or its rank if the stage is unknown or shared."""
     names = rank_labels(report, [row.rank.index for row in rows], _LONGEST_LABEL)
     n_ranks = Counter(rank.stage for rank in report.ranks)
@@ -382,18 +384,18 @@ def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
     return labels
 
 
-def _colour(kind: int) -> str:
+def _choose_style(kind: int) -> str:
     """Return the style of a kind for rich, or "" if it has none."""
-    others = {
+    special_styles = {
         _OUTSIDE: "",
         _BUBBLE: "dim",
         pixels.OTHER_ITERATION: palette.mix(palette.UNATTRIBUTED, palette.BLACK, 0.4),
         pixels.UNATTRIBUTED_KIND: palette.mix(palette.UNATTRIBUTED, "#ff0000", 0.4),
     }
-    return others[kind] if kind in others else palette.TERMINAL[Phase(kind)]
+    return special_styles[kind] if kind in special_styles else palette.TERMINAL[Phase(kind)]
 
 
-def _axis(span_ns: int, columns: int) -> str:
+def _draw_axis(span_ns: int, columns: int) -> str:
     """Return the labels of an axis in ms, each after its tick; the last label is the end."""
     span_ms = span_ns / 1e6
     step_ms = round_step(max(span_ms * _BETWEEN_TICKS / columns, 1e-9))

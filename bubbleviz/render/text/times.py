@@ -24,7 +24,7 @@ _MAX_CHUNKS = 8
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 
-def phase_times(report: Report) -> Iterator[doc.Block]:
+def list_phase_times(report: Report) -> Iterator[doc.Block]:
     """Yield the busy times of operations and transfers, with imbalance and stragglers."""
     times = report.explanation.phase_times
     if not times.kinds:
@@ -32,16 +32,16 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
     rows = [_make_phase_row(kind) for kind in times.kinds]
     yield doc.Table(
         "Busy time of operations and transfers, ms (first, last: medians of those microbatches)",
-        doc.first_rows(rows, "phase", joint=""),
+        doc.truncate_rows(rows, "phase", joint=""),
         left=("phase",),
-        giving_way=("first", "last", "min", "n", "SD", "max"),
+        drop_order=("first", "last", "min", "n", "SD", "max"),
     )
     lines = []
     if times.imbalance:
         shares = (f"{phase} +{100 * share:.1f} %" for phase, share in times.imbalance)
         lines.append(f"slowest stage over the mean: {', '.join(shares)}")
     if times.transfer_ns is not None:
-        lines.append(f"a transfer takes {doc.milliseconds(times.transfer_ns)} ms (median)")
+        lines.append(f"a transfer takes {doc.format_ms(times.transfer_ns)} ms (median)")
     for row, multiple in times.stragglers[:_PARTS]:
         rank = rank_label(report, int(report.operations.rank[row]))
         iteration = report.iterations[int(report.operations.iteration[row])].name
@@ -49,8 +49,10 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
             f"straggler: {operation_label(report, row)} of {rank} in iteration {iteration} took "
             f"{multiple:.2f} times the median of its kind"
         )
-    yield doc.bullets([to_one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
-    yield from _chunk_costs(report)
+    yield (
+        doc.make_bullets([to_one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
+    )
+    yield from _list_chunk_costs(report)
 
 
 def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
@@ -65,68 +67,68 @@ def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
         "last": kind.last_ns,
     }
     return {
-        "stage": doc.numbered(kind.stage),
-        "chunk": doc.numbered(kind.chunk),
+        "stage": doc.format_index(kind.stage),
+        "chunk": doc.format_index(kind.chunk),
         "phase": _TRANSFERS.get(label, label),
-        **{name: doc.milliseconds(time_ns) for name, time_ns in times_ns.items()},
+        **{name: doc.format_ms(time_ns) for name, time_ns in times_ns.items()},
         "n": str(kind.n),
     }
 
 
-def _chunk_costs(report: Report) -> Iterator[doc.Block]:
+def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
     """Yield the fitted times of chunks of prompts, and chunks that take equally long."""
     rows = [
         {
-            "stage": doc.numbered(cost.virtual_stage),
+            "stage": doc.format_index(cost.virtual_stage),
             "tokens": f"{cost.least_tokens:,}-{cost.most_tokens:,}",
             "time of a chunk": cost_in_words(cost),
-            "us/token": _per_token(cost),
-            "residual ms": doc.milliseconds(cost.residual_ns),
-            "explained %": doc.in_percent(cost.explained),
+            "us/token": _format_per_token(cost),
+            "residual ms": doc.format_ms(cost.residual_ns),
+            "explained %": doc.format_percent_cell(cost.explained),
             "n": str(cost.n),
         }
-        for cost in report.explanation.chunk_costs[: doc.MOST_ROWS]
+        for cost in report.explanation.chunk_costs[: doc.MAX_ROWS]
     ]
     yield doc.Table(
         "Time of a chunk by its tokens: the fit with the least squares",
         rows,
         left=("time of a chunk",),
-        giving_way=("n", "tokens", "explained %", "us/token"),
+        drop_order=("n", "tokens", "explained %", "us/token"),
     )
     if (even := even_chunks(report.explanation.chunk_costs)) is not None:
         stage, tokens, equal_ns, even_ns = even
-        more = ", ..." if len(tokens) > _MAX_CHUNKS else ""
+        ellipsis = ", ..." if len(tokens) > _MAX_CHUNKS else ""
         listed_tokens = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
-        length = f"{doc.milliseconds(even_ns)} in place of {doc.milliseconds(equal_ns)} ms"
+        length = f"{doc.format_ms(even_ns)} in place of {doc.format_ms(equal_ns)} ms"
         change = 100 * (even_ns / equal_ns - 1)
         sentence = (
             f"prompts of {sum(tokens):,} tokens in chunks that take as long on stage {stage} as "
-            f"their first: {listed_tokens}{more}; {length} ({change:+.1f} %)"
+            f"their first: {listed_tokens}{ellipsis}; {length} ({change:+.1f} %)"
         )
-        yield doc.bullets([sentence])
+        yield doc.make_bullets([sentence])
 
 
-def _per_token(cost: ChunkCost) -> str:
+def _format_per_token(cost: ChunkCost) -> str:
     """Return the fitted times of the shortest and the longest chunk, by token."""
-    ends = np.array([cost.least_tokens, cost.most_tokens], np.float64)
-    times_us = cost.time_ns(ends) / np.maximum(ends, 1) / 1e3
-    return "-".join(f"{us:.3f}" for us in times_us[: len(set(ends))])
+    token_range = np.array([cost.least_tokens, cost.most_tokens], np.float64)
+    times_us = cost.time_ns(token_range) / np.maximum(token_range, 1) / 1e3
+    return "-".join(f"{us:.3f}" for us in times_us[: len(set(token_range))])
 
 
-def critical_path(report: Report) -> Iterator[doc.Block]:
+def list_critical_path(report: Report) -> Iterator[doc.Block]:
     """Yield the critical path of the typical iteration."""
     path = report.explanation.path
     if path is None or len(path.operations) == 0:
         return
     name = to_one_line(report.iterations[path.iteration].name, 60)
-    yield doc.heading(
-        f"Critical path of iteration {name}: {doc.milliseconds(path.length_ns)} ms, "
+    yield doc.make_heading(
+        f"Critical path of iteration {name}: {doc.format_ms(path.length_ns)} ms, "
         f"{format_count(len(path.operations), 'operation')}"
     )
     lines = []
     for part in path.parts[:_PARTS]:
         rank = to_one_line(rank_label(report, part.rank), 60)
-        lines.append(f"{doc.milliseconds(part.time_ns)} ms: {part.what} on {rank} ({part.count})")
+        lines.append(f"{doc.format_ms(part.time_ns)} ms: {part.what} on {rank} ({part.count})")
     if path.collectives:
         collectives = []
         for step in path.collectives:
@@ -136,14 +138,14 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
             )
             collectives.append(f"{step.what} ({last} entered last{on_to})")
         lines.append(f"it passes {list_first(collectives, _PARTS)}")
-    yield doc.bullets(lines)
+    yield doc.make_bullets(lines)
 
 
 #: Maximum number of virtual stages that are listed.
 _MAX_STAGES = 64
 
 
-def memory(report: Report) -> Iterator[doc.Block]:
+def list_memory(report: Report) -> Iterator[doc.Block]:
     """Yield the activations of each virtual stage, if memory was recorded."""
     if report.memory is None:
         return
@@ -169,8 +171,8 @@ def memory(report: Report) -> Iterator[doc.Block]:
             "backward needs": max(backward_bytes.get(stage, []), default=None),
             "rank's peak": max(peaks.get(stage_of.get(stage), []), default=None),
         }
-        cells = {name: _in_bytes(amount) for name, amount in amounts.items()}
-        rows.append({"virtual stage": doc.numbered(stage), **cells})
+        cells = {name: _format_bytes(amount) for name, amount in amounts.items()}
+        rows.append({"virtual stage": doc.format_index(stage), **cells})
     if rows:
         yield doc.Table("Memory of a microbatch", rows)
         yield doc.Sentence(
@@ -179,5 +181,5 @@ def memory(report: Report) -> Iterator[doc.Block]:
         )
 
 
-def _in_bytes(amount: float | None) -> str:
+def _format_bytes(amount: float | None) -> str:
     return "-" if amount is None else format_memory(amount)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.render.palette import CHROME_CAUSES
-from bubbleviz.render.trace.trace import Trace, trace_of
+from bubbleviz.render.trace.trace import Trace, make_trace
 from bubbleviz.render.trace.tracks import Process, SliceTrack
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -19,7 +19,7 @@ from bubbleviz.report.view import View
 #: Names of Chrome's own colours, the closest to the colours of pictures; Chrome takes no others.
 #: Perfetto ignores them: it chooses a colour by the name of a slice without its numbers, so that
 #: each phase and each cause has one colour there, too.
-_OF_PHASES = {
+_PHASE_COLOURS = {
     "F": "rail_response",
     "B": "background_memory_dump",
     "W": "good",
@@ -28,77 +28,85 @@ _OF_PHASES = {
     "FB": "white",
     "Optimizer": "cq_build_running",
 }
-_COMMUNICATION = {phase.label: "rail_idle" for phase in COMMUNICATION}
+_COMMUNICATION_COLOURS = {phase.label: "rail_idle" for phase in COMMUNICATION}
 #: The name of a colour by the category of a slice, then by the first word of its name; without one
 #: the viewer chooses.
-RESERVED = {"operation": _OF_PHASES, "communication": _COMMUNICATION, "bubble": CHROME_CAUSES}
+RESERVED = {
+    "operation": _PHASE_COLOURS,
+    "communication": _COMMUNICATION_COLOURS,
+    "bubble": CHROME_CAUSES,
+}
 
 
 def render(report: Report, _: View) -> str:
     """Return the whole report as Chrome trace events, whatever the view."""
     # Joined once: the text can be half a gigabyte.
-    return "".join(written(trace_of(report)))
+    return "".join(write_events(make_trace(report)))
 
 
-def written(trace: Trace) -> Iterator[str]:
+def write_events(trace: Trace) -> Iterator[str]:
     """Yield the pieces of a trace as one JSON document."""
-    yield f'{{"displayTimeUnit": "ns",\n"otherData": {_text(trace.facts())},\n"traceEvents": [\n'
+    facts = _encode_json(trace.facts())
+    yield f'{{"displayTimeUnit": "ns",\n"otherData": {facts},\n"traceEvents": [\n'
     # Lanes are threads, numbered above all processes.
     thread = len(trace.report.ranks) + 2
     for process in trace.processes():
-        yield from _of_process(process, trace.ratio, thread)
+        yield from _write_process(process, trace.ratio, thread)
         thread += sum(track.lanes for track in process.tracks)
     yield "\n]}\n"
 
 
-def _text(value: object) -> str:
+def _encode_json(value: object) -> str:
     """Return a value as JSON that is safe inside a page, too."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
-def _microseconds(time_ns: int) -> str:
+def _format_us(time_ns: int) -> str:
     """Return a time (never negative) in microseconds, exactly."""
     return f"{time_ns // 1000}.{time_ns % 1000:03d}"
 
 
-def _of_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
+def _write_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
     """Yield the events of a process; a comma is before each but the first of all."""
     where = f'"pid":{process.number}'
     yield ",\n" if process.order else ""
-    yield _metadata("process_name", where, {"name": process.name})
-    yield ",\n" + _metadata("process_labels", where, {"labels": ", ".join(process.labels)})
-    yield ",\n" + _metadata("process_sort_index", where, {"sort_index": process.order})
+    yield _format_metadata("process_name", where, {"name": process.name})
+    yield ",\n" + _format_metadata("process_labels", where, {"labels": ", ".join(process.labels)})
+    yield ",\n" + _format_metadata("process_sort_index", where, {"sort_index": process.order})
     for time_ns, value in process.ratios:
         yield (
             f',\n{{"ph":"C","name":"bubble ratio",{where},'
-            f'"ts":{_microseconds(time_ns)},"args":{_text({ratio: value})}}}'
+            f'"ts":{_format_us(time_ns)},"args":{_encode_json({ratio: value})}}}'
         )
     for track in process.tracks:
         for lane in range(track.lanes):
             name = f"{track.name} ({lane + 1})" if lane else track.name
-            at = f'{where},"tid":{thread + lane}'
-            yield ",\n" + _metadata("thread_name", at, {"name": name})
-            yield ",\n" + _metadata("thread_sort_index", at, {"sort_index": thread + lane})
-        yield from _slices(track, process.number, thread)
+            lane_fields = f'{where},"tid":{thread + lane}'
+            yield ",\n" + _format_metadata("thread_name", lane_fields, {"name": name})
+            yield ",\n" + _format_metadata(
+                "thread_sort_index", lane_fields, {"sort_index": thread + lane}
+            )
+        yield from _write_slices(track, process.number, thread)
         thread += track.lanes
 
 
-def _metadata(name: str, where: str, arguments: Mapping[str, object]) -> str:
-    return f'{{"ph":"M","name":"{name}",{where},"args":{_text(arguments)}}}'
+def _format_metadata(name: str, where: str, arguments: Mapping[str, object]) -> str:
+    return f'{{"ph":"M","name":"{name}",{where},"args":{_encode_json(arguments)}}}'
 
 
-def _slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
+def _write_slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
     """Yield slices, each followed by the ends of flows in it."""
     colours = RESERVED.get(track.category, {})
     for slice_ in track.slices():
-        start, length = _microseconds(slice_.start_ns), slice_.end_ns - slice_.start_ns
-        place = f'"pid":{process},"tid":{first + slice_.lane},"ts":{start}'
+        start, length = _format_us(slice_.start_ns), slice_.end_ns - slice_.start_ns
+        slice_fields = f'"pid":{process},"tid":{first + slice_.lane},"ts":{start}'
         colour = colours.get(slice_.name.split(" ", 1)[0])
         look = f',"cname":"{colour}"' if colour else ""
-        head = f'"ph":"X","name":{_text(slice_.name)}{look},"cat":"{track.category}"'
-        duration, arguments = _microseconds(length), _text(slice_.arguments)
-        yield f',\n{{{head},{place},"dur":{duration},"args":{arguments}}}'
+        head = f'"ph":"X","name":{_encode_json(slice_.name)}{look},"cat":"{track.category}"'
+        duration, arguments = _format_us(length), _encode_json(slice_.arguments)
+        yield f',\n{{{head},{slice_fields},"dur":{duration},"args":{arguments}}}'
         for kind, flows in (('"f","bp":"e"', slice_.entering), ('"s"', slice_.leaving)):
             for flow in flows:
-                yield f',\n{{"ph":{kind},"name":"microbatch","cat":"flow","id":{flow},{place}}}'
+                fields = f'"ph":{kind},"name":"microbatch","cat":"flow","id":{flow}'
+                yield f",\n{{{fields},{slice_fields}}}"

@@ -80,9 +80,9 @@ class Trace:
         return {
             "version": report.version,
             "headline": report.headline,
-            "headline_reason": _shorten(report.headline_reason),
+            "headline_reason": _truncate(report.headline_reason),
             "ratio": self.ratio,
-            "convention": _shorten(report.convention),
+            "convention": _truncate(report.convention),
             "base_ns": self.base_ns,
         }
 
@@ -93,10 +93,10 @@ class Trace:
             for entry in iteration.ranks:
                 if self.ratio in entry.accounts:
                     by_rank[entry.rank].append((iteration.index, entry))
-        yield Process(len(by_rank) + 1, 0, ALL_RANKS, (), self._ratios_over_all_ranks(), ())
+        yield Process(len(by_rank) + 1, 0, ALL_RANKS, (), self._list_ratios_of_all_ranks(), ())
         for rank, iterations in zip(self.report.ranks, by_rank, strict=True):
             number = rank.index + 1
-            labels = [f"host {_shorten(rank.host)}", f"process {rank.pid}"]
+            labels = [f"host {_truncate(rank.host)}", f"process {rank.pid}"]
             if rank.pipeline is not None:
                 labels.insert(0, f"pipeline {rank.pipeline}")
             if rank.stage is not None:
@@ -104,13 +104,13 @@ class Trace:
             tracks = (
                 self._operations("operations", "operation", rank.index, COMPUTE),
                 self._operations("communication", "communication", rank.index, COMMUNICATION),
-                self._bubbles(rank.index),
+                self._make_bubble_track(rank.index),
                 self._iterations(iterations),
             )
-            ratios = self._ratios_of_rank(iterations)
-            yield Process(number, number, _shorten(rank.label), tuple(labels), ratios, tracks)
+            ratios = self._list_ratios_of_rank(iterations)
+            yield Process(number, number, _truncate(rank.label), tuple(labels), ratios, tracks)
 
-    def _ratios_over_all_ranks(self) -> list[tuple[int, float]]:
+    def _list_ratios_of_all_ranks(self) -> list[tuple[int, float]]:
         """Return the earliest start and the ratio of each iteration that has the ratio."""
         ratios = []
         for iteration in self.report.iterations:
@@ -121,7 +121,7 @@ class Trace:
                 ratios.append((min(starts) - self.base_ns, ratio.value))
         return ratios
 
-    def _ratios_of_rank(
+    def _list_ratios_of_rank(
         self, iterations: Sequence[tuple[int, RankIteration]]
     ) -> list[tuple[int, float]]:
         """Return the start and the ratio of each iteration of a rank that has the ratio."""
@@ -148,7 +148,7 @@ class Trace:
         for column, minimum in _OPERATION_COLUMNS.items():
             values = getattr(table, column).tolist()
             properties[column] = [value if value >= minimum else None for value in values]
-        properties["range"] = _texts(self.names, table.name_id)
+        properties["range"] = _list_texts(self.names, table.name_id)
         properties["host_start_ns"] = table.host_start_ns.tolist()
         microbatches = properties["microbatch"], properties["second_microbatch"]
         names = starmap(_name_operation, zip(table.phase.tolist(), *microbatches, strict=True))
@@ -163,7 +163,7 @@ class Trace:
             [self.entering.get(row, ()) for row in rows.tolist()],
         )
 
-    def _bubbles(self, rank: int) -> SliceTrack:
+    def _make_bubble_track(self, rank: int) -> SliceTrack:
         """Return the idle time of a rank, with its causes."""
         report, bubbles = self.report, self.report.bubbles
         first, stop = np.searchsorted(bubbles.rank, (rank, rank + 1)).tolist()
@@ -178,11 +178,11 @@ class Trace:
             "idle_ns": (table.end_ns - table.start_ns).tolist(),
             "before": self._label_operations(table.before),
             "after": self._label_operations(table.after),
-            "peer": _texts(peer.texts, peer.code),
+            "peer": _list_texts(peer.texts, peer.code),
             "peer_operation": self._label_operations(table.peer_operation),
-            "collective": _texts(bubbles.collectives, table.collective),
-            "host_call": _texts(self.names, np.where(is_host, table.host_call, NONE)),
-            "host_range": _texts(self.names, np.where(is_host, table.host_range, NONE)),
+            "collective": _list_texts(bubbles.collectives, table.collective),
+            "host_call": _list_texts(self.names, np.where(is_host, table.host_call, NONE)),
+            "host_range": _list_texts(self.names, np.where(is_host, table.host_range, NONE)),
         }
         start_ns, end_ns = table.start_ns - self.base_ns, table.end_ns - self.base_ns
         causes = [Cause(cause).label for cause in table.cause.tolist()]
@@ -190,20 +190,20 @@ class Trace:
 
     def _label_operations(self, rows: Ints) -> Column:
         """Return the labels of operations, or None for row -1."""
-        return _texts(self.labels.texts, self.labels.at(rows).code)
+        return _list_texts(self.labels.texts, self.labels.at(rows).code)
 
     def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
         """Return the windows of the iterations of a rank."""
         windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
-        drawn = [self.report.iterations[index] for index, *_ in windows]
+        iterations_of_windows = [self.report.iterations[index] for index, *_ in windows]
         start_ns = np.array([account.start_ns for *_, account in windows], np.int64)
         end_ns = np.array([account.end_ns for *_, account in windows], np.int64)
         properties: dict[str, Column] = {
             "iteration": [index for index, *_ in windows],
-            "kind": [iteration.kind for iteration in drawn],
-            "complete": [int(iteration.complete) for iteration in drawn],
-            "averaged": [int(iteration.averaged) for iteration in drawn],
+            "kind": [iteration.kind for iteration in iterations_of_windows],
+            "complete": [int(iteration.complete) for iteration in iterations_of_windows],
+            "averaged": [int(iteration.averaged) for iteration in iterations_of_windows],
             "ratio": [self.ratio] * len(windows),
             "bubble_ratio": [rank.bubble_ratio.get(self.ratio) for _, rank, _ in windows],
             "bubble_ns": [account.bubble_ns for *_, account in windows],
@@ -214,31 +214,31 @@ class Trace:
             "iteration",
             start_ns - self.base_ns,
             end_ns - self.base_ns,
-            [f"iteration {_shorten(iteration.name)}" for iteration in drawn],
+            [f"iteration {_truncate(iteration.name)}" for iteration in iterations_of_windows],
             properties,
         )
 
 
-def trace_of(report: Report) -> Trace:
+def make_trace(report: Report) -> Trace:
     """Return a report as a trace."""
     ratio = report.explanation.listed_ratio
-    first_ns, last_ns = _bounds_of_slices(report, ratio)
+    first_ns, last_ns = _find_slice_bounds(report, ratio)
     base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
-    before, after = _flows_of(report)
+    producers, consumers = _find_flows(report)
     return Trace(
         report=report,
         ratio=ratio,
         base_ns=base_ns,
         first_ns=first_ns - base_ns,
-        names=tuple(map(_shorten, report.operations.names)),
-        rank_labels=tuple(_shorten(rank.label) for rank in report.ranks),
+        names=tuple(map(_truncate, report.operations.names)),
+        rank_labels=tuple(_truncate(rank.label) for rank in report.ranks),
         labels=operation_labels(report),
-        leaving=_by_row(before),
-        entering=_by_row(after),
+        leaving=_group_by_row(producers),
+        entering=_group_by_row(consumers),
     )
 
 
-def _bounds_of_slices(report: Report, ratio: str) -> tuple[int, int]:
+def _find_slice_bounds(report: Report, ratio: str) -> tuple[int, int]:
     """Return the start of the first slice of a trace and the end of the last, or 0 without any."""
     entries = (rank for iteration in report.iterations for rank in iteration.ranks)
     accounts = [entry.accounts[ratio] for entry in entries if ratio in entry.accounts]
@@ -247,11 +247,11 @@ def _bounds_of_slices(report: Report, ratio: str) -> tuple[int, int]:
     account_ends = np.array([account.end_ns for account in accounts], np.int64)
     spans = operations.start_ns[has_span], operations.end_ns[has_span]
     starts = np.concatenate((account_starts, spans[0], report.bubbles.start_ns))
-    ends = np.concatenate((account_ends, spans[1], report.bubbles.end_ns))
-    return (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+    all_ends = np.concatenate((account_ends, spans[1], report.bubbles.end_ns))
+    return (int(starts.min()), int(all_ends.max())) if len(starts) else (0, 0)
 
 
-def _texts(texts: Sequence[str], code: Ints) -> Column:
+def _list_texts(texts: Sequence[str], code: Ints) -> Column:
     """Return the text of each code, or None for -1."""
     return [texts[place] if place >= 0 else None for place in code.tolist()]
 
@@ -262,12 +262,12 @@ def _name_operation(phase: int, first: int | None, second: int | None) -> str:
     return f"{Phase(phase).label} {numbers}".rstrip()
 
 
-def _shorten(text: str) -> str:
+def _truncate(text: str) -> str:
     """Return a text from a profile on one line, printable and not too long."""
     return to_one_line(text[: _LONGEST_NAME + 1], _LONGEST_NAME)
 
 
-def _flows_of(report: Report) -> tuple[Ints, Ints]:
+def _find_flows(report: Report) -> tuple[Ints, Ints]:
     """Return the flows of microbatches from stage to stage, and from the last F to its B.
 
     The input of a W is not a flow. Neither is the F of a B that also gets its input from the B of
@@ -279,18 +279,18 @@ def _flows_of(report: Report) -> tuple[Ints, Ints]:
     """
     operations = report.operations
     dependencies = dependencies_of(operations, tuple(report.ranks))
-    before, after = dependencies.before, dependencies.after
+    producer, consumer = dependencies.before, dependencies.after
     stage = operations.virtual_stage
-    is_transfer = dependencies.remote(operations.rank) | (stage[after] != stage[before])
-    has_transfer = make_mask(len(operations), after[is_transfer])[after]
-    is_flow = (operations.phase[after] != Phase.W) & (is_transfer | ~has_transfer)
-    is_flow &= operations.start_ns[before] < operations.start_ns[after]
-    return before[is_flow], after[is_flow]
+    is_transfer = dependencies.remote(operations.rank) | (stage[consumer] != stage[producer])
+    has_transfer = make_mask(len(operations), consumer[is_transfer])[consumer]
+    is_flow = (operations.phase[consumer] != Phase.W) & (is_transfer | ~has_transfer)
+    is_flow &= operations.start_ns[producer] < operations.start_ns[consumer]
+    return producer[is_flow], consumer[is_flow]
 
 
-def _by_row(ends: Ints) -> dict[int, list[int]]:
+def _group_by_row(rows: Ints) -> dict[int, list[int]]:
     """Return the flows at each row of the operations, numbered from 1."""
     flows: dict[int, list[int]] = {}
-    for number, row in enumerate(ends.tolist(), 1):
+    for number, row in enumerate(rows.tolist(), 1):
         flows.setdefault(row, []).append(number)
     return flows

@@ -67,7 +67,7 @@ class SliceTrack:
     @cached_property
     def lane(self) -> Ints:
         """Lane of each slice, from 0. Slices in a lane do not overlap."""
-        return lanes_of(self.start_ns, self.end_ns)
+        return assign_lanes(self.start_ns, self.end_ns)
 
     @property
     def lanes(self) -> int:
@@ -107,7 +107,7 @@ class Process:
     tracks: tuple[SliceTrack, ...]
 
 
-def lanes_of(start_ns: Ints, end_ns: Ints) -> Ints:
+def assign_lanes(start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the lane of each slice: the lowest lane that is free when the slice starts.
 
     Args:

@@ -1,13 +1,14 @@
-"""The interactive report as one file: markup, style, script, charting library and data.
+"""The interactive report as one HTML file: markup, style, scripts, charting library and data.
 
-The parts lie in ``assets/``. Charts are drawn by Vega-Lite, which the package vl-convert-python
-carries; it is imported when used, for it is an extra: ``pip install 'bubbleviz[html]'``. The
-timeline is our own: Vega takes a mark an operation, and runs have more than a million.
+The files of the page are in ``assets/``. Vega-Lite draws the charts. It is part of the package
+vl-convert-python, an extra (``pip install 'bubbleviz[html]'``) that is imported only when used. Our
+own script draws the timeline, because Vega needs one mark per operation and runs have more than a
+million.
 
-A page carries a report's numbers, and its timeline as columns, in as few bytes as hold them: see
-:mod:`bubbleviz.render.web.shards`.
+The page contains the numbers of the report as compressed JSON and its timeline as compact columns:
+see :mod:`bubbleviz.render.web.shards`.
 
-Times are nanoseconds since ``base_ns``, which a browser holds exactly (below 2**53).
+Times are nanoseconds since ``base_ns``, so they are below 2**53 and exact in JavaScript.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import replace_control_characters
 from bubbleviz.render import palette
 from bubbleviz.render.formats import check_installed
-from bubbleviz.render.rows import chosen_ranks
-from bubbleviz.render.web.shards import bytes_of, deflated, sharded
-from bubbleviz.render.web.unsaved import UnsavedNumbers, unsaved_numbers
+from bubbleviz.render.rows import select_ranks
+from bubbleviz.render.web.shards import compress, encode_tables, make_shards
+from bubbleviz.render.web.unsaved import UnsavedNumbers, collect_unsaved_numbers
 from bubbleviz.report.measure import name_saved_measure
 from bubbleviz.report.published_paths import with_relative_paths
 from bubbleviz.report.rank_means import RankMeans, many_ranks, rank_means, standouts
@@ -45,7 +46,7 @@ from bubbleviz.report.summary import RunSummary, values_of
 from bubbleviz.report.timeline import Timeline, restored, timeline_of
 from bubbleviz.report.view import View
 
-#: In the order in which they build on each other.
+#: Scripts of the page. Each depends only on earlier ones.
 _SCRIPTS = (
     "columns",
     "shards",
@@ -71,35 +72,41 @@ _SCRIPTS = (
     "idle",
     "main",
 )
-#: What is of pipelines alone.
-_OWN = re.compile("<!--own-->.*?<!--/own-->", re.DOTALL)
-#: What the page calls of the charting library.
+#: Parts of the template that other pages replace.
+_REPLACEABLE = re.compile("<!--replaceable-->.*?<!--/replaceable-->", re.DOTALL)
+#: Script that exports the function of the charting library that the page calls.
 ENTRY = "window.vegaEmbed = vegaEmbed;"
 _FALLBACK = (
-    "This report is drawn by a script, which this browser does not run. "
-    "bubbleviz analyze -o FILE.txt writes its tables, and -o FILE.svg its picture."
+    "This report needs JavaScript, which this browser does not run. "
+    "bubbleviz analyze -o FILE.txt writes the tables, and -o FILE.svg the picture."
 )
 
 
 def render(report: Report, view: View) -> str:
-    """Return the report as an HTML document that opens at the iteration of the view.
+    """Return the report as an HTML document that opens at the first iteration of the view.
 
     Raises:
-        OutputError: the charting library is not installed.
+        OutputError: The charting library is not installed.
     """
     report = with_relative_paths(report)
-    many = many_ranks(len(report.ranks))
-    summary = summary_of(report, by_rank=not many, slowdown=not many)
-    shown = view.iterations[0] if view.iterations else _opening(summary)
-    means = rank_means(report) if many else None
-    found = () if means is None else standouts(report, means)
-    asked = [rank.index for rank in chosen_ranks(report, view)] if view.ranks else []
-    unsaved = unsaved_numbers(report)
-    own = packed(summary, timeline_of(report), shown, report.command, unsaved, means, found, asked)
-    return page(*own)
+    is_many = many_ranks(len(report.ranks))
+    summary = summary_of(report, by_rank=not is_many, slowdown=not is_many)
+    initial = view.iterations[0] if view.iterations else _choose_initial_iteration(summary)
+    means = rank_means(report) if is_many else None
+    data = pack_report(
+        summary,
+        timeline_of(report),
+        initial,
+        report.command,
+        collect_unsaved_numbers(report),
+        means,
+        () if means is None else standouts(report, means),
+        [rank.index for rank in select_ranks(report, view)] if view.ranks else [],
+    )
+    return fill_template(*data)
 
 
-def page_of_saved(path: str, summary: RunSummary) -> str:
+def render_saved(path: str, summary: RunSummary) -> str:
     """Return a saved report as an HTML document.
 
     Args:
@@ -107,154 +114,171 @@ def page_of_saved(path: str, summary: RunSummary) -> str:
         summary: The report.
 
     Raises:
-        InputError: its timeline contradicts itself.
-        OutputError: the charting library is not installed.
+        InputError: The timeline of the report is inconsistent.
+        OutputError: The charting library is not installed.
     """
     timeline = restored(path, summary)
-    return page(*packed(summary, timeline, _opening(summary), "", UnsavedNumbers()))
+    return fill_template(
+        *pack_report(summary, timeline, _choose_initial_iteration(summary), "", UnsavedNumbers())
+    )
 
 
-def _opening(summary: RunSummary) -> int | None:
+def _choose_initial_iteration(summary: RunSummary) -> int | None:
     """Return the index of the iteration at which a page opens; see :func:`.shown_iteration`."""
     marked = next((step.advice for step in summary.first if step.is_marked), None)
     example = None if marked is None else summary.advice[marked].example_iteration
     return summary.typical_iteration if example is None else example
 
 
-def page(document: str, columns: str, blocks: Iterable[str] = (), own: Sequence[str] = ()) -> str:
-    """Return the page as an HTML document that needs nothing else.
+def fill_template(
+    document: str, columns: str, blocks: Iterable[str] = (), replacements: Sequence[str] = ()
+) -> str:
+    """Return a self-contained HTML document.
 
     Args:
-        document: deflated JSON in base64, as :func:`packed` makes it.
-        columns: the columns that it describes, likewise.
-        blocks: elements with the timeline of runs of many ranks.
-        own: title, head, contents and sections of a page that is not of a pipeline, and has no
-            charts; those of a pipeline without.
+        document: Compressed JSON of the report, as returned by :func:`pack_report`.
+        columns: Compressed columns of the timeline, as returned by :func:`pack_report`.
+        blocks: HTML elements with the shards of the timeline, for runs of many ranks.
+        replacements: Title, header, contents and sections of a page without charts that does not
+            show a pipeline, or () for the page of a pipeline.
 
     Raises:
-        OutputError: the charting library is not installed.
+        OutputError: The charting library is not installed.
     """
-    parts = iter(own)
-    whole = _part("page.html")
-    if own:
-        whole = _OWN.sub(lambda _: next(parts).replace("$", "$$"), whole)
-    return Template(whole).substitute(
+    remaining = iter(replacements)
+    template = _read_asset("page.html")
+    if replacements:
+        template = _REPLACEABLE.sub(lambda _: next(remaining).replace("$", "$$"), template)
+    return Template(template).substitute(
         fallback=html.escape(_FALLBACK),
-        style=_style(),
+        style=_fill_style(),
         document=document,
         columns=columns,
         blocks="".join(f"{block}\n" for block in blocks),
-        charting="" if own else _charting(),
-        script="\n".join(_part(f"{name}.js") for name in _SCRIPTS),
+        charting="" if replacements else _load_charting(),
+        script="\n".join(_read_asset(f"{name}.js") for name in _SCRIPTS),
     )
 
 
-def _part(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (Path(__file__).with_name("assets") / name).read_text("utf-8")
 
 
-def _style() -> str:
-    """Return the style sheet with the colours of pictures."""
+def _fill_style() -> str:
+    """Return the style sheet, with the light and dark colours of pictures filled in."""
     inks = (("light", palette.LIGHT), ("dark", palette.DARK))
     colours = {
         f"{mode}_{name}": colour for mode, ink in inks for name, colour in asdict(ink).items()
     }
-    return Template(_part("page.css")).substitute(colours)
+    return Template(_read_asset("page.css")).substitute(colours)
 
 
 @cache
-def _charting() -> str:
-    """Return Vega, Vega-Lite, Vega-Embed and what they import as one script, with its licences.
+def _load_charting() -> str:
+    """Return Vega, Vega-Lite, Vega-Embed and their dependencies as one script, with the licences.
 
     Raises:
-        OutputError: they are not installed.
+        OutputError: The package vl-convert-python is not installed.
     """
     check_installed("vl_convert")
-    # Nothing in it may end the element that holds it.
+    # The script must not contain text that ends the <script> element around it.
     from vl_convert import javascript_bundle
 
     script = javascript_bundle(ENTRY).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    return f"/*\n{_part('licences.txt')}*/\n{script}"
+    return f"/*\n{_read_asset('licences.txt')}*/\n{script}"
 
 
-# Data: what the page carries.
-
-
-#: A page is made once and opened often, but made while somebody waits: in half the time of
-#: zlib's own level, the columns are 3 % larger.
+#: Compression level of zlib. It takes half the time of the default level, and the columns are only
+#: 3 % larger.
 LEVEL = 4
-#: What stands for an unknown number in a column of means; see means.js.
+#: Value of an unknown number in a column of means; see means.js.
 _UNKNOWN = -2_000_000_000
-#: So much of what stands out is listed.
-_MOST_STANDOUTS = 50
+#: Maximum number of standouts that are listed.
+_MAX_STANDOUTS = 50
 _EMPTY = np.zeros(0, np.int64)
 
 
-def packed(
+def pack_report(
     summary: RunSummary,
     timeline: Timeline,
-    shown: int | None,
+    initial: int | None,
     command: str,
     unsaved: UnsavedNumbers,
     means: RankMeans | None = None,
-    found: Sequence[Standout] = (),
-    wanted: Sequence[int] = (),
+    listed_standouts: Sequence[Standout] = (),
+    first_ranks: Sequence[int] = (),
 ) -> tuple[str, str, list[str]]:
-    """Return a report for a page: deflated JSON in base64, the columns that it describes, shards.
+    """Encode a report for a page.
 
     Args:
         summary: The report.
-        timeline: its operations.
-        shown: index of the iteration to begin with; None for the whole run.
-        command: the command line that made it; empty for none.
-        unsaved: Numbers that the JSON values lack.
-        means: of the ranks of a run of many; its timeline is packed in shards then.
-        found: what of these stands out.
-        wanted: indices of ranks that were asked for: of many, the first is shown, and they find
-            room first.
+        timeline: Timeline of the report.
+        initial: Index of the iteration at which the page opens, or None for the entire run.
+        command: Command line that made the report, or "" if unknown.
+        unsaved: Numbers of the page that the JSON report does not contain.
+        means: Means of each rank, or None if there are not very many ranks. With means, the
+            timeline is encoded as shards.
+        listed_standouts: Groups of ranks that stand out among very many.
+        first_ranks: Indices of the ranks that the user selected. Their shards are added first, and
+            the page opens at the first of these ranks.
+
+    Returns:
+        document: JSON of the report, compressed and encoded as base64.
+        columns: Columns of the timeline, or of the means of ranks, in the same encoding.
+        blocks: HTML elements with the shards, if any.
     """
     operations = timeline.tables["operations"]
-    paints, paint_of = _paints_of(operations)
+    paints, paint_of = _list_paints(operations)
     tables: dict[str, Mapping[str, Ints]] = {
         **timeline.tables,
         "operations": {**operations, "paint": paint_of},
     }
     blocks: list[str] = []
-    shards = standing_out = None
+    shards = standout_values = None
     if means is not None:
         pipelines = [rank.pipeline for rank in summary.ranks]
-        shards, blocks = sharded(timeline, paint_of, pipelines, means.bubble_ratio, wanted)
+        shards, blocks = make_shards(timeline, paint_of, pipelines, means.bubble_ratio, first_ranks)
         tables = {
-            **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
-            "means": _mean_columns(means),
+            **{table: dict.fromkeys(columns, _EMPTY) for table, columns in tables.items()},
+            "means": _convert_means(means),
         }
-        standing_out = [
-            {
-                "name": own.name,
-                "rank": own.ranks[0],
-                "count": len(own.ranks),
-                "ratio": own.ratio,
-                "above": own.above,
-                "why": own.why,
-            }
-            for own in found[:_MOST_STANDOUTS]
-        ]
-    columns = bytes_of(tables)
-    whole = {
-        "report": _shown_values(summary),
+        standout_values = list(map(_describe_standout, listed_standouts[:_MAX_STANDOUTS]))
+    document = {
+        "report": _list_shown_values(summary),
         "base_ns": str(timeline.base_ns),
-        "shown": shown,
+        "shown": initial,
         "command": command,
         "unsaved": asdict(unsaved),
-        "shown_rank": next(iter(wanted), None),
+        "shown_rank": next(iter(first_ranks), None),
         "many": many_ranks(len(summary.ranks)),
-        "standouts": standing_out,
+        "standouts": standout_values,
         "shards": shards,
         "measure": asdict(name_saved_measure(summary)),
         "names": timeline.names,
-        "paints": [
-            {"bands": [list(band) for band in each.bands], "number": each.number} for each in paints
-        ],
+        "paints": [{"bands": list(map(list, p.bands)), "number": p.number} for p in paints],
+        **_list_definitions(summary),
+    }
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
+    packed_document = compress(replace_control_characters(text).encode("utf-8"), LEVEL)
+    return packed_document, compress(encode_tables(tables), LEVEL), blocks
+
+
+def _describe_standout(standout: Standout) -> dict[str, Any]:
+    """Return a standout as JSON values, with its first rank and the number of its ranks."""
+    return {
+        "name": standout.name,
+        "rank": standout.ranks[0],
+        "count": len(standout.ranks),
+        "ratio": standout.ratio,
+        "above": standout.above,
+        "why": standout.why,
+    }
+
+
+def _list_definitions(summary: RunSummary) -> dict[str, Any]:
+    """Return phases, causes, ratios and their colours, as JSON values."""
+    return {
         "unattributed_colour": palette.UNATTRIBUTED,
         "part_colours": palette.BUBBLE_PARTS,
         "phases": [phase.label for phase in Phase],
@@ -274,13 +298,9 @@ def packed(
             for ratio in list_ratios()
         ],
     }
-    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
-    packed_text = deflated(replace_control_characters(text).encode("utf-8"), LEVEL)
-    return packed_text, deflated(columns, LEVEL), blocks
 
 
-def _shown_values(summary: RunSummary) -> dict[str, Any]:
+def _list_shown_values(summary: RunSummary) -> dict[str, Any]:
     """Return a report as JSON values, without the timeline and without slack.
 
     The page has the timeline as columns, and does not show slack.
@@ -292,8 +312,8 @@ def _shown_values(summary: RunSummary) -> dict[str, Any]:
     return values
 
 
-def _mean_columns(means: RankMeans) -> dict[str, Ints]:
-    """Return the means of ranks as whole numbers: ratios in parts of a billion."""
+def _convert_means(means: RankMeans) -> dict[str, Ints]:
+    """Return the means of ranks as integers: times in ns, ratios in parts per billion."""
     columns = {
         "ratio_ppb": 1e9 * means.bubble_ratio,
         "gap_ppb": 1e9 * means.launch_gap,
@@ -308,12 +328,11 @@ def _mean_columns(means: RankMeans) -> dict[str, Ints]:
     }
 
 
-def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[palette.Paint], Ints]:
-    """Return how operations are filled: few paints, and for each operation which."""
+def _list_paints(operations: Mapping[str, Ints]) -> tuple[list[palette.Paint], Ints]:
+    """Return the distinct paints of operations, and the index of the paint of each operation."""
     phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
     chunks = find_distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()
-    kinds = group_rows(phase, chunk, second)
-    seen = np.stack((phase, chunk, second), axis=1)[kinds.first].tolist()
-    return [
-        palette.chunk_paint(Phase(p), own, other, chunks) for p, own, other in seen
-    ], kinds.of_row
+    groups = group_rows(phase, chunk, second)
+    distinct_keys = np.stack((phase, chunk, second), axis=1)[groups.first].tolist()
+    paints = [palette.make_chunk_paint(Phase(p), c, s, chunks) for p, c, s in distinct_keys]
+    return paints, groups.of_row

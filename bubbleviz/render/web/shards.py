@@ -1,11 +1,14 @@
-"""Shards: the timeline of a run of many ranks, a pipeline or a few small ones at a time.
+"""Encoding of the timeline of a run of many ranks as shards, which a page unpacks on demand.
 
-A page unpacks a shard when it is shown. Pipelines of one job do the same at other times, so what
-operations are (structure) is held apart from when they ran (times), and held once by those that
-share it. Busy intervals travel as what they are apart from their operation, mostly nothing.
+A shard contains the ranks of one large pipeline, of several small ones, or of a part of a very
+large one. The pipelines of a job run the same operations at different times. So each shard is two
+blocks: the structure (which operations) and the times (when they ran). Shards with equal structure
+share one structure block. Busy intervals are stored as the difference to their operation, which is
+mostly zero.
 
-All columns travel as differences, but for lengths. Numbers are folded (0, -1, 1, -2 become 0, 1, 2,
-3) and held by bytes, all lowest ones first, so that the many zeros of the higher ones lie together.
+Columns are delta-encoded, except for lengths. Then the numbers are zigzag-encoded (0, -1, 1, -2
+become 0, 1, 2, 3) and stored as byte planes, lowest bytes first, so that the many zeros in the high
+bytes follow each other and compress well. ``shards.js`` decodes them.
 """
 
 from __future__ import annotations
@@ -22,87 +25,121 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.report.timeline import Timeline
 
-#: Ranks of a shard: pipelines of fewer share one, those of more have several.
-_FEWEST_RANKS, _MOST_RANKS = 16, 512
-#: Ranks of a shard where pipelines are not known.
-_UNKNOWN_RANKS = 64
-#: Characters that shards take in a page. Beyond, pipelines are left out, what is most like the
-#: others first.
-MOST_CHARACTERS = 25_000_000
-#: About so many bytes an operation and a bubble take at full precision, and the unit where
-#: that is too much.
+#: Number of ranks up to which several pipelines share a shard, and number of ranks above which a
+#: pipeline is divided into several shards.
+_MIN_RANKS, _MAX_RANKS = 16, 512
+#: Number of ranks in a shard if their pipelines are unknown.
+_RANKS_WITHOUT_PIPELINES = 64
+#: Maximum number of characters of all shards in a page. If they need more, the pipelines closest
+#: to the median are left out first.
+MAX_CHARACTERS = 25_000_000
+#: Estimated number of compressed bytes per operation and per bubble at full precision, and the
+#: coarser unit of time that is used if the total is too large.
 _BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 8.1, 2.5, 1000
+#: Columns of operations in the structure block.
 _STRUCTURE = (
-    *("rank", "iteration", "phase", "microbatch", "second_microbatch", "chunk", "second_chunk"),
-    *("virtual_stage", "kernels", "name", "paint"),
+    "rank",
+    "iteration",
+    "phase",
+    "microbatch",
+    "second_microbatch",
+    "chunk",
+    "second_chunk",
+    "virtual_stage",
+    "kernels",
+    "name",
+    "paint",
 )
-#: Tables whose rows are intervals of an operation.
-_PIECES = ("compute", "communication")
-#: Columns that travel as they are, not as differences.
+#: Tables whose rows are busy intervals of operations.
+_INTERVAL_TABLES = ("compute", "communication")
+#: Columns that are not delta-encoded.
 LENGTHS = frozenset(("length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"))
+#: Compression level of zlib.
 _LEVEL = 6
 
 Tables = Mapping[str, Mapping[str, Ints]]
 
 
-def sharded(
+def make_shards(
     timeline: Timeline,
     paint: Ints,
     pipelines: Sequence[int | None],
     ratios: Floats,
-    wanted: Sequence[int] = (),
+    first_ranks: Sequence[int] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return a timeline in shards: what a page knows of them, and the elements that hold blocks.
+    """Encode a timeline as shards, as many as fit in ``MAX_CHARACTERS``.
 
-    A page knows the unit of all times, how many shards it has no room for, and of the others, in
-    order of ranks, the first rank, that behind the last, and the blocks of structure and times.
+    Shards are added in order of priority: first the shards of ``first_ranks``, then the shards
+    whose mean ratio is furthest from the median of all shards.
 
     Args:
-        timeline: of any run.
-        paint: how each operation is filled.
-        pipelines: of each rank.
-        ratios: of each rank, NaN where unknown: the pipelines that differ most stay.
-        wanted: ranks whose shards stay before all others.
+        timeline: Timeline of the run.
+        paint: Index of the paint of each operation.
+        pipelines: Pipeline of each rank, sorted, or None if it is unknown.
+        ratios: Bubble ratio of each rank, or NaN if unknown.
+        first_ranks: Indices of the ranks whose shards are added before all others.
+
+    Returns:
+        index: ``unit_ns``, the unit of all times; ``left_out``, the number of shards that do not
+            fit; and ``all``, the other shards in order of ranks, as (first rank, stop rank,
+            index of the structure block, index of the times block).
+        elements: One HTML element per block, which contains the block as base64.
     """
-    tables = timeline.tables
-    binary = len(tables["operations"]["rank"]) * _BYTES_OF_OPERATION
-    binary += len(tables["bubbles"]["rank"]) * _BYTES_OF_BUBBLE
-    unit_ns = 1 if binary * 4 / 3 < MOST_CHARACTERS else _COARSE_NS
-    columns = _in_units(tables, paint, unit_ns)
-    operations = columns["operations"]
-    ranks = {
-        table: own["rank"] if "rank" in own else operations["rank"][own["operation"]]
-        for table, own in columns.items()
-    }
+    unit_ns = _choose_unit_ns(timeline.tables)
+    tables = _sort_by_rank(timeline.tables, paint, unit_ns)
     groups = _group_pipelines(pipelines)
+    rank_of_row = {table: _get_rank_column(tables, table) for table in tables}
     blocks: list[str] = []
-    known: dict[bytes, int] = {}
+    block_of_structure: dict[bytes, int] = {}
     shards: list[tuple[int, int, int, int]] = []
-    room = MOST_CHARACTERS
-    asked = set(wanted)
-    # What is most different comes first.
-    means = np.array([np.mean(ratios[first:last]) for first, last in groups])
-    usual = np.median(means[~np.isnan(means)]) if not np.isnan(means).all() else 0.0
-    order = np.argsort(-np.nan_to_num(np.abs(means - usual)), kind="stable").tolist()
-    for place in sorted(order, key=lambda own: asked.isdisjoint(range(*groups[own]))):
-        first, last = groups[place]
-        own = {table: _rows_of_ranks(rank, first, last) for table, rank in ranks.items()}
-        structure = bytes_of(_structure(columns, own, first))
-        times = deflated(bytes_of(_times(columns, own, first)), _LEVEL)
-        new = "" if structure in known else deflated(structure, _LEVEL)
-        room -= len(new) + len(times)
-        if room < 0 and shards:
+    space = MAX_CHARACTERS
+    for first, stop in _order_by_priority(groups, ratios, first_ranks):
+        rows = {table: _find_rows(rank, first, stop) for table, rank in rank_of_row.items()}
+        structure = encode_tables(_select_structure(tables, rows, first))
+        times = compress(encode_tables(_select_times(tables, rows, first)), _LEVEL)
+        is_new = structure not in block_of_structure
+        new_block = compress(structure, _LEVEL) if is_new else ""
+        space -= len(new_block) + len(times)
+        if space < 0 and shards:
             break
-        if new:
-            known[structure] = len(blocks)
-            blocks.append(new)
-        shards.append((first, last, known[structure], len(blocks)))
+        if is_new:
+            block_of_structure[structure] = len(blocks)
+            blocks.append(new_block)
+        shards.append((first, stop, block_of_structure[structure], len(blocks)))
         blocks.append(times)
-    told = {"unit_ns": unit_ns, "left_out": len(groups) - len(shards), "all": sorted(shards)}
-    return told, [
+    index = {"unit_ns": unit_ns, "left_out": len(groups) - len(shards), "all": sorted(shards)}
+    return index, [
         f'<script type="application/octet-stream" id="block-{number}">{block}</script>'
         for number, block in enumerate(blocks)
     ]
+
+
+def _choose_unit_ns(tables: Tables) -> int:
+    """Return the unit of time with which the timeline probably fits in ``MAX_CHARACTERS``."""
+    n_bytes = len(tables["operations"]["rank"]) * _BYTES_OF_OPERATION
+    n_bytes += len(tables["bubbles"]["rank"]) * _BYTES_OF_BUBBLE
+    # base64 needs four characters for three bytes.
+    return 1 if n_bytes * 4 / 3 < MAX_CHARACTERS else _COARSE_NS
+
+
+def _order_by_priority(
+    groups: Sequence[tuple[int, int]], ratios: Floats, first_ranks: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Sort ranges of ranks: ranges with ``first_ranks``, then by distance from the median ratio.
+
+    Args:
+        groups: Half-open ranges (first, stop) of rank indices.
+        ratios: Bubble ratio of each rank, or NaN if unknown. A range with an unknown ratio counts
+            as a range with the median ratio.
+        first_ranks: Rank indices whose ranges come first.
+    """
+    means = np.array([np.mean(ratios[first:stop]) for first, stop in groups])
+    is_unknown = np.isnan(means)
+    median = 0.0 if is_unknown.all() else np.median(means[~is_unknown])
+    order = np.argsort(-np.nan_to_num(np.abs(means - median)), kind="stable").tolist()
+    ordered = [groups[index] for index in order]
+    requested = set(first_ranks)
+    return sorted(ordered, key=lambda group: requested.isdisjoint(range(*group)))
 
 
 def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
@@ -117,116 +154,173 @@ def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
     starts = [rank for rank in range(count) if rank == 0 or pipelines[rank] != pipelines[rank - 1]]
     groups: list[tuple[int, int]] = []
     for first, stop in zip(starts, [*starts[1:], count], strict=False):
-        size = _UNKNOWN_RANKS if pipelines[first] is None else _MOST_RANKS
-        if groups and stop - groups[-1][0] <= _FEWEST_RANKS:
+        size = _RANKS_WITHOUT_PIPELINES if pipelines[first] is None else _MAX_RANKS
+        if groups and stop - groups[-1][0] <= _MIN_RANKS:
             groups[-1] = (groups[-1][0], stop)
         else:
             groups.extend((cut, min(cut + size, stop)) for cut in range(first, stop, size))
     return groups
 
 
-def _rows_of_ranks(rank: Ints, first: int, stop: int) -> slice:
+def _find_rows(rank: Ints, first: int, stop: int) -> slice:
     """Return the rows of the ranks ``first`` to ``stop`` in a table that is sorted by rank."""
     return slice(*np.searchsorted(rank, (first, stop)).tolist())
 
 
-def _in_units(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:
-    """Return the tables in order of ranks, with times in a unit: ends stay where starts are."""
-    found: dict[str, dict[str, Ints]] = {}
-    for table, columns in tables.items():
-        own = dict(columns)
+def _get_rank_column(tables: Tables, table: str) -> Ints:
+    """Return the rank of each row, taken from its operation if the table has no ranks."""
+    columns = tables[table]
+    if "rank" in columns:
+        return columns["rank"]
+    return tables["operations"]["rank"][columns["operation"]]
+
+
+def _sort_by_rank(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:
+    """Return the tables sorted by rank, with a column ``paint`` and with times in a unit.
+
+    Starts and ends are rounded down separately, so intervals that touch still touch.
+
+    Args:
+        tables: Tables of the timeline.
+        paint: Index of the paint of each operation.
+        unit_ns: The unit, in ns.
+    """
+    sorted_tables: dict[str, dict[str, Ints]] = {}
+    for table, unsorted in tables.items():
+        columns = dict(unsorted)
         if table == "operations":
-            own["paint"] = paint
-        rank = own["rank"] if "rank" in own else tables["operations"]["rank"][own["operation"]]
+            columns["paint"] = paint
+        rank = _get_rank_column(tables, table)
         if np.any(np.diff(rank) < 0):
             order = np.argsort(rank, kind="stable")
-            own = {name: column[order] for name, column in own.items()}
-        if unit_ns > 1 and "start_ns" in own:
-            start_ns, length_ns = own["start_ns"], own["length_ns"]
+            columns = {name: column[order] for name, column in columns.items()}
+        if unit_ns > 1 and "start_ns" in columns:
+            start_ns, length_ns = columns["start_ns"], columns["length_ns"]
             start = np.where(length_ns < 0, start_ns, start_ns // unit_ns)
             end = (start_ns + length_ns) // unit_ns
-            own["start_ns"], own["length_ns"] = start, np.where(length_ns < 0, NONE, end - start)
-        if unit_ns > 1 and "active_ns" in own:
-            own["active_ns"] = np.minimum(own["active_ns"] // unit_ns, own["length_ns"])
-        found[table] = own
-    return found
+            columns["start_ns"] = start
+            columns["length_ns"] = np.where(length_ns < 0, NONE, end - start)
+        if unit_ns > 1 and "active_ns" in columns:
+            columns["active_ns"] = np.minimum(columns["active_ns"] // unit_ns, columns["length_ns"])
+        sorted_tables[table] = columns
+    return sorted_tables
 
 
-def _structure(tables: Tables, rows: Mapping[str, slice], first: int) -> dict[str, dict[str, Ints]]:
-    """Return what the operations of some ranks are, and which ran; ranks from 0 on."""
-    at = rows["operations"]
-    own = {name: tables["operations"][name][at] for name in _STRUCTURE}
-    own["rank"] = own["rank"] - first
-    pieces = {
-        table: {"operation": tables[table]["operation"][rows[table]] - at.start}
-        for table in _PIECES
+def _select_structure(
+    tables: Tables, rows: Mapping[str, slice], first: int
+) -> dict[str, dict[str, Ints]]:
+    """Return the structure of a shard: its operations, and the operation of each busy interval.
+
+    Args:
+        tables: Tables of the entire timeline, sorted by rank.
+        rows: Rows of the shard in each table.
+        first: First rank of the shard. Ranks are numbered from it, and operations from the first
+            operation of the shard.
+    """
+    operation_rows = rows["operations"]
+    operations = {name: tables["operations"][name][operation_rows] for name in _STRUCTURE}
+    operations["rank"] = operations["rank"] - first
+    intervals = {
+        table: {"operation": tables[table]["operation"][rows[table]] - operation_rows.start}
+        for table in _INTERVAL_TABLES
     }
-    return {"operations": own, **pieces}
+    return {"operations": operations, **intervals}
 
 
-def _times(tables: Tables, rows: Mapping[str, slice], first: int) -> dict[str, dict[str, Ints]]:
-    """Return when the operations of some ranks ran, and all that differs between pipelines."""
-    operations, at = tables["operations"], rows["operations"]
-    found: dict[str, dict[str, Ints]] = {}
-    for table, columns in tables.items():
-        own = {name: column[rows[table]] for name, column in columns.items()}
-        if table in _PIECES:
-            of = own["operation"]
-            own = {
-                "later_ns": own["start_ns"] - operations["start_ns"][of],
-                "longer_ns": own["length_ns"] - operations["length_ns"][of],
+def _select_times(
+    tables: Tables, rows: Mapping[str, slice], first: int
+) -> dict[str, dict[str, Ints]]:
+    """Return all columns of a shard that are not in its structure.
+
+    A busy interval has the differences of its start and length to those of its operation.
+
+    Args:
+        tables: Tables of the entire timeline, sorted by rank.
+        rows: Rows of the shard in each table.
+        first: First rank of the shard. Ranks are numbered from it, and operations from the first
+            operation of the shard.
+    """
+    operations, operation_rows = tables["operations"], rows["operations"]
+    shard: dict[str, dict[str, Ints]] = {}
+    for table, all_columns in tables.items():
+        columns = {name: column[rows[table]] for name, column in all_columns.items()}
+        if table in _INTERVAL_TABLES:
+            operation = columns["operation"]
+            columns = {
+                "later_ns": columns["start_ns"] - operations["start_ns"][operation],
+                "longer_ns": columns["length_ns"] - operations["length_ns"][operation],
             }
         elif table == "operations":
-            own = {name: column for name, column in own.items() if name not in _STRUCTURE}
+            columns = {n: column for n, column in columns.items() if n not in _STRUCTURE}
         elif table == "bubbles":
-            own |= _peers(own.pop("peer_operation"), operations["rank"], at)
+            columns |= _locate_peers(
+                columns.pop("peer_operation"), operations["rank"], operation_rows
+            )
         for name in ("operation", "after"):
-            if name in own:
-                own[name] = np.where(own[name] < 0, NONE, own[name] - at.start)
-        if "rank" in own:
-            own["rank"] = own["rank"] - first
-        found[table] = own
-    return found
+            if name in columns:
+                row = columns[name]
+                columns[name] = np.where(row < 0, NONE, row - operation_rows.start)
+        if "rank" in columns:
+            columns["rank"] = columns["rank"] - first
+        shard[table] = columns
+    return shard
 
 
-def _peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
-    """Return peers as rows of a shard, and those of other shards by their rank."""
-    within = (peer >= rows.start) & (peer < rows.stop)
-    beyond = (peer >= 0) & ~within
+def _locate_peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
+    """Return the peers of a shard's bubbles: rows of the shard, or ranks outside the shard.
+
+    Args:
+        peer: Row of the peer operation in the entire timeline, or -1 if there is none.
+        rank: Rank of each operation of the entire timeline.
+        rows: Rows of the shard's operations.
+
+    Returns:
+        The columns ``peer_operation``, a row of the shard, or -1 if the peer is not in the shard,
+        and ``peer_rank``, the rank of a peer outside the shard, or -1.
+    """
+    is_inside = (peer >= rows.start) & (peer < rows.stop)
+    is_outside = (peer >= 0) & ~is_inside
+    rank_of_peer = rank[np.where(is_outside, peer, 0)] if len(rank) else NONE
     return {
-        "peer_operation": np.where(within, peer - rows.start, NONE),
-        "peer_rank": np.where(beyond, rank[np.where(beyond, peer, 0)] if len(rank) else NONE, NONE),
+        "peer_operation": np.where(is_inside, peer - rows.start, NONE),
+        "peer_rank": np.where(is_outside, rank_of_peer, NONE),
     }
 
 
-def bytes_of(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
-    """Return columns by bytes, behind where each lies: table to [rows, {column: bytes each}].
+def encode_tables(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
+    """Encode tables of integers: length of a header (4 bytes), the header as JSON, the columns.
 
-    Those that are no lengths are differences from row to row.
+    The header maps each table to ``[number of rows, {column: bytes per number}]``. All columns
+    except ``LENGTHS`` are delta-encoded; see :func:`_encode_planes` for their bytes.
     """
     blocks = []
     layout: dict[str, Any] = {}
     for table, columns in tables.items():
         widths = {}
         for name, column in columns.items():
-            steps = column if name in LENGTHS else np.diff(column, prepend=np.int64(0))
-            block, widths[name] = _planes(steps)
+            values = column if name in LENGTHS else np.diff(column, prepend=np.int64(0))
+            block, widths[name] = _encode_planes(values)
             blocks.append(block)
         layout[table] = [len(next(iter(columns.values()))), widths]
-    head = json.dumps(layout, separators=(",", ":")).encode()
-    return len(head).to_bytes(4, "little") + head + b"".join(blocks)
+    header = json.dumps(layout, separators=(",", ":")).encode()
+    return len(header).to_bytes(4, "little") + header + b"".join(blocks)
 
 
-def _planes(column: Ints) -> tuple[bytes, int]:
-    """Return a folded column byte by byte, and how many bytes a number has."""
+def _encode_planes(column: Ints) -> tuple[bytes, int]:
+    """Encode numbers with zigzag encoding as byte planes, lowest byte first.
+
+    Returns:
+        planes: The bytes, with the lowest bytes of all numbers first.
+        width: Number of bytes per number, as many as the largest number needs.
+    """
     if not len(column):
         return b"", 0
-    folded = ((column << 1) ^ (column >> 63)).view(np.uint64)
-    width = (int(folded.max()).bit_length() + 7) // 8
-    planes: npt.NDArray[np.uint8] = folded.astype("<u8").view(np.uint8).reshape(-1, 8)
+    zigzag = ((column << 1) ^ (column >> 63)).view(np.uint64)
+    width = (int(zigzag.max()).bit_length() + 7) // 8
+    planes: npt.NDArray[np.uint8] = zigzag.astype("<u8").view(np.uint8).reshape(-1, 8)
     return planes.T[:width].tobytes(), width
 
 
-def deflated(data: bytes, level: int) -> str:
-    """Return bytes as text that a page inflates."""
+def compress(data: bytes, level: int) -> str:
+    """Compress bytes with zlib, and encode them as base64."""
     return base64.b64encode(zlib.compress(data, level)).decode("ascii")

@@ -40,7 +40,7 @@ class ChunkTimes:
 
 @dataclass(frozen=True)
 class UnsavedNumbers:
-    """Numbers of a page beside those of the JSON report.
+    """Numbers that the page shows in addition to the JSON report.
 
     Attributes:
         chunk_times: Measured chunks of each virtual stage whose chunk costs are fitted.
@@ -51,15 +51,16 @@ class UnsavedNumbers:
     no_slowdowns: str = ""
 
 
-def unsaved_numbers(report: Report) -> UnsavedNumbers:
+def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
     """Return the numbers of a page that its JSON report does not contain."""
     return UnsavedNumbers(
-        chunk_times=_chunk_times(report),
-        no_slowdowns=_no_slowdowns(report),
+        chunk_times=_sample_chunk_times(report),
+        no_slowdowns=_explain_no_slowdowns(report),
     )
 
 
-def _no_slowdowns(report: Report) -> str:
+def _explain_no_slowdowns(report: Report) -> str:
+    """Return the reason why there are no slowdowns, or "" if there are some or none is known."""
     if many_ranks(len(report.ranks)):
         return _MANY
     source = report.explanation.slowdown_source
@@ -68,7 +69,8 @@ def _no_slowdowns(report: Report) -> str:
     return source.reason
 
 
-def _chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
+def _sample_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
+    """Return the measured chunks of the stages whose costs are fitted, thinned if very many."""
     operations = report.operations
     is_averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
     rows = costed(operations, is_averaged)
@@ -77,12 +79,12 @@ def _chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
     for stage in stages:
         of_stage = rows[operations.virtual_stage[rows] == stage]
         tokens, busy_ns = operations.tokens[of_stage], operations.busy_ns[of_stage]
-        drawn = _thinned(tokens, busy_ns)
-        times.append(ChunkTimes(stage, tokens[drawn].tolist(), busy_ns[drawn].tolist()))
+        sample = _select_sample(tokens, busy_ns)
+        times.append(ChunkTimes(stage, tokens[sample].tolist(), busy_ns[sample].tolist()))
     return tuple(times)
 
 
-def _thinned(tokens: Ints, busy_ns: Ints) -> Ints:
+def _select_sample(tokens: Ints, busy_ns: Ints) -> Ints:
     """Return the rows of the chunks to draw: all, or the first one in each cell of a grid."""
     if len(tokens) <= _MAX_CHUNKS:
         return np.arange(len(tokens))

@@ -249,10 +249,10 @@ def test_two_faults_are_told_apart() -> None:
 
 
 def test_the_json_lists_what_saves_most_first() -> None:
-    from bubbleviz.render.json_document import document
+    from bubbleviz.render.json_document import make_document
 
     report = _report(replace(BASE, slow_rank=6))
-    written = json.loads(json.dumps(document(report)))
+    written = json.loads(json.dumps(make_document(report)))
     assert written["what_to_do_first"] == describe_first_steps(report)
     savings = [advice["saving_ns"] for advice in written["advice"]]
     assert savings
