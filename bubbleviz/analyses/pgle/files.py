@@ -21,7 +21,7 @@ from google.protobuf.text_format import MessageToString, Parse, ParseError
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
-from bubbleviz.sources.xla.xspace import message_types
+from bubbleviz.sources.xla.xspace import build_message_types
 
 #: No file of costs is larger: a million instructions take a tenth of it.
 _MOST_BYTES = 1 << 30
@@ -30,7 +30,7 @@ _MOST_BYTES = 1 << 30
 @cache
 def _message() -> Any:
     messages = {"Costs": "1 costs Cost*", "Cost": "1 name bytes, 2 cost_us double"}
-    return message_types("pgle", **messages)["Costs"]
+    return build_message_types("pgle", **messages)["Costs"]
 
 
 def _as_text(message: Any) -> bytes:

@@ -1,11 +1,11 @@
-"""XLA's profiler: its two formats, and their planes as tables.
+"""XLA's profiler: readers for both of its file formats, and their planes as tables.
 
 ::
 
     xspace (*.xplane.pb)          ─┐
-                                   ├─ planes ─ device_work ─ profile
+                                   ├─ planes ─ profile
     trace_json (*.trace.json.gz)  ─┘
 """
 
-#: Where JAX and TensorBoard put profiles, below the directory that they are given.
+#: Subdirectory of the log directory in which JAX and TensorBoard store profiles.
 FOLDER = "plugins/profile"

@@ -1,8 +1,8 @@
-"""Planes of XLA's profiler as tables, whichever format they come from.
+"""Planes of XLA's profiler as tables, independent of the file format.
 
-JAX, TensorBoard and TensorFlow write the same thing in two formats (``*.xplane.pb`` and
-``*.trace.json.gz``): planes (a device, or a host), in them lines (a stream, a thread, or something
-derived), on them events. Sources: ``tsl/profiler/protobuf/xplane.proto`` and
+JAX, TensorBoard and TensorFlow write the same data in two formats (``*.xplane.pb`` and
+``*.trace.json.gz``). A plane is a device or a host. It contains lines: streams, threads, or derived
+data. Lines contain events. Sources: ``tsl/profiler/protobuf/xplane.proto`` and
 ``xla/tsl/profiler/utils/xplane_schema.cc`` (openxla/xla)::
 
     /device:TPU:0   XLA Modules     ├─jit_step(7)──────────────────┤
@@ -35,19 +35,19 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import mask_possible
 
-#: What the events of a line are: kernels and copies of a GPU; instructions, nested ones inside
-#: their loops; transfers that run beside instructions; executions of modules; steps of the
-#: training; events of a thread of the host; derived, or unknown.
+#: Roles of lines, by the kind of their events: kernels and copies of a GPU; instructions, with the
+#: bodies of loops nested inside them; transfers that run next to instructions; executions of
+#: modules; training steps; events of a host thread; derived or unknown.
 STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
 )
-#: Lines of a device; all others there are derived from these.
-_LINES = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
-#: Events of the host, by what they stand for; those that last are its ranges.
+#: Role of the lines of a device. All other lines of a device are derived from these.
+_ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
+#: Further roles for the events of host threads. Events with a duration are ranges (``SPANS``).
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
-#: What statistics tell of an event: texts of the instruction, its path and its module, by number;
-#: and numbers.
+#: Columns filled from the statistics of an event. ``op``, ``path``, ``module`` and ``copy`` are
+#: indices of texts; the others are numbers.
 STAT_COLUMNS = (
     "op",
     "path",
@@ -59,88 +59,88 @@ STAT_COLUMNS = (
     "step",
     "copy",
 )
-#: Numbers of devices are below this.
-_MOST_DEVICES = 10_000
+#: Upper bound (exclusive) of device numbers.
+_DEVICE_LIMIT = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
-#: A plane of whole programs, which holds no threads.
+#: The plane that contains the compiled programs; it has no threads.
 PROGRAMS = "/host:metadata"
-#: Stands in ``tf_op`` where there is no path.
+#: Value of ``tf_op`` if an instruction has no path.
 _NO_PATH = "XlaModule:"
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 #: Prefixes of the names of instructions that contain other instructions.
-_OUTER = ("while", "conditional", "call")
+_OUTER_PREFIXES = ("while", "conditional", "call")
 
 
-def device_of(plane: str) -> int | None:
-    """Return the number of a device's plane; None for others."""
+def get_device_number(plane: str) -> int | None:
+    """Return the device number of a plane, or None if the plane is not a device."""
     match = _DEVICE.match(plane)
     return None if match is None else int(match[1])
 
 
-def roles_of(plane: str, lines: Sequence[str]) -> list[str]:
-    """Return what the events of each line of a plane are.
+def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
+    """Return the role of each line of a plane.
 
-    A GPU's own records are its streams; ``XLA Ops`` and ``XLA Modules`` of a GPU are made from
-    them, and would count everything twice.
+    On a GPU only the streams are used. Its ``XLA Ops`` and ``XLA Modules`` are derived from the
+    streams and would count everything twice.
     """
-    if device_of(plane) is None:
-        host = plane.startswith("/host:") and plane != PROGRAMS
-        return [HOST if host else NOTHING] * len(lines)
-    streams = [line.startswith("Stream #") for line in lines]
-    if any(streams):
-        return [STREAM if stream else NOTHING for stream in streams]
-    return [_LINES.get(line, NOTHING) for line in lines]
+    if get_device_number(plane) is None:
+        is_host = plane.startswith("/host:") and plane != PROGRAMS
+        return [HOST if is_host else NOTHING] * len(lines)
+    is_stream = [line.startswith("Stream #") for line in lines]
+    if any(is_stream):
+        return [STREAM if stream else NOTHING for stream in is_stream]
+    return [_ROLE_OF_LINE.get(line, NOTHING) for line in lines]
 
 
-def number_recordings(planes: Sequence[str], ends: Collection[int] = ()) -> list[int]:
-    """Return the number of the recording that each plane belongs to, from 0.
+def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> list[int]:
+    """Return the index of the recording that each plane belongs to.
 
     A recording has one plane per device and host. In a file that joins several recordings, a new
-    recording begins with the first plane whose device or host is already in the current one.
+    recording starts with the first plane whose device or host is already in the current one.
 
     Args:
-        planes: Names of planes, in order.
-        ends: Indices of planes that are known to begin a new recording.
+        planes: Names of the planes, in file order.
+        starts: Indices of planes that are known to start a new recording.
     """
     numbers: list[int] = []
-    seen: set[int | str] = set()
+    used_keys: set[int | str] = set()
     number = 0
     for index, name in enumerate(planes):
-        device = device_of(name)
+        device = get_device_number(name)
         key = name if device is None else device
         is_unique = device is not None or (name.startswith("/host:") and name != PROGRAMS)
-        if index in ends or (is_unique and key in seen):
-            number, seen = number + 1, set()
+        if index in starts or (is_unique and key in used_keys):
+            number, used_keys = number + 1, set()
         if is_unique:
-            seen.add(key)
+            used_keys.add(key)
         numbers.append(number)
     return numbers
 
 
-def path_of(tf_op: str) -> str:
-    """Return the path of an instruction in its ``tf_op``; "" where there is none.
+def get_instruction_path(tf_op: str) -> str:
+    """Return the path of an instruction from its ``tf_op``, or "" if it has none.
 
-    Behind the path TensorFlow's kind of operation may stand: ``jit(step)/dot_general:``.
+    TensorFlow may append its kind of operation after a colon: ``jit(step)/dot_general:``.
     """
     return "" if tf_op == _NO_PATH else tf_op.rpartition(":")[0] or tf_op
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlaneEvents(Table):
-    """Events of lines, in few bits; -1 is none.
+    """Events of lines, stored in narrow integer types; missing values are -1.
 
     Attributes:
-        start_ns: start, in the profile's own time.
-        end_ns: end.
-        name: text.
-        label: row of the labels: the instruction and its module.
+        start_ns: Start time, relative to the start of the profile.
+        end_ns: End time, relative to the start of the profile.
+        name: Index of the name in the texts.
+        label: Row of the labels: the instruction and its module.
         line: Row of the host's line, or number of the device's stream, or -1 for other events.
-        device: number of its device, or of the device that a host's event is about.
-        run: number of the module's execution.
-        correlation: pairs a launch with the work that it launched.
-        step: number of the training step that the event is.
-        copy: Number of the text with the details of a copy, such as
-            ``kind_src:pinned kind_dst:device size:4``, or -1.
+        device: Number of the device that the event ran on, or that a host event refers to.
+        run: Run id of the execution of the module.
+        correlation: Correlation id that pairs a launch with the work it launched.
+        step: Number of the training step that the event represents.
+        copy: Index of the text with the details of a copy, such as
+            ``kind_src:pinned kind_dst:device size:4``.
     """
 
     start_ns: Ints
@@ -156,24 +156,25 @@ class PlaneEvents(Table):
 
 
 class Planes:
-    """All of a profile of XLA in columns: takes the events of lines, piece by piece.
+    """All events of one recording of XLA's profiler, in columns.
 
     Attributes:
-        texts: numbers the texts of all events.
-        labels: numbers instructions: the text of the instruction (``fusion.3``), its place in the
-            program (``jit(step)/jvp(layer)/dot_general``) and its module (``jit_step``), by number,
-            and the number of its program; -1 is none.
-        lines: number and name of each thread of the host.
-        devices: name of each device that has a plane, by number; "" unknown.
-        accelerator: what the devices are: ``GPU`` or ``TPU``.
-        on_host: whether there is no device, so that instructions that the host ran are the work;
-            known once all was added.
-        impossible: how many events were left out for impossible times.
-        impossible_work: Number of kernels, copies and instructions among them.
-        outside: how many events of devices, and launches, were left out for they lie far outside
-            the capture.
-        strange_devices: how many instructions of the host were left out for numbers that no device
-            has.
+        texts: Numbers the texts of all events.
+        labels: Numbers the instructions. A label consists of the indices of three texts, or -1: the
+            instruction (``fusion.3``), its path in the program
+            (``jit(step)/jvp(layer)/dot_general``) and its module (``jit_step``); and of the program
+            id, or -1.
+        lines: Thread id and name of each host line.
+        devices: Name of each device that has a plane, by number; "" if unknown.
+        accelerator: Kind of the devices: ``GPU`` or ``TPU``.
+        on_host: Whether there is no device, so that instructions on host threads are the work. Only
+            valid after :meth:`finish`.
+        n_impossible: Number of events dropped because of impossible times.
+        n_impossible_work: Number of kernels, copies and instructions among them.
+        events_outside_capture: Number of device events and launches dropped because they lie far
+            outside the capture.
+        unknown_device_count: Number of host instructions dropped because no device has their
+            number.
     """
 
     def __init__(self) -> None:
@@ -181,16 +182,18 @@ class Planes:
         self.lines: list[tuple[int, str]] = []
         self.devices: dict[int, str] = {}
         self.accelerator, self.on_host = "GPU", False
-        self.impossible = self.impossible_work = self.outside = self.strange_devices = 0
+        self.n_impossible = self.n_impossible_work = self.events_outside_capture = (
+            self.unknown_device_count
+        ) = 0
         self._events: dict[str, list[PlaneEvents]] = defaultdict(list)
 
     def add_device(self, plane: str, number: int, name: str) -> None:
-        """Add a device that has a plane, and its name; "" unknown."""
+        """Add a device that has a plane, with its name or "" if unknown."""
         self.accelerator = "TPU" if plane.startswith("/device:TPU") else "GPU"
         self.devices[number] = name or self.devices.get(number, "")
 
     def add_line(self, number: int, name: str) -> int:
-        """Add a line of the host; return its row."""
+        """Add a line of the host and return its row."""
         self.lines.append((number, name))
         return len(self.lines) - 1
 
@@ -203,78 +206,91 @@ class Planes:
         name: Ints,
         stats: Mapping[str, Ints],
     ) -> None:
-        """Add a piece of a line.
+        """Add events of one line.
 
         Args:
-            role: what the line's events are.
-            plane: name of its plane.
+            role: Role of the line.
+            plane: Name of its plane.
             line: Row of the host's line, or number of the device's stream, or -1 for other lines.
-            times_ns: start and end of each event.
-            name: text of each.
-            stats: what else is known, by the names of ``STAT_COLUMNS``.
+            times_ns: Start and end time of each event.
+            name: Index of the name of each event in ``texts``.
+            stats: Statistics of each event, keyed by the names in ``STAT_COLUMNS``.
         """
         op, count = stats["op"], len(name)
         if role in (OPS, ASYNC):
             op = np.where(op == NONE, name, op)
         device = stats["device"]
         if role != HOST:
-            device = np.full(count, device_of(plane), np.int64)
-        label = self._labels(op, *(stats[column] for column in ("path", "module", "program")))
-        others = (stats[column] for column in ("run", "correlation", "step", "copy"))
-        columns = (name, label, np.full(count, line, np.int64), device, *others)
+            device = np.full(count, get_device_number(plane), np.int64)
+        label = self._number_labels(
+            op, *(stats[column] for column in ("path", "module", "program"))
+        )
+        extra_columns = (stats[column] for column in ("run", "correlation", "step", "copy"))
+        columns = (name, label, np.full(count, line, np.int64), device, *extra_columns)
         events = PlaneEvents(*times_ns, *columns)
-        keep = mask_possible(*times_ns)
-        if keep is not None:
-            self.impossible += int((~keep).sum())
+        is_possible = mask_possible(*times_ns)
+        if is_possible is not None:
+            self.n_impossible += int((~is_possible).sum())
             if role in (STREAM, OPS, ASYNC):
-                self.impossible_work += int((~keep).sum())
-            events, op = events.take(keep), op[keep]
+                self.n_impossible_work += int((~is_possible).sum())
+            events, op = events.take(is_possible), op[is_possible]
         if role == HOST:
             self._add_host(events, op != NONE)
             return
         if role == STEPS:
             texts = self.texts.values
             used, of_row = np.unique(events.name, return_inverse=True)
-            spelled = [int(t) if _NUMBER.match(t := texts[name]) else NONE for name in used]
-            named = np.array(spelled, np.int64)[of_row.reshape(-1)]
-            step = np.where(events.step != NONE, events.step, named)
+            parsed_numbers = [int(t) if _NUMBER.match(t := texts[name]) else NONE for name in used]
+            step_in_name = np.array(parsed_numbers, np.int64)[of_row.reshape(-1)]
+            step = np.where(events.step != NONE, events.step, step_in_name)
             events = replace(events, step=step).take(step != NONE)
         self._append(role, events)
 
-    def _add_host(self, events: PlaneEvents, instructions: Bools) -> None:
-        # Launches are calls, and no ranges.
+    def _add_host(self, events: PlaneEvents, is_instruction: Bools) -> None:
+        """Add events of a host thread. An event can have several roles, such as span and step.
+
+        Args:
+            events: The events.
+            is_instruction: Mask of the events that name an instruction.
+        """
+        # Launches become calls, not ranges.
         spans = events.take((events.end_ns > events.start_ns) & (events.correlation == NONE))
-        none = make_constant(NONE, len(spans))
-        others = ("label", "device", "run", "correlation", "step", "copy")
-        self._append(SPANS, spans.replace_columns(**dict.fromkeys(others, none)))
-        known = (events.device >= 0) & (events.device < _MOST_DEVICES)
-        self.strange_devices += int((~known & (events.device != NONE)).sum())
+        unset = make_constant(NONE, len(spans))
+        unused_columns = ("label", "device", "run", "correlation", "step", "copy")
+        self._append(SPANS, spans.replace_columns(**dict.fromkeys(unused_columns, unset)))
+        is_known_device = (events.device >= 0) & (events.device < _DEVICE_LIMIT)
+        self.unknown_device_count += int((~is_known_device & (events.device != NONE)).sum())
         self._append(LAUNCHES, events.take(events.correlation != NONE))
-        self._append(HOST_OPS, events.take(instructions & known))
+        self._append(HOST_OPS, events.take(is_instruction & is_known_device))
         self._append(HOST_STEPS, events.take(events.step != NONE))
 
     def _append(self, role: str, events: PlaneEvents) -> None:
+        """Store events under a role, in narrow integer types."""
         if len(events):
             columns = [getattr(events, name) for name in PlaneEvents.column_names()]
             narrow = [column.copy() for column in columns[:2]] + [_narrow(c) for c in columns[2:]]
             self._events[role].append(PlaneEvents(*narrow).compact())
 
-    def _labels(self, *columns: Ints) -> Ints:
-        """Return the label of each event, by instruction, path, module and program."""
+    def _number_labels(self, *columns: Ints) -> Ints:
+        """Return the label of each event, or -1 if it names neither an instruction nor a module.
+
+        Args:
+            columns: Instruction, path, module and program of each event.
+        """
         label = np.full(len(columns[0]), NONE, np.int64)
         rows = np.flatnonzero((columns[0] != NONE) | (columns[2] != NONE))
         groups = group_rows(*(column[rows] for column in columns))
         first = rows[groups.first]
-        distinct = zip(*(column[first].tolist() for column in columns), strict=True)
-        label[rows] = self.labels.numbers(distinct)[groups.of_row]
+        label_values = zip(*(column[first].tolist() for column in columns), strict=True)
+        label[rows] = self.labels.numbers(label_values)[groups.of_row]
         return label
 
-    def events(self, *roles: str) -> PlaneEvents:
-        """Return the events of some roles, sorted by thread, device and start.
+    def get_events(self, *roles: str) -> PlaneEvents:
+        """Return the events with any of the roles, sorted by thread, device and start.
 
-        The order does not depend on the order in the file. Among events that start together, events
-        without a duration come first, then longer events before the events inside them. A loop
-        comes before its body.
+        The order does not depend on the order in the file. Among events that start at the same
+        time, events without a duration come first, then longer events before the events inside
+        them: a loop comes before its body.
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
@@ -287,7 +303,7 @@ class Planes:
         return events if np.array_equal(order, np.arange(len(order))) else events.take(order)
 
     def _order_ties(self, events: PlaneEvents, order: Ints, is_first: Bools) -> Ints:
-        """Sort events of one thread and device that start together.
+        """Sort events of one thread and device that start at the same time.
 
         Args:
             events: The events.
@@ -304,7 +320,7 @@ class Planes:
         rows = order[positions]
         tied = events.take(rows)
         texts = self.texts.values
-        outer_first = [(not text.startswith(_OUTER), text) for text in texts]
+        outer_first = [(not text.startswith(_OUTER_PREFIXES), text) for text in texts]
         label_texts = [
             (*(texts[text] if text != NONE else "" for text in label[:3]), label[3])
             for label in self.labels.values
@@ -328,7 +344,7 @@ class Planes:
         return order
 
     def finish(self) -> None:
-        """Leave out what lies far outside the capture of all devices, once all was added."""
+        """Drop events far outside the capture of all devices. Call it after adding all events."""
         self.on_host = not (self._events[STREAM] or self._events[OPS])
         tables = [piece for role, table in self._events.items() if role != SPANS for piece in table]
         if not tables:
@@ -343,7 +359,7 @@ class Planes:
                 piece.take(~mask_outside(piece.start_ns, piece.end_ns, bounds_ns))
                 for piece in self._events[role]
             ]
-        self.outside = int(mask_outside(start_ns, end_ns, bounds_ns).sum())
+        self.events_outside_capture = int(mask_outside(start_ns, end_ns, bounds_ns).sum())
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
@@ -357,6 +373,6 @@ def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
 
 
 def _narrow(codes: Codes) -> Codes:
-    """Return identifiers in as few bits as they need."""
+    """Convert codes to the narrowest integer type that can represent them."""
     low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     return codes.astype(np.min_scalar_type(min(low, -1 - high)))

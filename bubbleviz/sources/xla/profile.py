@@ -1,4 +1,4 @@
-"""A profile of XLA, in memory: the work of devices, its calls, and the ranges that name it.
+"""Builds a profile from the planes of XLA: activities of devices, their calls, and named ranges.
 
 If launches are recorded (on GPUs: a host event with the correlation id of a kernel), the range of
 an instruction is its launching call, on the thread of the call::
@@ -6,10 +6,12 @@ an instruction is its launching call, on the thread of the call::
     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
     device              ███ fusion.1 ███ fusion.1
 
-Otherwise (on TPUs, and on CPUs that stand for devices) instructions are on a separate thread for
-each device, at the device's times, and launch themselves. Such launches are not launches of a host.
-Ranges have the names of :mod:`bubbleviz.analyses.pgle.instructions`, as XLA writes them for nsys,
-so that one convention reads both.
+Otherwise (on TPUs, and on CPUs that replace devices) the ranges of instructions are on a separate
+thread for each device, at the device's times, and each instruction is its own launch. These are not
+launches of a host.
+
+The names of the ranges are the names that XLA writes for Nsight Systems, see
+:mod:`bubbleviz.analyses.pgle.instructions`, so that one convention reads both.
 """
 
 from __future__ import annotations
@@ -38,67 +40,67 @@ from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
-#: Devices are threads by numbers from here on, which no thread has.
+#: First thread id of the threads that represent devices; larger than all real thread ids.
 _DEVICE_THREAD = 1 << 40
 #: Name of the line of a thread that runs Python.
 _PYTHON = "python"
-#: An execution of a module: ``jit_step(7)``.
+#: Name of an execution of a module: ``jit_step(7)``.
 _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
-#: Ends the name of a host's event that is a module's execution: ``jit_step:XLA GPU module``.
-_OF_HOST = ":XLA GPU module"
+#: Suffix of host events that are executions of a module: ``jit_step:XLA GPU module``.
+_EXECUTION_SUFFIX = ":XLA GPU module"
 
 
-def ranges_of(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Ranges:
-    """Return ranges, without those that have no name (-1)."""
+def make_named_ranges(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Ranges:
+    """Return ranges, leaving out rows without a name (-1)."""
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
     return in_memory.make_ranges(start_ns, end_ns, thread, name_id, ())
 
 
-def leaves(events: PlaneEvents) -> Ints:
-    """Return the rows that hold no other of their line and device, in order of time.
+def find_leaves(events: PlaneEvents) -> Ints:
+    """Return the rows that contain no other event of their line and device, sorted by start.
 
     ::
 
-        ├─while.2──────────┤      no leaf: the instructions in it count by themselves
+        ├─while.2──────────┤      not a leaf: the instructions inside count instead
          ├─dot.3─┤├─add.4─┤       leaves
 
-    An event of no length makes nothing a parent.
+    Events without a duration do not make the event around them a parent.
     """
     order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
     lasting = order[events.end_ns[order] > events.start_ns[order]]
-    before, after = lasting[:-1], lasting[1:]
-    same = (events.line[before] == events.line[after]) & (
-        events.device[before] == events.device[after]
+    outer, inner = lasting[:-1], lasting[1:]
+    is_same_line = (events.line[outer] == events.line[inner]) & (
+        events.device[outer] == events.device[inner]
     )
-    holds = same & (events.start_ns[after] < events.end_ns[before])
-    holds &= events.end_ns[after] <= events.end_ns[before]
-    leaf = np.ones(len(events), bool)
-    leaf[before[holds]] = False
-    rows: Ints = np.flatnonzero(leaf)
+    contains_next = is_same_line & (events.start_ns[inner] < events.end_ns[outer])
+    contains_next &= events.end_ns[inner] <= events.end_ns[outer]
+    is_leaf = np.ones(len(events), bool)
+    is_leaf[outer[contains_next]] = False
+    rows: Ints = np.flatnonzero(is_leaf)
     return rows[np.argsort(events.start_ns[rows], kind="stable")]
 
 
 class DeviceWork:
-    """The work of devices, and the calls and ranges that show its instructions.
+    """Activities of the devices, and the calls and ranges that belong to them.
 
     Args:
-        planes: of the profile.
-        process: Number of the profiled process, as returned by :func:`process_number`.
+        planes: Planes of the recording, finished.
+        process: Number of the profiled process, as returned by :func:`make_process_number`.
 
     Attributes:
-        host_events: how many ranges of the host's threads there are.
-        steps: on devices, and of the host.
-        thread_of_line: thread of each line of the host.
-        devices: numbers of the devices, ascending.
-        thread_of_device: thread that stands for each.
-        activities: kernels, then copies.
+        host_events: Number of ranges on host threads.
+        steps: Training steps, on devices and on the host.
+        thread_of_line: Thread of each host line.
+        devices: Device numbers, ascending.
+        thread_of_device: Thread that represents each device.
+        activities: Kernels, then copies.
         streams: Stream of each activity, or -1 if it did not run on a GPU stream.
-        calls: that launched them.
-        ranges: of instructions, modules and steps, then of the host's threads.
-        instructions: how many of these are of instructions and modules.
-        launched: whether the calls are a host's own.
+        calls: Calls that launched the activities.
+        ranges: Ranges of instructions, modules and steps, then of host threads.
+        instructions: Number of ranges of instructions and modules.
+        has_launches: Whether the calls were recorded on a host.
     """
 
     def __init__(self, planes: Planes, process: int) -> None:
@@ -106,70 +108,105 @@ class DeviceWork:
         self._texts, self._labels = planes.texts.values, planes.labels.values
         self._names = Numbering(self._texts)
         self._names_of_module: dict[str, set[int]] = defaultdict(set)
-        self._spans, self._modules = planes.events(xla.SPANS), planes.events(xla.MODULES)
-        self.steps = planes.events(xla.STEPS, xla.HOST_STEPS)
-        streams, transfers = planes.events(xla.STREAM), planes.events(xla.ASYNC)
-        ops = planes.events(xla.HOST_OPS if planes.on_host else xla.OPS)
+        self._spans, self._modules = planes.get_events(xla.SPANS), planes.get_events(xla.MODULES)
+        self.steps = planes.get_events(xla.STEPS, xla.HOST_STEPS)
+        streams, transfers = planes.get_events(xla.STREAM), planes.get_events(xla.ASYNC)
+        ops = planes.get_events(xla.HOST_OPS if planes.on_host else xla.OPS)
         tables = (streams, ops, transfers, self._modules, self.steps)
         devices = find_distinct(*(table.device for table in tables)).astype(np.int64)
         self.devices = devices[devices != NONE]
-        self.thread_of_line, self.thread_of_device = self._threads(planes.lines)
-        work, beside, kernels = self._ordered(streams, ops, transfers)
-        launches = _launches_of(work, planes.events(xla.LAUNCHES))
-        self.launched = launches is not None
+        self.thread_of_line, self.thread_of_device = self._number_threads(planes.lines)
+
+        work, is_async, n_kernels = self._order_work(streams, ops, transfers)
+        launches = _select_launches(work, planes.get_events(xla.LAUNCHES))
+        self.has_launches = launches is not None
         if launches is None:
+            self.calls = self._make_device_calls(work, is_async)
             correlation: Codes = np.arange(len(work))
-            called, call_name, call_names = work, np.zeros(len(work), np.int32), ("",)
-            # A transfer is launched by the instruction that it begins in.
-            returned_ns = np.where(beside, work.start_ns, work.end_ns)
-            call_thread, call_id = self._of_devices(work.device), correlation
             instructions = join_tables([streams, ops])
-            thread = self._of_devices(instructions.device)
-            name_id = self._thunks()[instructions.label]
+            thread = self._get_device_threads(instructions.device)
+            name_id = self._name_instruction_ranges()[instructions.label]
         else:
-            beside = np.zeros(len(work), bool)
-            correlation, called, returned_ns = work.correlation, launches, launches.end_ns
-            thread = call_thread = self.thread_of_line[launches.line]
-            call_id = launches.correlation.astype(np.int64)
-            used, call_name = _renumbered(launches.name)
-            call_names = tuple(self._texts[number] for number in used.tolist())
-            instructions, name_id = self._named_by_work(launches, work)
-        self.calls = in_memory.InMemoryCalls(
-            model.Calls(
-                row=np.arange(len(called)),
-                start_ns=called.start_ns,
-                end_ns=returned_ns,
-                thread=call_thread,
-                correlation_id=model.to_correlation_ids(call_id),
-            ),
-            call_name,
-            call_names,
+            self.calls = self._make_host_calls(launches)
+            correlation = work.correlation
+            is_async = np.zeros(len(work), bool)
+            thread = self.thread_of_line[launches.line]
+            instructions, name_id = self._name_launches_by_work(launches, work)
+        instruction_ranges = make_named_ranges(
+            instructions.start_ns, instructions.end_ns, thread, name_id
         )
-        thunks = ranges_of(instructions.start_ns, instructions.end_ns, thread, name_id)
         if launches is not None:
             rows = np.flatnonzero(name_id != NONE)
             instructions, thread = instructions.take(rows), thread[rows]
-        modules = self._module_ranges(instructions, thread)
-        self.instructions = len(thunks) + len(modules)
-        spans, self.host_events = self._spans, len(self._spans)
-        line_thread, span_name = self.thread_of_line[spans.line], spans.name.astype(np.int64)
-        of_host = ranges_of(spans.start_ns, spans.end_ns, line_thread, span_name)
-        ranges = join_tables([thunks, modules, self._step_ranges(), of_host])
+        module_ranges = self._make_module_ranges(instructions, thread)
+        self.instructions = len(instruction_ranges) + len(module_ranges)
+        self.host_events = len(self._spans)
+        ranges = join_tables(
+            [instruction_ranges, module_ranges, self._make_step_ranges(), self._make_host_ranges()]
+        )
         self.ranges = replace(ranges, names=self._names.values)
-        # Of copies those have a name that ran beside instructions.
-        named = (np.arange(len(work)) < kernels) | beside
-        devices, rank = _renumbered(work.device)
-        work_name = np.full(len(work), NONE, np.int32)
-        used, work_name[named] = _renumbered(work.name[named])
         self.streams = work.line
-        self._copied = work.take(slice(kernels, None))
-        self.activities = model.Activities(
+        self._copied = work.take(slice(n_kernels, None))
+        self.activities = self._make_activities(work, correlation, is_async, n_kernels)
+
+    def _make_device_calls(self, work: PlaneEvents, is_async: Bools) -> in_memory.InMemoryCalls:
+        """Return one call per row of work, on the thread of its device, for lack of launches."""
+        return in_memory.InMemoryCalls(
+            model.Calls(
+                row=np.arange(len(work)),
+                start_ns=work.start_ns,
+                # An asynchronous transfer is launched by the instruction during which it starts.
+                end_ns=np.where(is_async, work.start_ns, work.end_ns),
+                thread=self._get_device_threads(work.device),
+                correlation_id=model.to_correlation_ids(np.arange(len(work))),
+            ),
+            np.zeros(len(work), np.int32),
+            ("",),
+        )
+
+    def _make_host_calls(self, launches: PlaneEvents) -> in_memory.InMemoryCalls:
+        """Return the recorded launches as calls."""
+        used, call_name = _compress_codes(launches.name)
+        return in_memory.InMemoryCalls(
+            model.Calls(
+                row=np.arange(len(launches)),
+                start_ns=launches.start_ns,
+                end_ns=launches.end_ns,
+                thread=self.thread_of_line[launches.line],
+                correlation_id=model.to_correlation_ids(launches.correlation.astype(np.int64)),
+            ),
+            call_name,
+            tuple(self._texts[number] for number in used.tolist()),
+        )
+
+    def _make_host_ranges(self) -> Ranges:
+        """Return the ranges of the host's threads."""
+        spans = self._spans
+        thread, name_id = self.thread_of_line[spans.line], spans.name.astype(np.int64)
+        return make_named_ranges(spans.start_ns, spans.end_ns, thread, name_id)
+
+    def _make_activities(
+        self, work: PlaneEvents, correlation: Codes, is_async: Bools, n_kernels: int
+    ) -> model.Activities:
+        """Return the work as activities. Only kernels and asynchronous copies have names.
+
+        Args:
+            work: Kernels, then copies.
+            correlation: Correlation id of each.
+            is_async: Mask of the transfers that ran next to instructions.
+            n_kernels: Number of kernels.
+        """
+        has_name = (np.arange(len(work)) < n_kernels) | is_async
+        devices, rank = _compress_codes(work.device)
+        name_id = np.full(len(work), NONE, np.int32)
+        used, name_id[has_name] = _compress_codes(work.name[has_name])
+        return model.Activities(
             start_ns=work.start_ns,
             end_ns=work.end_ns,
             rank=rank.astype(np.int16),
             correlation_id=model.to_correlation_ids(correlation.astype(np.int64)),
-            name_id=work_name,
-            kernels=kernels,
+            name_id=name_id,
+            kernels=n_kernels,
             names=tuple(self._texts[number] for number in used.tolist()),
             ranks=np.stack((np.full(len(devices), self._process, np.int64), devices), axis=1),
         )
@@ -186,116 +223,148 @@ class DeviceWork:
         position = copies.activity - first_row
         return copies.replace_columns(source=source[position], target=target[position])
 
-    def _threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
-        """Return the threads of the host's lines and of devices, as nsys numbers them.
+    def _number_threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
+        """Return the threads of the host lines and of the devices, numbered as in Nsight Systems.
 
-        XLA numbers threads by an address, where the system gives the main thread, which is the
-        first that runs Python, the number of its process.
+        XLA numbers threads by an address. The main thread gets the process id instead, as in the
+        operating system. It is the first thread that runs Python.
         """
-        lines = np.array([number for number, _ in named_lines], np.int64)
-        python = [at for at, (_, name) in enumerate(named_lines) if name == _PYTHON]
+        tids_of_lines = np.array([number for number, _ in named_lines], np.int64)
+        python_lines = [index for index, (_, name) in enumerate(named_lines) if name == _PYTHON]
         pid = model.get_pid(self._process)
-        if python and pid not in lines:
-            lines[python[0]] = pid
-        tids = np.concatenate((lines, _DEVICE_THREAD + self.devices))
+        if python_lines and pid not in tids_of_lines:
+            tids_of_lines[python_lines[0]] = pid
+        tids = np.concatenate((tids_of_lines, _DEVICE_THREAD + self.devices))
         thread = in_memory.number_threads(np.full(len(tids), self._process, np.int64), tids)
-        return thread[: len(lines)], thread[len(lines) :]
+        return thread[: len(tids_of_lines)], thread[len(tids_of_lines) :]
 
-    def _of_devices(self, device: Codes) -> Ints:
-        """Return the threads that stand for some devices."""
+    def _get_device_threads(self, device: Codes) -> Ints:
+        """Return the threads that represent the given devices."""
         return self.thread_of_device[np.searchsorted(self.devices, device)]
 
-    def _ordered(
+    def _order_work(
         self, streams: PlaneEvents, ops: PlaneEvents, transfers: PlaneEvents
     ) -> tuple[PlaneEvents, Bools, int]:
-        """Return kernels, then copies; which run beside instructions; and the number of kernels."""
-        tables = (streams, ops.take(leaves(ops)), transfers)
+        """Combine the work of all lines, kernels before copies.
+
+        Args:
+            streams: Events of GPU streams.
+            ops: Instructions; only leaves are work.
+            transfers: Transfers that ran next to instructions.
+
+        Returns:
+            work: Kernels, then copies.
+            is_async: Mask of the transfers that ran next to instructions.
+            n_kernels: Number of kernels.
+        """
+        tables = (streams, ops.take(find_leaves(ops)), transfers)
         work = join_tables([table for table in tables if len(table)] or [streams])
-        # Work beside instructions that moves nothing between devices is a copy.
-        beside, copied = np.zeros(len(work), bool), np.zeros(len(work), bool)
-        beside[len(work) - len(transfers) :] = True
-        # XLA's profiler names copies and memsets on a GPU's streams so.
-        copies = np.array([text.startswith(("Memcpy", "Memset")) for text in self._texts], bool)
-        copied[: len(streams)] = copies[work.name[: len(streams)]]
-        passing = match_any(self._texts, default_kinds().communication)
-        copied[beside] = ~passing[work.name[beside]]
-        if not copied.any():
-            return work, beside, len(work)
-        order = np.argsort(copied, kind="stable")
-        return work.take(order), beside[order], int((~copied).sum())
+        # Asynchronous work that is not communication between devices is a copy.
+        is_async, is_copy = np.zeros(len(work), bool), np.zeros(len(work), bool)
+        is_async[len(work) - len(transfers) :] = True
+        # Copies and memsets on GPU streams are identified by their names.
+        is_copy_name = np.array(
+            [text.startswith(("Memcpy", "Memset")) for text in self._texts], bool
+        )
+        is_copy[: len(streams)] = is_copy_name[work.name[: len(streams)]]
+        is_communication_name = match_any(self._texts, default_kinds().communication)
+        is_copy[is_async] = ~is_communication_name[work.name[is_async]]
+        if not is_copy.any():
+            return work, is_async, len(work)
+        order = np.argsort(is_copy, kind="stable")
+        return work.take(order), is_async[order], int((~is_copy).sum())
 
-    def _named_by_work(self, launches: PlaneEvents, work: PlaneEvents) -> tuple[PlaneEvents, Ints]:
-        """Return launches as the instructions that they launched, and names of their ranges.
+    def _name_launches_by_work(
+        self, launches: PlaneEvents, work: PlaneEvents
+    ) -> tuple[PlaneEvents, Ints]:
+        """Return launches as instructions, and the index of each one's range name, or -1.
 
-        The work that a call launched names its instruction better than the call does.
+        If the launched work is known, its label replaces the label of the call, because it names
+        the instruction more precisely.
         """
         ids, first = np.unique(work.correlation, return_index=True)
-        at = find_positions(ids, launches.correlation)
-        hit = at != NONE
-        label = np.where(hit, work.label[first[at]], launches.label)
-        device = np.where(hit, work.device[first[at]], NONE)
-        run = self._executions(launches, self._modules_of_labels()[label])
+        first_match = find_positions(ids, launches.correlation)
+        has_work = first_match != NONE
+        label = np.where(has_work, work.label[first[first_match]], launches.label)
+        device = np.where(has_work, work.device[first[first_match]], NONE)
+        run = self._find_executions(launches, self._name_modules_of_labels()[label])
         instructions = replace(launches, label=label, device=device, run=run)
-        return instructions, np.where(hit, self._thunks()[label], NONE)
+        return instructions, np.where(has_work, self._name_instruction_ranges()[label], NONE)
 
-    def _executions(self, launches: PlaneEvents, module: Ints) -> Ints:
-        """Return the execution of a module that the host records around each launch; -1 none.
+    def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
+        """Return the row in ``_spans`` of the module execution around each launch, or -1.
 
-        It may be on another thread than the launches are. Where executions of one module overlap
-        (a thread for each device), only those of the launch's own thread are looked at.
+        An execution may be recorded on another thread than its launches. If executions of one
+        module overlap (one thread per device), only executions on the thread of the launch are
+        considered.
+
+        Args:
+            launches: The launches.
+            module: Index of the module's range name of each launch, or -1.
         """
         spans, texts = self._spans, self._texts
         execution = np.full(len(launches), NONE, np.int64)
-        of_host = np.array([text.endswith(_OF_HOST) for text in texts], bool)
-        rows = np.flatnonzero(of_host[spans.name])
+        is_execution_name = np.array([text.endswith(_EXECUTION_SUFFIX) for text in texts], bool)
+        rows = np.flatnonzero(is_execution_name[spans.name])
         for number in find_distinct(spans.name[rows]).tolist():
-            names = sorted(self._names_of_module.get(texts[number].removesuffix(_OF_HOST), ()))
-            inside = np.flatnonzero(np.isin(module, names))
-            around = rows[spans.name[rows] == number]
-            around = around[np.argsort(spans.start_ns[around], kind="stable")]
-            if (spans.start_ns[around[1:]] >= spans.end_ns[around[:-1]]).all():
-                groups = [(around, inside)]
+            names = sorted(
+                self._names_of_module.get(texts[number].removesuffix(_EXECUTION_SUFFIX), ())
+            )
+            module_launches = np.flatnonzero(np.isin(module, names))
+            module_spans = rows[spans.name[rows] == number]
+            module_spans = module_spans[np.argsort(spans.start_ns[module_spans], kind="stable")]
+            if (spans.start_ns[module_spans[1:]] >= spans.end_ns[module_spans[:-1]]).all():
+                groups = [(module_spans, module_launches)]
             else:
                 groups = [
-                    (around[spans.line[around] == line], inside[launches.line[inside] == line])
-                    for line in find_distinct(spans.line[around]).tolist()
+                    (
+                        module_spans[spans.line[module_spans] == line],
+                        module_launches[launches.line[module_launches] == line],
+                    )
+                    for line in find_distinct(spans.line[module_spans]).tolist()
                 ]
             for outer, inner in groups:
                 innermost = Innermost.of(spans.start_ns[outer], spans.end_ns[outer])
-                at = innermost.around(launches.start_ns[inner], launches.start_ns[inner])
-                execution[inner] = np.where(at >= 0, outer[at], NONE)
+                enclosing = innermost.around(launches.start_ns[inner], launches.start_ns[inner])
+                execution[inner] = np.where(enclosing >= 0, outer[enclosing], NONE)
         return execution
 
-    def _thunks(self) -> Ints:
-        """Return the name of each label's ranges of instructions; -1 for none, and at the end."""
+    def _name_instruction_ranges(self) -> Ints:
+        """Return the index of the range name of each label, or -1 if it has no instruction.
+
+        A final -1 is appended, so that label -1 maps to -1.
+        """
         numbers, texts = [], self._texts
         for op, path, _, _ in self._labels:
-            before = f"name={texts[path]}," if path != NONE and texts[path] else ""
-            text = f"Thunk:#{before}hlo_op={texts[op]}#"
+            path_prefix = f"name={texts[path]}," if path != NONE and texts[path] else ""
+            text = f"Thunk:#{path_prefix}hlo_op={texts[op]}#"
             numbers.append(NONE if op == NONE else self._names.number(text))
         return np.array([*numbers, NONE], np.int64)
 
-    def _modules_of_labels(self) -> Ints:
-        """Return the name of each label's module; -1 for none, and at the end."""
+    def _name_modules_of_labels(self) -> Ints:
+        """Return the index of the module's range name of each label, or -1 if it has no module.
+
+        A final -1 is appended, so that label -1 maps to -1.
+        """
         numbers = [
-            NONE if module == NONE else self._module(self._texts[module], program)
+            NONE if module == NONE else self._number_module_name(self._texts[module], program)
             for _, _, module, program in self._labels
         ]
         return np.array([*numbers, NONE], np.int64)
 
-    def _module(self, module: str, program: int | str) -> int:
-        """Return the name of the executions of a module."""
+    def _number_module_name(self, module: str, program: int | str) -> int:
+        """Return the index of the range name of a module, and register it under the module."""
         suffix = "" if program in ("", NONE) else f",program_id={program}"
         number = self._names.number(f"XlaModule:#hlo_module={module}{suffix}#")
         self._names_of_module[module].add(number)
         return number
 
-    def _step_ranges(self) -> Ranges:
-        """Return the ranges of steps, on devices and of the host."""
+    def _make_step_ranges(self) -> Ranges:
+        """Return the ranges of training steps, on devices and on the host."""
         steps, texts = self.steps, self._texts
         on_device = steps.device != NONE
         thread = np.empty(len(steps), np.int64)
-        thread[on_device] = self._of_devices(steps.device[on_device])
+        thread[on_device] = self._get_device_threads(steps.device[on_device])
         thread[~on_device] = self.thread_of_line[steps.line[~on_device]]
         groups = group_rows(
             steps.name.astype(np.int64), steps.step.astype(np.int64), on_device.astype(np.int64)
@@ -306,30 +375,33 @@ class DeviceWork:
             for name, step, device in zip(*columns, strict=True)
         ]
         name_id = np.array([*numbers, NONE], np.int64)[groups.of_row]
-        return ranges_of(steps.start_ns, steps.end_ns, thread, name_id)
+        return make_named_ranges(steps.start_ns, steps.end_ns, thread, name_id)
 
-    def _module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
-        """Return the executions of modules: as devices record them, else by their instructions.
+    def _make_module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
+        """Return executions of modules as ranges.
+
+        They are the recorded executions of the devices if there are any. Otherwise instructions are
+        grouped by run id if most have one, or else by order, see :func:`_number_executions`.
 
         Args:
-            events: instructions.
-            thread: that the range of each lies on.
+            events: Instructions.
+            thread: Thread of the range of each instruction.
         """
         recorded, texts = self._modules, self._texts
         if len(recorded):
             used, number = np.unique(recorded.name, return_inverse=True)
             parts = (_MODULE.findall(texts[name])[0] for name in used.tolist())
-            numbers = [self._module(module, program) for module, program in parts]
+            numbers = [self._number_module_name(module, program) for module, program in parts]
             name_id = np.array(numbers, np.int64)[number.reshape(-1)]
-            thread = self._of_devices(recorded.device)
-            return ranges_of(recorded.start_ns, recorded.end_ns, thread, name_id)
-        module = self._modules_of_labels()[events.label]
+            thread = self._get_device_threads(recorded.device)
+            return make_named_ranges(recorded.start_ns, recorded.end_ns, thread, name_id)
+        module = self._name_modules_of_labels()[events.label]
         rows = np.flatnonzero(module != NONE)
         rows = rows[np.lexsort((events.start_ns[rows], events.device[rows], thread[rows]))]
-        numbered = rows[events.run[rows] != NONE]
-        # A few at the edges may lie outside of the recorded executions.
-        if 2 * len(numbered) > len(rows):
-            rows = numbered
+        rows_with_run = rows[events.run[rows] != NONE]
+        # A few instructions at the edges may lie outside the recorded executions.
+        if 2 * len(rows_with_run) > len(rows):
+            rows = rows_with_run
             run = group_rows(
                 thread[rows],
                 events.device[rows].astype(np.int64),
@@ -337,42 +409,53 @@ class DeviceWork:
                 module[rows],
             ).of_row
         else:
-            run = _runs(thread[rows], events.device[rows], module[rows], events.label[rows])
+            run = _number_executions(
+                thread[rows], events.device[rows], module[rows], events.label[rows]
+            )
         first = rows[group_rows(run).first]
         times_ns = group_extents(run, len(first), events.start_ns[rows], events.end_ns[rows])
-        return ranges_of(*times_ns, thread[first], module[first])
+        return make_named_ranges(*times_ns, thread[first], module[first])
 
 
-def _launches_of(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | None:
-    """Return one launch of the host a correlation id; None where they are not of the work.
+def _select_launches(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | None:
+    """Return one host launch per correlation id, the earliest one, sorted by start.
 
-    Several events may share an id (one call as two interfaces): the first one launched.
+    Several events may share an id if one call passes through two APIs.
+
+    Returns:
+        The launches, or None if they belong to less than half of the work.
     """
     launches = launches.take(np.argsort(launches.start_ns, kind="stable"))
     launches = launches.take(np.sort(np.unique(launches.correlation, return_index=True)[1]))
-    known = np.isin(work.correlation, launches.correlation) & (work.correlation != NONE)
-    return launches if len(work) and 2 * int(known.sum()) >= len(work) else None
+    has_launch = np.isin(work.correlation, launches.correlation) & (work.correlation != NONE)
+    return launches if len(work) and 2 * int(has_launch.sum()) >= len(work) else None
 
 
-def _runs(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
-    """Return the execution of its module that each launch belongs to; rows in order of time.
+def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
+    """Return the index of the module execution that each launch belongs to.
 
-    Another begins where another module does, or where the instruction that began the last one
-    comes again::
+    A new execution starts when the module changes, or when the first instruction of the current
+    execution is repeated::
 
         modules       a  a  a  a  a  a  b  b  a  a
         instructions  x  y  z  x  y  z  p  q  x  y
         executions    0  0  0  1  1  1  2  2  3  3
+
+    Args:
+        thread: Thread of each launch; rows are sorted by thread, device and start.
+        device: Device of each launch.
+        module: Module of each launch.
+        label: Instruction of each launch.
     """
-    fresh = mask_run_starts(thread, device, module)
-    begun = np.maximum.accumulate(np.where(fresh, np.arange(len(label)), 0))
-    # An instruction may be several kernels one after the other.
-    again = label == label[begun]
-    return np.cumsum(fresh | (again & mask_run_starts(label))) - 1
+    is_module_start = mask_run_starts(thread, device, module)
+    last_module_start = np.maximum.accumulate(np.where(is_module_start, np.arange(len(label)), 0))
+    # An instruction may launch several kernels in a row; only the first can start an execution.
+    is_first_label = label == label[last_module_start]
+    return np.cumsum(is_module_start | (is_first_label & mask_run_starts(label))) - 1
 
 
-def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Return the codes that occur (none is -1), ascending, and the number of each row's."""
+def _compress_codes(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Return the distinct codes, ascending (-1 included), and each row's index among them."""
     codes = codes.astype(np.int64)
     groups = group_rows(codes)
     return codes[groups.first], groups.of_row.astype(np.int32)
@@ -381,7 +464,7 @@ def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
 
-def profile_of(
+def make_profile(
     source: Source,
     planes: Planes,
     process: int,
@@ -389,20 +472,20 @@ def profile_of(
     *,
     cut: bool = False,
 ) -> in_memory.Decoded:
-    """Return the profile that planes make.
+    """Build the profile of one recording.
 
     Args:
-        source: where they came from.
-        planes: all that was recorded.
-        process: Number of the profiled process, as returned by :func:`process_number`.
-        limitations: of the file.
-        cut: whether the file's end is missing.
+        source: File that the planes were read from.
+        planes: All events of the recording.
+        process: Number of the profiled process, as returned by :func:`make_process_number`.
+        limitations: Limitations found while reading the file.
+        cut: Whether the end of the file is missing.
     """
     planes.finish()
     work = DeviceWork(planes, process)
     names = (name for _, name in planes.lines)
     threads = [model.Thread(*t) for t in zip(work.thread_of_line.tolist(), names, strict=True)]
-    if not work.launched:
+    if not work.has_launches:
         of_device = zip(work.thread_of_device.tolist(), work.devices.tolist(), strict=True)
         threads += [model.Thread(t, f"{model.DEVICE_THREAD} {device}") for t, device in of_device]
     activities, devices = work.activities, sorted(planes.devices.items())
@@ -415,15 +498,15 @@ def profile_of(
         overheads=model.Overheads.make_empty(),
         threads=tuple(dict.fromkeys(threads)),
         devices=tuple(model.Device(None, number, name, None) for number, name in devices),
-        limitations=(*limitations, *_limitations(source.path, planes, work)),
-        launches_known=work.launched,
+        limitations=(*limitations, *_report_limitations(source.path, planes, work)),
+        launches_known=work.has_launches,
         streams=lambda: work.streams,
         copies=work.copies,
     )
     counts = {
         "kernels and instructions": activities.kernels,
         "copies and memsets": len(activities) - activities.kernels,
-        "launches": len(work.calls.calls) if work.launched else None,
+        "launches": len(work.calls.calls) if work.has_launches else None,
         "instructions and modules named": work.instructions,
         "steps": len(work.steps),
         "host events": work.host_events,
@@ -434,21 +517,21 @@ def profile_of(
     return in_memory.Decoded(profile, counts, "" if activities.kernels else lacking)
 
 
-def process_number(recording: int, pid: int) -> int:
+def make_process_number(recording: int, pid: int) -> int:
     """Return a process number that is unique among the recordings of one file.
 
     Args:
-        recording: Number of the recording in its file, from 0.
+        recording: Index of the recording in its file.
         pid: Process id of at most 24 bits, or 0 if unknown.
     """
     return recording * (model.PID_MASK + 1) + pid
 
 
 def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.Decoded:
-    """Join the recordings of the processes in one file.
+    """Join the recordings of all processes in one file.
 
     Args:
-        parts: Process number and profile of each recording. At least one is required.
+        parts: Process number and profile of each recording, at least one.
     """
     if len(parts) == 1:
         return parts[0][1]
@@ -458,16 +541,20 @@ def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.
     return join_recordings([decoded for _, decoded in parts], labels)
 
 
-def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
-    n_others = planes.impossible - planes.impossible_work
-    counts = {model.KERNELS_AND_COPIES: planes.impossible_work, "events": n_others}
+def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
+    """Yield the limitations of a recording: dropped events, missing devices, missing launches."""
+    n_others = planes.n_impossible - planes.n_impossible_work
+    counts = {model.KERNELS_AND_COPIES: planes.n_impossible_work, "events": n_others}
     yield from model.report_impossible_times(path, counts)
-    if planes.outside:
-        yield model.report_outside_capture("events", path, planes.outside)
-    if planes.strange_devices:
+    if planes.events_outside_capture:
+        yield model.report_outside_capture("events", path, planes.events_outside_capture)
+    if planes.unknown_device_count:
         reason = f"{path}: no device has their device_ordinal; they are left out"
         yield Limitation(
-            "instructions of unknown devices", reason, planes.strange_devices, LimitationKind.COSTS
+            "instructions of unknown devices",
+            reason,
+            planes.unknown_device_count,
+            LimitationKind.COSTS,
         )
     if planes.on_host and work.activities.kernels:
         yield Limitation(
@@ -476,7 +563,7 @@ def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limita
             "as kernels, without forward and backward; use idle instead of analyze",
             kind=LimitationKind.WITHOUT_DEVICE,
         )
-    if not work.launched and work.activities.kernels:
+    if not work.has_launches and work.activities.kernels:
         yield Limitation(
             "launches",
             f"{path}: not recorded, so no bubble is attributed to the host, and host times are "

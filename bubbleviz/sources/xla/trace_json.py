@@ -1,6 +1,7 @@
-"""Planes of XLA's trace JSON (``*.trace.json.gz``), collected.
+"""Reader of XLA's trace JSON (``*.trace.json.gz``).
 
-A process is a plane, a thread is a line of it, and statistics are ``args``, all of them texts.
+A process is a plane, a thread is a line of the plane, and the statistics of an event are its
+``args``, which are all texts.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from bubbleviz.sources.xla.planes import (
     STAT_COLUMNS,
     STREAM,
     Planes,
-    device_of,
+    classify_lines,
+    get_device_number,
+    get_instruction_path,
     number_recordings,
-    path_of,
-    roles_of,
 )
-from bubbleviz.sources.xla.profile import join_processes, process_number, profile_of
+from bubbleviz.sources.xla.profile import join_processes, make_process_number, make_profile
 
 #: Process id of an event.
 ProcessName: TypeAlias = "int | str | None"
 
 
 class XlaArgs(msgspec.Struct, gc=False):
-    """Arguments of events, as far as they are used."""
+    """The arguments of events that are used."""
 
     name: str | None = None
     tf_op: str | None = None
     hlo_op: str | None = None
     hlo_module: str | None = None
     memcpy_details: str | None = None
-    # Numbers have the names of the planes' columns.
+    # Fields with numbers are named after the columns of the planes.
     program: int | None = msgspec.field(default=None, name="program_id")
     run: int | None = msgspec.field(default=None, name="run_id")
     correlation: int | None = msgspec.field(default=None, name="correlation_id")
@@ -75,13 +76,18 @@ class TraceJsonPlanes:
     def add(self, events: TraceEvents[XlaArgs]) -> None:
         """Add a block of events."""
         texts, threads = self._file.texts, self._file.threads.values
-        named, words = events.arguments["name"], texts.values
-        for row in np.flatnonzero((events.ph == texts.number("M")) & (named != NONE)).tolist():
-            thread, name = threads[events.thread[row]], replace_surrogates(words[named[row]])
-            what = words[events.name[row]]
-            if what == "process_name":
+        event_name_arg, words = events.arguments["name"], texts.values
+        for row in np.flatnonzero(
+            (events.ph == texts.number("M")) & (event_name_arg != NONE)
+        ).tolist():
+            thread, name = (
+                threads[events.thread[row]],
+                replace_surrogates(words[event_name_arg[row]]),
+            )
+            event_name = words[events.name[row]]
+            if event_name == "process_name":
                 self.processes[thread[0]] = name
-            elif what == "thread_name":
+            elif event_name == "thread_name":
                 self._lines[thread] = name
         rows = (events.ph == texts.number("X")) & (events.start_ns != MISSING)
         columns = (events.thread, events.start_ns, events.duration_ns, events.name)
@@ -105,7 +111,7 @@ class TraceJsonPlanes:
         roles = self._find_roles(list(rows_of_thread))
         recordings = [Planes() for _ in range(max(recording_of.values(), default=0) + 1)]
         for process, recording in recording_of.items():
-            device = device_of(self.processes[process])
+            device = get_device_number(self.processes[process])
             if device is not None:
                 recordings[recording].add_device(self.processes[process], device, "")
         n_strays = 0
@@ -122,9 +128,9 @@ class TraceJsonPlanes:
         """Return the number of the recording of each process, in the order of process ids."""
         processes = sorted(self.processes, key=_process_order)
         labels = [_process_label(process) for process in processes]
-        ends = [index for index in range(1, len(labels)) if labels[index] != labels[index - 1]]
+        starts = [index for index in range(1, len(labels)) if labels[index] != labels[index - 1]]
         names = [self.processes[process] for process in processes]
-        return dict(zip(processes, number_recordings(names, ends), strict=True))
+        return dict(zip(processes, number_recordings(names, starts), strict=True))
 
     def _join_blocks(self) -> dict[str, Ints]:
         """Return the columns of all events, by name; names of arguments begin with ``args.``."""
@@ -146,7 +152,7 @@ class TraceJsonPlanes:
         roles: dict[ThreadName, str] = {}
         for process, members in threads_of_process.items():
             lines = [self._lines.get(thread, "") for thread in members]
-            plane_roles = roles_of(self.processes.get(process, ""), lines)
+            plane_roles = classify_lines(self.processes.get(process, ""), lines)
             roles.update(zip(members, plane_roles, strict=True))
         return roles
 
@@ -171,19 +177,19 @@ class TraceJsonPlanes:
             line = self._streams.setdefault(thread, len(self._streams))
         start_ns, duration_ns = events["start_ns"], events["duration_ns"]
         end_ns = start_ns + np.where(duration_ns == MISSING, 0, duration_ns)
-        name = self._numbers(planes, events["name"])
+        name = self._renumber_texts(planes, events["name"])
         if (name == NONE).any():
             name[name == NONE] = planes.texts.number("")
         has_name = events["args.name"] > 0
         stats = {
-            "op": self._numbers(planes, events["args.hlo_op"]),
+            "op": self._renumber_texts(planes, events["args.hlo_op"]),
             "path": np.where(
                 has_name,
-                self._numbers(planes, events["args.name"]),
-                self._numbers(planes, events["args.tf_op"], path_of),
+                self._renumber_texts(planes, events["args.name"]),
+                self._renumber_texts(planes, events["args.tf_op"], get_instruction_path),
             ),
-            "module": self._numbers(planes, events["args.hlo_module"]),
-            "copy": self._numbers(planes, events["args.memcpy_details"]),
+            "module": self._renumber_texts(planes, events["args.hlo_module"]),
+            "copy": self._renumber_texts(planes, events["args.memcpy_details"]),
         }
         for column in STAT_COLUMNS:
             if column not in stats:
@@ -191,7 +197,9 @@ class TraceJsonPlanes:
                 stats[column] = np.where(values == MISSING, NONE, values)
         planes.add(role, self.processes[thread[0]], line, (start_ns, end_ns), name, stats)
 
-    def _numbers(self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str) -> Ints:
+    def _renumber_texts(
+        self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str
+    ) -> Ints:
         """Translate numbers of texts in the file to numbers in the planes, or -1 for empty texts.
 
         Args:
@@ -238,10 +246,10 @@ def read_profile(path: str, watch: Watch) -> Decoded:
         )
     source = Source(path, Path(path).name, host_known=False, format="xla-trace")
     recordings, n_strays = trace.build_planes()
-    processes = [process_number(number, 0) for number in range(len(recordings))]
+    processes = [make_process_number(number, 0) for number in range(len(recordings))]
     decoded = join_processes(
         [
-            (process, profile_of(source, planes, process, cut=file.cut))
+            (process, make_profile(source, planes, process, cut=file.cut))
             for process, planes in zip(processes, recordings, strict=True)
         ]
     )

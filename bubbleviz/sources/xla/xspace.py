@@ -1,17 +1,17 @@
-"""XSpace: the protobuf file of XLA's profiler (``*.xplane.pb``), read a plane at a time.
+"""Reader of XSpace, the protobuf file of XLA's profiler (``*.xplane.pb``), one plane at a time.
 
-protobuf's own parser divides planes and lines, in which events stay bytes: it would make millions
-of objects of them. The k-th fields of many events are decoded at once instead::
+protobuf's parser only splits the file into planes and lines. Events stay encoded bytes, because
+parsing them would create millions of Python objects. They are decoded in bulk with numpy instead:
+step k decodes the k-th field of all events at once::
 
     events      08 05 10 AC 02     08 07 18 01     08 05 10 7F
-    at once     ^^^^^              ^^^^^           ^^^^^            the first fields
-                      ^^^^^^^^           ^^^^^           ^^^^^      the second ones
+    step 1      ^^^^^              ^^^^^           ^^^^^
+    step 2            ^^^^^^^^           ^^^^^           ^^^^^
 
-Messages and numbers of fields are those of ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla),
-encoded as https://protobuf.dev/programming-guides/encoding/ says: a field is a tag (number << 3 |
-kind) and a value of that kind. Times are whole nanoseconds: start and end of
-an event are each rounded down from picoseconds, so that an event that follows another without a gap
-still does.
+The messages are defined in ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla). The encoding is
+described in https://protobuf.dev/programming-guides/encoding/: a field is a tag (number << 3 | wire
+type) followed by its value. Times are converted to whole nanoseconds. Start and end are each
+rounded down from picoseconds, so that events without a gap between them still have none.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from bubbleviz.sources.gzip_files import GZIP
 from bubbleviz.sources.in_memory import Decoded
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
-from bubbleviz.sources.xla.profile import join_processes, process_number, profile_of
+from bubbleviz.sources.xla.profile import join_processes, make_process_number, make_profile
 
-#: Messages: number, name and kind of each field; ``*`` is repeated. Texts may be no UTF-8.
+#: Messages: number, name and type of each field; ``*`` marks repeated fields. Texts are ``bytes``,
+#: because they need not be valid UTF-8.
 _MESSAGES = {
     "Space": "1 planes bytes*, 4 hostnames bytes*",
     "Plane": "2 name bytes, 3 lines Line*, 4 event_metadata bytes*, 5 stat_metadata bytes*, "
@@ -52,20 +53,20 @@ _MESSAGES = {
     "StatMetadata": "2 name bytes",
     "Stat": "1 name int64, 3 unsigned int64, 4 signed int64, 5 text bytes, 7 ref int64",
 }
-#: Fields of events and of their statistics.
+#: Field numbers of events and of their statistics.
 _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
-#: Kinds of fields: a number, a length and so many bytes, and those of fixed length.
+#: Wire types: varint, length-delimited, and the number of bytes of each type of fixed length.
 _NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
 #: Tag of the field of a space that contains a plane.
 _PLANES_TAG = 1 << 3 | _LENGTH
-#: Bytes of a number of 64 bits, at most.
-_LONGEST = 10
-#: Events that are decoded at a time.
-_PIECE = 1 << 16
+#: Maximum number of bytes of a 64-bit varint.
+_MAX_VARINT_BYTES = 10
+#: Number of events decoded at once.
+_EVENTS_PER_PIECE = 1 << 16
 
-#: The column that a statistic of an event fills, by its name. Paths of instructions are ``name`` on
-#: GPUs (newer) and ``tf_op`` on TPUs and before.
+#: Column that each statistic of an event fills. The path of an instruction is ``name`` on GPUs in
+#: newer versions, and ``tf_op`` on TPUs and in older versions.
 _STATS = {
     "hlo_op": "op",
     "name": "path",
@@ -79,36 +80,37 @@ _STATS = {
     "memcpy_details": "copy",
 }
 _TEXTS = frozenset(("op", "path", "module", "copy"))
-#: Timestamps from here on (1973) are UTC, others count from the profile's start.
+#: Timestamps above this value (in 1973) are UTC; others are relative to the start of the profile.
 _UTC_NS = 10**17
-_AGAIN = "copy it again, or record again with jax.profiler.trace"
+_RECORD_AGAIN = "copy it again, or record again with jax.profiler.trace"
 
-#: Row of each of some fields, and where their contents begin and end.
-Places = tuple[Ints, Ints, Ints]
+#: Occurrences of a length-delimited field: the row of its message, and the start and end offsets of
+#: its content.
+Slices = tuple[Ints, Ints, Ints]
 
 
 class MalformedError(ValueError):
-    """The bytes are not a message."""
+    """The bytes are not a valid message."""
 
 
-def message_types(package: str, **messages: str) -> Mapping[str, Any]:
-    """Return protobuf's classes of some messages, by their names.
+def build_message_types(package: str, **messages: str) -> Mapping[str, Any]:
+    """Build protobuf message classes, by name.
 
     Args:
-        package: a name of their own.
-        messages: number, name and kind of each field; see ``_MESSAGES``.
+        package: Unique package name.
+        messages: Fields of each message, written as in ``_MESSAGES``.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
     proto = descriptor_pb2.FieldDescriptorProto
     for message, fields in messages.items():
         described = file.message_type.add(name=message)
         for number, name, kind in (field.split() for field in fields.split(", ")):
-            own = described.field.add(name=name, number=int(number))
-            own.label = proto.LABEL_REPEATED if kind.endswith("*") else proto.LABEL_OPTIONAL
+            field_proto = described.field.add(name=name, number=int(number))
+            field_proto.label = proto.LABEL_REPEATED if kind.endswith("*") else proto.LABEL_OPTIONAL
             if (kind := kind.rstrip("*")) in messages:
-                own.type, own.type_name = proto.TYPE_MESSAGE, f".{package}.{kind}"
+                field_proto.type, field_proto.type_name = proto.TYPE_MESSAGE, f".{package}.{kind}"
             else:
-                own.type = getattr(proto, f"TYPE_{kind.upper()}")
+                field_proto.type = getattr(proto, f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -117,11 +119,11 @@ def message_types(package: str, **messages: str) -> Mapping[str, Any]:
     }
 
 
-def parsed(kind: Any, content: bytes) -> Any:
-    """Return bytes as a message of a class.
+def parse_message(kind: Any, content: bytes) -> Any:
+    """Parse bytes as a message of a class.
 
     Raises:
-        MalformedError: they are none.
+        MalformedError: The bytes are not a valid message.
     """
     try:
         return kind.FromString(content)
@@ -130,159 +132,192 @@ def parsed(kind: Any, content: bytes) -> Any:
 
 
 @cache
-def _types() -> Mapping[str, Any]:
-    """Return the classes of the file's messages."""
-    return message_types("xspace", **_MESSAGES)
+def _get_message_types() -> Mapping[str, Any]:
+    """Return the message classes of the file."""
+    return build_message_types("xspace", **_MESSAGES)
 
 
-def text_of(content: bytes) -> str:
-    """Return bytes as a text; those that are not UTF-8 are replaced."""
+def decode_text(content: bytes) -> str:
+    """Decode bytes as UTF-8; invalid bytes are replaced."""
     return content.decode("utf-8", errors="replace")
 
 
-def decoded(
+def decode_messages(
     data: npt.NDArray[np.uint8],
-    begin: Ints,
+    start: Ints,
     end: Ints,
-    numbers: Sequence[int],
-    inner: Sequence[int],
-) -> tuple[Mapping[int, Ints], Mapping[int, Places]]:
-    """Return the values of some fields of each of many small messages.
+    number_fields: Sequence[int],
+    length_fields: Sequence[int],
+) -> tuple[Mapping[int, Ints], Mapping[int, Slices]]:
+    """Decode selected fields of many small messages at once.
 
     Args:
-        data: bytes, shape (bytes,).
-        begin: where each message begins, shape (messages,).
-        end: where each ends.
-        numbers: fields that are numbers; 0 where a message lacks it, its last where it has several.
-        inner: fields that are messages or texts.
+        data: Bytes of all messages, shape (bytes,).
+        start: Start offset of each message, shape (messages,).
+        end: End offset of each message.
+        number_fields: Varint fields to decode.
+        length_fields: Length-delimited fields (messages or texts) to locate.
 
     Returns:
-        By field the numbers, shape (messages,); and by field the message that each inner one is in,
-        and where that begins and ends.
+        values: Values of each number field, shape (messages,). A missing field is 0. If a field is
+            repeated, the last value wins.
+        slices: Occurrences of each length-delimited field.
 
     Raises:
-        MalformedError: a field is malformed, or does not end within its message.
+        MalformedError: A field is malformed, or extends beyond its message.
     """
-    values = {number: np.zeros(len(begin), np.int64) for number in numbers}
-    none = np.empty(0, np.int64)
-    places: dict[int, list[Places]] = {number: [(none, none, none)] for number in inner}
-    rows, at = np.arange(len(begin)), begin
+    values = {number: np.zeros(len(start), np.int64) for number in number_fields}
+    no_rows = np.empty(0, np.int64)
+    slices_of_field: dict[int, list[Slices]] = {
+        number: [(no_rows, no_rows, no_rows)] for number in length_fields
+    }
+    rows, position = np.arange(len(start)), start
     while True:
-        going = at < end
-        if not going.all():
-            rows, at, end = rows[going], at[going], end[going]
+        has_more = position < end
+        if not has_more.all():
+            rows, position, end = rows[has_more], position[has_more], end[has_more]
         if len(rows) == 0:
             break
-        tag, first = _numbers_at(data, at, end)
+        tag, first = _decode_varints(data, position, end)
         kind = tag & 7
-        value, at = np.zeros(len(rows), np.int64), first.copy()
+        value, position = np.zeros(len(rows), np.int64), first.copy()
         for fixed, length in _FIXED.items():
-            at[kind == fixed] += length
-        plain = (kind == _NUMBER) | (kind == _LENGTH)
-        value[plain], at[plain] = _numbers_at(data, first[plain], end[plain])
-        long = kind == _LENGTH
-        first = np.where(long, at, first)
-        # An impossible length must not wrap around.
+            position[kind == fixed] += length
+        has_number = (kind == _NUMBER) | (kind == _LENGTH)
+        value[has_number], position[has_number] = _decode_varints(
+            data, first[has_number], end[has_number]
+        )
+        has_length = kind == _LENGTH
+        first = np.where(has_length, position, first)
+        # Compared with the remaining bytes, so that a huge length does not overflow.
         fits = (value >= 0) & (value <= end - first)
-        at = np.where(long, first + np.where(fits, value, 0), at)
-        known: Bools = np.isin(kind, (_NUMBER, _LENGTH, *_FIXED)) & (tag >> 3 != 0)
-        if not (known & (fits | ~long) & (at <= end)).all():
+        position = np.where(has_length, first + np.where(fits, value, 0), position)
+        is_valid: Bools = np.isin(kind, (_NUMBER, _LENGTH, *_FIXED)) & (tag >> 3 != 0)
+        if not (is_valid & (fits | ~has_length) & (position <= end)).all():
             raise MalformedError("an event or a statistic of one cannot be decoded")
         for number, column in values.items():
-            hit = tag == (number << 3 | _NUMBER)
-            column[rows[hit]] = value[hit]
-        for number, of_number in places.items():
-            hit = tag == (number << 3 | _LENGTH)
-            if hit.any():
-                of_number.append((rows[hit], first[hit], at[hit]))
-    joined = {n: [np.concatenate(c) for c in zip(*p, strict=True)] for n, p in places.items()}
+            is_field = tag == (number << 3 | _NUMBER)
+            column[rows[is_field]] = value[is_field]
+        for number, slices in slices_of_field.items():
+            is_field = tag == (number << 3 | _LENGTH)
+            if is_field.any():
+                slices.append((rows[is_field], first[is_field], position[is_field]))
+    joined = {
+        n: [np.concatenate(c) for c in zip(*p, strict=True)] for n, p in slices_of_field.items()
+    }
     return values, {number: (c[0], c[1], c[2]) for number, c in joined.items()}
 
 
-def _numbers_at(data: npt.NDArray[np.uint8], at: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return the numbers at some places, and the places behind them."""
-    at, rows = at.copy(), np.arange(len(at))
-    value = np.zeros(len(at), np.uint64)
-    for place in range(_LONGEST):
-        if (at[rows] >= end[rows]).any():
+def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Decode the varint at each offset, and return the values and the offsets after them.
+
+    Args:
+        data: Bytes of all messages.
+        start: Offset of each varint.
+        end: End offset of the message of each varint.
+
+    Raises:
+        MalformedError: A varint extends beyond its message or is too long.
+    """
+    start, rows = start.copy(), np.arange(len(start))
+    value = np.zeros(len(start), np.uint64)
+    for byte_index in range(_MAX_VARINT_BYTES):
+        if (start[rows] >= end[rows]).any():
             break
-        byte = data[at[rows]]
-        value[rows] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * place)
-        at[rows] += 1
+        byte = data[start[rows]]
+        value[rows] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte_index)
+        start[rows] += 1
         rows = rows[byte >= 1 << 7]
         if len(rows) == 0:
-            return value.view(np.int64), at
+            return value.view(np.int64), start
     raise MalformedError("a number of an event has no end")
 
 
-def stat_names(plane: Any) -> Mapping[int, str]:
-    """Return the names of statistics, and texts that statistics refer to, by number."""
-    entries = (parsed(_types()["StatEntry"], entry) for entry in plane.stat_metadata)
-    return {e.key: text_of(e.value.name) for e in entries if e.HasField("value")}
+def read_stat_names(plane: Any) -> Mapping[int, str]:
+    """Return the names of statistics, and the texts that statistics refer to, by id."""
+    entries = (
+        parse_message(_get_message_types()["StatEntry"], entry) for entry in plane.stat_metadata
+    )
+    return {e.key: decode_text(e.value.name) for e in entries if e.HasField("value")}
 
 
 class PlaneReader:
-    """Adds the events of one plane to others; what they lack is that of their metadata.
+    """Reads the events of one plane. Missing statistics of an event are taken from its metadata.
 
     Args:
-        plane: as it was read.
-        base_ns: zero of the times, on the clock of timestamps that are UTC.
+        plane: Parsed message of the plane.
+        base_ns: Time 0 of the profile, as UTC.
         start_ns: Time 0 of the timestamps that are not UTC.
-        planes: takes them.
+        planes: Receives the events.
 
     Raises:
-        MalformedError: an entry cannot be decoded.
+        MalformedError: An entry cannot be decoded.
     """
 
     def __init__(self, plane: Any, base_ns: int, start_ns: int, planes: Planes) -> None:
         self._base_ns, self._start_ns = base_ns, start_ns
-        self._planes, self.name = planes, text_of(plane.name)
-        #: Names of statistics, and texts that statistics refer to, by number.
-        self._stat_names = names = stat_names(plane)
-        entries = (parsed(_types()["EventEntry"], entry) for entry in plane.event_metadata)
+        self._planes, self.name = planes, decode_text(plane.name)
+        #: Names of statistics, and texts that statistics refer to, by id.
+        self._stat_names = names = read_stat_names(plane)
+        entries = (
+            parse_message(_get_message_types()["EventEntry"], entry)
+            for entry in plane.event_metadata
+        )
         events = {entry.key: entry.value for entry in entries if entry.HasField("value")}
         self._metadata = [events[number] for number in sorted(events)]
         self._numbers = np.array(sorted(events), np.int64)
         self._lines = plane.lines
         self._columns: dict[bool, tuple[Ints, Mapping[str, Ints]]] = {}
-        device = xla.device_of(self.name)
+        device = xla.get_device_number(self.name)
         if device is not None:
-            told = {names.get(stat.name, ""): self._text(stat) for stat in plane.stats}
-            # No other statistic describes a device.
-            model = told.get("device_type_string", "") or told.get("device_vendor", "")
+            device_stats = {names.get(stat.name, ""): self._get_text(stat) for stat in plane.stats}
+            # No other statistics describe a device.
+            model = device_stats.get("device_type_string", "") or device_stats.get(
+                "device_vendor", ""
+            )
             planes.add_device(self.name, device, model)
         texts = [names[number] for number in sorted(names)]
         numbering = planes.texts
         self._refs = np.array(sorted(names), np.int64)
         self._texts = np.append(numbering.numbers(texts), NONE)
-        paths = [numbering.number(path) if (path := xla.path_of(t)) else NONE for t in texts]
+        paths = [
+            numbering.number(path) if (path := xla.get_instruction_path(t)) else NONE for t in texts
+        ]
         self._paths = np.array([*paths, NONE], np.int64)
 
-    def _text(self, stat: Any) -> str:
-        """Return the text of a statistic, its own or that which it refers to."""
-        return self._stat_names.get(stat.ref, "") if stat.HasField("ref") else text_of(stat.text)
+    def _get_text(self, stat: Any) -> str:
+        """Return the text of a statistic, or the text that it refers to."""
+        return (
+            self._stat_names.get(stat.ref, "") if stat.HasField("ref") else decode_text(stat.text)
+        )
 
     def add(self) -> None:
-        """Add the events of the plane's lines.
+        """Read the events of all lines.
 
         Raises:
-            MalformedError: an event cannot be decoded.
+            MalformedError: An event cannot be decoded.
         """
         lines = self._lines
-        names = [text_of(line.name) or text_of(line.display_name) for line in lines]
-        roles = xla.roles_of(self.name, names)
+        names = [decode_text(line.name) or decode_text(line.display_name) for line in lines]
+        roles = xla.classify_lines(self.name, names)
         for role in roles:
             if role != xla.NOTHING:
-                self._metadata_columns(of_instructions=role in (xla.OPS, xla.ASYNC))
+                self._read_metadata(of_instructions=role in (xla.OPS, xla.ASYNC))
         for line, name, role in zip(lines, names, roles, strict=True):
             if role != xla.NOTHING:
                 row = self._planes.add_line(line.id, name) if role == xla.HOST else NONE
                 row = line.id if role == xla.STREAM else row
-                for at in range(0, len(line.events), _PIECE):
-                    self._add_piece(line, slice(at, at + _PIECE), role, row)
+                for first in range(0, len(line.events), _EVENTS_PER_PIECE):
+                    self._add_piece(line, slice(first, first + _EVENTS_PER_PIECE), role, row)
 
-    def _metadata_columns(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
-        """Return name and statistics of each metadata; the last row is that of unknown ones."""
+    def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
+        """Return the name and the statistics of each metadata entry.
+
+        A last row, for unknown metadata, has an empty name and statistics of -1.
+
+        Args:
+            of_instructions: Whether the entries name instructions, whose names are shortened.
+        """
         if of_instructions in self._columns:
             return self._columns[of_instructions]
         texts, count = self._planes.texts, len(self._metadata) + 1
@@ -291,97 +326,104 @@ class PlaneReader:
         for row, entry in enumerate(self._metadata):
             for stat in entry.stats:
                 name = self._stat_names.get(stat.name, "")
-                column, text = _STATS.get(name), self._text(stat)
-                text = xla.path_of(text) if name == "tf_op" else text
+                column, text = _STATS.get(name), self._get_text(stat)
+                text = xla.get_instruction_path(text) if name == "tf_op" else text
                 if column in _TEXTS and text:
                     columns[column][row] = texts.number(text)
                 elif column is not None and column not in _TEXTS:
                     columns[column][row] = stat.signed or stat.unsigned
-            name = text_of(entry.name)
+            name = decode_text(entry.name)
             if of_instructions:
-                # ``%fusion.3 = f32[8] fusion(...)`` is the text of an instruction.
-                plain = name.partition(" = ")[0].removeprefix("%")
-                name = text_of(entry.display_name) or plain
+                # The name is the complete instruction: ``%fusion.3 = f32[8] fusion(...)``.
+                short_name = name.partition(" = ")[0].removeprefix("%")
+                name = decode_text(entry.display_name) or short_name
             names[row] = texts.number(name)
         self._columns[of_instructions] = names, columns
         return names, columns
 
     def _add_piece(self, line: Any, rows: slice, role: str, row: int) -> None:
-        """Add some events of a line."""
+        """Read some events of a line.
+
+        Args:
+            line: Parsed message of the line.
+            rows: Slice of its events.
+            role: Role of the line.
+            row: Row of the host's line, or number of the device's stream, or -1.
+        """
         events = line.events[rows]
         data = np.frombuffer(b"".join(events), np.uint8)
         length = np.fromiter(map(len, events), np.int64, len(events))
         end = np.cumsum(length)
-        wanted = {number: name for number, name in self._stat_names.items() if name in _STATS}
+        used_stats = {number: name for number, name in self._stat_names.items() if name in _STATS}
         fields = (_EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS)
-        inner = (_EVENT_STATS,) if wanted else ()
-        event, messages = decoded(data, end - length, end, fields, inner)
-        names, columns = self._metadata_columns(of_instructions=role in (xla.OPS, xla.ASYNC))
-        # Metadata that is not there is the last row (-1).
-        at = find_positions(self._numbers, event[_EVENT_METADATA])
-        columns = {column: values[at] for column, values in columns.items()}
-        if wanted:
-            self._fill(columns, data, messages[_EVENT_STATS], wanted)
+        length_fields = (_EVENT_STATS,) if used_stats else ()
+        event, messages = decode_messages(data, end - length, end, fields, length_fields)
+        names, columns = self._read_metadata(of_instructions=role in (xla.OPS, xla.ASYNC))
+        # Unknown metadata is at position -1, the last row.
+        metadata_row = find_positions(self._numbers, event[_EVENT_METADATA])
+        columns = {column: values[metadata_row] for column, values in columns.items()}
+        if used_stats:
+            self._fill_columns(columns, data, messages[_EVENT_STATS], used_stats)
         is_utc = line.timestamp_ns > _UTC_NS
         begin_ns = line.timestamp_ns + (-self._base_ns if is_utc else self._start_ns)
         offset_ps = event[_EVENT_OFFSET_PS]
         end_ps = offset_ps + event[_EVENT_DURATION_PS]
         times_ns = begin_ns + offset_ps // 1000, begin_ns + end_ps // 1000
-        self._planes.add(role, self.name, row, times_ns, names[at], columns)
+        self._planes.add(role, self.name, row, times_ns, names[metadata_row], columns)
 
-    def _fill(
+    def _fill_columns(
         self,
         columns: Mapping[str, Ints],
         data: npt.NDArray[np.uint8],
-        places: Places,
-        wanted: Mapping[int, str],
+        stat_slices: Slices,
+        used_stats: Mapping[int, str],
     ) -> None:
-        """Fill columns with the statistics that events have themselves.
+        """Fill columns with the statistics stored in the events themselves.
 
         Args:
-            columns: of the events.
-            data: bytes of the events.
-            places: of their statistics.
-            wanted: names of statistics, by number.
+            columns: Columns of the events; updated.
+            data: Bytes of the events.
+            stat_slices: Occurrences of statistics in the events.
+            used_stats: Names of the statistics to read, by id.
         """
-        event, begin, end = places
+        event, start, end = stat_slices
         fields = (_STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_REF)
-        stat, texts = decoded(data, begin, end, fields, (_STAT_TEXT,))
+        stat, texts = decode_messages(data, start, end, fields, (_STAT_TEXT,))
         kind, ref = stat[_STAT_NAME], np.where(stat[_STAT_REF] == 0, NONE, stat[_STAT_REF])
         number = stat[_STAT_SIGNED] | stat[_STAT_UNSIGNED]
-        chosen = np.isin(kind[texts[_STAT_TEXT][0]], [*wanted])
-        own = {
-            row: text_of(data[first:last].tobytes())
+        is_used = np.isin(kind[texts[_STAT_TEXT][0]], [*used_stats])
+        text_of_stat = {
+            row: decode_text(data[first:last].tobytes())
             for row, first, last in zip(
-                *(column[chosen].tolist() for column in texts[_STAT_TEXT]), strict=True
+                *(column[is_used].tolist() for column in texts[_STAT_TEXT]), strict=True
             )
         }
-        # Of a path's two statistics the better one comes last.
-        for of_kind, name in sorted(wanted.items(), key=lambda item: item[1] == "name"):
+        # If an event has both statistics for its path, ``name`` wins because it is written last.
+        for of_kind, name in sorted(used_stats.items(), key=lambda item: item[1] == "name"):
             rows = np.flatnonzero(kind == of_kind)
             column, is_path = columns[_STATS[name]], name == "tf_op"
             if _STATS[name] not in _TEXTS:
                 column[event[rows]] = number[rows]
                 continue
             codes = (self._paths if is_path else self._texts)[find_positions(self._refs, ref[rows])]
-            for at in np.flatnonzero(ref[rows] == NONE).tolist() if own else ():
-                text = own.get(int(rows[at]), "")
-                text = xla.path_of(text) if is_path else text
-                codes[at] = self._planes.texts.number(text) if text else NONE
-            known = codes != NONE
-            column[event[rows[known]]] = codes[known]
+            for index in np.flatnonzero(ref[rows] == NONE).tolist() if text_of_stat else ():
+                text = text_of_stat.get(int(rows[index]), "")
+                text = xla.get_instruction_path(text) if is_path else text
+                codes[index] = self._planes.texts.number(text) if text else NONE
+            has_text = codes != NONE
+            column[event[rows[has_text]]] = codes[has_text]
 
 
-def _find_ends(content: bytes) -> list[int]:
-    """Return the indices of planes that begin another space.
+def _find_space_starts(content: bytes) -> list[int]:
+    """Return the indices of planes that start another space.
 
-    Concatenated files are a single message to a protobuf parser. Since every space was written in
-    the order of its fields, a plane that follows another kind of field is the first of its space.
+    Concatenated files look like a single message to a protobuf parser. The fields of each space are
+    written in order, so a plane that follows a field of another kind is the first of its space.
 
     Args:
         content: A space that can be parsed.
     """
-    ends: list[int] = []
+    starts: list[int] = []
     n_planes = offset = 0
     follows_other_field = False
     while offset < len(content):
@@ -398,10 +440,10 @@ def _find_ends(content: bytes) -> list[int]:
             break
         if tag == _PLANES_TAG:
             if follows_other_field:
-                ends.append(n_planes)
+                starts.append(n_planes)
             n_planes += 1
         follows_other_field = tag != _PLANES_TAG
-    return ends
+    return starts
 
 
 def _read_varint(content: bytes, offset: int) -> tuple[int, int]:
@@ -441,11 +483,13 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
     content = Path(path).read_bytes()
     if content.startswith(GZIP):
         raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
-    space = parsed(_types()["Space"], content)
-    hosts = list(dict.fromkeys(text_of(host) for host in space.hostnames))
-    planes = [(plane, parsed(_types()["Plane"], plane)) for plane in space.planes]
-    ends = _find_ends(content) if len(planes) > 1 else ()
-    numbers = xla.number_recordings([text_of(plane.name) for _, plane in planes], ends)
+    space = parse_message(_get_message_types()["Space"], content)
+    hosts = list(dict.fromkeys(decode_text(host) for host in space.hostnames))
+    planes = [
+        (plane, parse_message(_get_message_types()["Plane"], plane)) for plane in space.planes
+    ]
+    starts = _find_space_starts(content) if len(planes) > 1 else ()
+    numbers = xla.number_recordings([decode_text(plane.name) for _, plane in planes], starts)
     members: list[list[tuple[bytes, Any]]] = [[] for _ in range(max(numbers, default=0) + 1)]
     for number, plane in zip(numbers, planes, strict=True):
         members[number].append(plane)
@@ -462,7 +506,7 @@ def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
     """Return a recording, given the bytes and the parsed message of each of its planes."""
     starts, processes, stamps = [], [], []
     for _, plane in planes:
-        names = stat_names(plane)
+        names = read_stat_names(plane)
         stats = [(names.get(s.name, ""), s.signed or s.unsigned) for s in plane.stats]
         if plane.name == b"Task Environment":
             starts += [n for name, n in stats if name == "profile_start_time" and n > _UTC_NS]
@@ -485,10 +529,10 @@ def read_profile(path: str, watch: Watch) -> Decoded:
         spaces, host = _read_spaces(path)
         parts = list(_decode_spaces(path, host, spaces, watch))
     except OSError as error:
-        raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
+        raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_RECORD_AGAIN}") from error
     except MalformedError as error:
         raise ProfileError(
-            f"{path}: cut short, damaged, or not a profile of XLA ({error}); {_AGAIN}"
+            f"{path}: cut short, damaged, or not a profile of XLA ({error}); {_RECORD_AGAIN}"
         ) from error
     return join_processes(parts)
 
@@ -509,8 +553,8 @@ def _decode_spaces(
         start_ns = space.start_ns or 0
         base_ns = start_ns if utc_ns is None else utc_ns
         for content in space.planes:
-            plane = parsed(_types()["Plane"], content)
-            if text_of(plane.name) != xla.PROGRAMS:
+            plane = parse_message(_get_message_types()["Plane"], content)
+            if decode_text(plane.name) != xla.PROGRAMS:
                 PlaneReader(plane, base_ns, start_ns - base_ns, planes).add()
             n_read += 1
             watch(n_read / n_planes)
@@ -527,5 +571,5 @@ def _decode_spaces(
             limitations.append(
                 Limitation("the start of the session, which aligns profiles", reason)
             )
-        process = process_number(number, space.process)
-        yield process, profile_of(source, planes, process, limitations)
+        process = make_process_number(number, space.process)
+        yield process, make_profile(source, planes, process, limitations)
