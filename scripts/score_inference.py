@@ -104,7 +104,7 @@ def score_stages(number: int) -> str:
 
 def score_clocks(job: host_clocks.Job) -> str:
     """Simulate and analyze one run of ``clocks``; return the result."""
-    outcome = host_clocks.outcome_of(job)
+    outcome = host_clocks.find_outcome(job)
     return f"wrong: {outcome.reason}" if outcome.kind == "wrong" else outcome.kind
 
 
@@ -116,7 +116,7 @@ def main() -> int:
     options = parser.parse_args()
     with ProcessPoolExecutor() as pool:
         if options.subject == "clocks":
-            jobs = list(host_clocks.grid(options.runs, 0))
+            jobs = list(host_clocks.generate_jobs(options.runs, 0))
             names = [job.name for job in jobs]
             results = list(pool.map(score_clocks, jobs))
         else:

@@ -19,24 +19,24 @@ from tempfile import TemporaryDirectory
 
 from bubbleviz.model.texts import format_csv
 from tests.planting import Planting, Truth, plant
-from tests.support.columnar_exports import FORMS, columnar
+from tests.support.columnar_exports import FORMS, write_columnar
 from tests.support.documented_files import GUIDES
-from tests.support.flight_dumps import dump, entry
-from tests.support.forward_runs import Serving, table_of
-from tests.support.idle_runs import planted as write_idle_run
+from tests.support.flight_dumps import make_entry, write_dumps
+from tests.support.forward_runs import Serving, write_table
+from tests.support.idle_runs import plant_idle as write_idle_run
 from tests.support.memory_events import Allocations, plant_memory
-from tests.support.nccl_runs import ring
-from tests.support.operation_tables import stream_of, tables_in, traced
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.nccl_runs import write_ring
+from tests.support.operation_tables import write_stream, write_tables, write_trace
+from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import BASE, FULL, RUNS, ZERO_BUBBLE
-from tests.support.processes import processes_of
-from tests.support.recorded_runs import range_name
+from tests.support.processes import read_processes
+from tests.support.recorded_runs import get_range_name
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.torch_traces import traces_of, with_world
-from tests.support.xla_files import space, trace_json
-from tests.support.xla_profiles import gpu, tpu
-from tests.support.xla_runs import steps
+from tests.support.torch_traces import set_world_size, write_traces
+from tests.support.xla_files import make_space, make_trace_json
+from tests.support.xla_profiles import make_gpu, make_tpu
+from tests.support.xla_runs import make_steps
 
 _MS = 1_000_000
 _LAYERS = (0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0)
@@ -111,11 +111,11 @@ def _write_columnar(folder: Path) -> None:
     for name, form in FORMS.items():
         target = folder / "columnar" / _file_name(name)
         target.mkdir(parents=True)
-        columnar(export, target, form)
+        write_columnar(export, target, form)
 
 
 def _write_rocm(folder: Path) -> None:
-    processes = processes_of(_exported(folder / "unused", ZERO_BUBBLE))
+    processes = read_processes(_exported(folder / "unused", ZERO_BUBBLE))
     rocm = folder / "rocm"
     write_rocpd(rocm / "release-7" / "merged.db", processes)
     write_rocpd(rocm / "release-6-4" / "merged.db", processes, release="6.4", link="correlation_id")
@@ -136,9 +136,9 @@ def _write_kineto(folder: Path) -> None:
     for name, planting in runs.items():
         export = _exported(folder / "unused", planting)
         (kineto / name).mkdir(parents=True)
-        traces = traces_of(export, kineto / name, modules=name == "modules")
+        traces = write_traces(export, kineto / name, modules=name == "modules")
         if name == "world":
-            with_world(traces, len(traces))
+            set_world_size(traces, len(traces))
         if name == "memory":
             held = Allocations(50 * _MS, 20 * _MS, 3 * _MS, 8 * _MS, 400 * _MS)
             for trace in traces:
@@ -148,39 +148,39 @@ def _write_kineto(folder: Path) -> None:
 def _write_xla(folder: Path) -> None:
     xla = folder / "xla"
     writers: dict[str, Callable[[], bytes]] = {
-        "tpu.xplane.pb": lambda: space(tpu(), ["host0"]),
-        "gpu.xplane.pb": lambda: space(gpu(), ["host0"], refs=False),
-        "tpu.trace.json": lambda: trace_json(tpu()),
-        "gpu.trace.json": lambda: trace_json(gpu()),
+        "tpu.xplane.pb": lambda: make_space(make_tpu(), ["host0"]),
+        "gpu.xplane.pb": lambda: make_space(make_gpu(), ["host0"], refs=False),
+        "tpu.trace.json": lambda: make_trace_json(make_tpu()),
+        "gpu.trace.json": lambda: make_trace_json(make_gpu()),
     }
     xla.mkdir()
     for name, write in writers.items():
         (xla / name).write_bytes(write())
-    steps(12).written(xla)
+    make_steps(12).written(xla)
 
 
 def _write_tables(folder: Path) -> None:
     tables = folder / "tables"
     tables.mkdir()
     for name, job in _JOBS.items():
-        simulated(job).written(tables / f"{name}.csv")
+        simulate_job(job).written(tables / f"{name}.csv")
     (tables / "serving").mkdir()
     lengths = (1, 2, 1, 3, 1, 1)
     tokens = [128 * length for length in lengths]
     serving = Serving(lengths, (1.0, 1.5, 1.0), transfer_ns=50_000, depth=3, tokens=tokens)
-    table_of(tables / "serving", serving)
+    write_table(tables / "serving", serving)
     rows = [
         (rank, phase, 1_000 * (10 * number + rank), 1_000 * (10 * number + rank + 4))
         for number, phase in enumerate(("F", "F", "BW", "BW", "Optimizer"))
         for rank in range(3)
     ]
-    tables_in(tables, rows)
+    write_tables(tables, rows)
     columns = zip(*rows, strict=True)
     names = ("rank", "phase", "start_ns", "end_ns")
-    stream_of(tables / "stream.arrow", dict(zip(names, map(list, columns), strict=True)))
+    write_stream(tables / "stream.arrow", dict(zip(names, map(list, columns), strict=True)))
     events = [(rank, number // 3, phase, a, b) for number, (rank, phase, a, b) in enumerate(rows)]
-    traced(tables / "megascan.json", events)
-    traced(tables / "megascan-whole.json", events, whole=True)
+    write_trace(tables / "megascan.json", events)
+    write_trace(tables / "megascan-whole.json", events, as_one_event=True)
     layers = [(f"layers.{n}", t, 2 * t, t, 1) for n, t in enumerate(_LAYERS)]
     header = ("name", "forward_ms", "backward_ms", "weight_ms", "memory")
     (folder / "layers.csv").write_text(format_csv(header, layers), encoding="utf-8")
@@ -190,12 +190,12 @@ def _write_communication(folder: Path) -> None:
     nccl = folder / "nccl"
     for name in ("ring", "idle"):
         (nccl / name).mkdir(parents=True)
-    ring(nccl / "ring")
+    write_ring(nccl / "ring")
     write_idle_run(nccl / "idle")
-    everyone = [entry("0", "all_reduce", 1)]
-    ranks = {0: everyone, 1: everyone, 2: [entry("4", "all_reduce", 1)], 3: []}
-    dump(nccl / "hang", ranks)
-    dump(nccl / "hang-json", ranks, ".json")
+    everyone = [make_entry("0", "all_reduce", 1)]
+    ranks = {0: everyone, 1: everyone, 2: [make_entry("4", "all_reduce", 1)], 3: []}
+    write_dumps(nccl / "hang", ranks)
+    write_dumps(nccl / "hang-json", ranks, ".json")
 
 
 def _write_published(folder: Path, real: Path) -> None:
@@ -238,7 +238,10 @@ def write_operations(truth: Truth, path: Path) -> None:
         ran = [o for o in truth.operations if o.rank == rank.rank and o.span is not None]
         ran.sort(key=lambda operation: operation.start_ns or 0)
         iterations = [
-            {"number": number, "operations": [(o.start_ns, o.end_ns, range_name(o)) for o in own]}
+            {
+                "number": number,
+                "operations": [(o.start_ns, o.end_ns, get_range_name(o)) for o in own],
+            }
             for number, own in groupby(ran, key=lambda operation: operation.iteration)
         ]
         ranks.append(

@@ -27,21 +27,21 @@ from scripts.fuzzing.formats import (
 from scripts.fuzzing.protobuf_damage import damage_space
 from scripts.fuzzing.sqlite_damage import damage_database
 from tests.planting import Planting, plant
-from tests.support.columnar_exports import FORMS, columnar
-from tests.support.flight_dumps import dump, entry
+from tests.support.columnar_exports import FORMS, write_columnar
+from tests.support.flight_dumps import make_entry, write_dumps
 from tests.support.memory_events import Allocations, plant_memory
-from tests.support.nccl_event_files import proxy_file
-from tests.support.nccl_runs import ring
-from tests.support.operation_tables import stream_of, traced
-from tests.support.operation_tables import written as write_tables
+from tests.support.nccl_event_files import make_proxy_file
+from tests.support.nccl_runs import write_ring
+from tests.support.operation_tables import write_columns as write_tables
+from tests.support.operation_tables import write_stream, write_trace
 from tests.support.places import CHECKOUT
-from tests.support.processes import processes_of
-from tests.support.recorded_runs import recorded
+from tests.support.processes import read_processes
+from tests.support.recorded_runs import record_names
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.torch_traces import traces_of, with_world
-from tests.support.xla_files import space, trace_json
-from tests.support.xla_profiles import gpu, tpu
-from tests.support.xla_runs import steps
+from tests.support.torch_traces import set_world_size, write_traces
+from tests.support.xla_files import make_space, make_trace_json
+from tests.support.xla_profiles import make_gpu, make_tpu
+from tests.support.xla_runs import make_steps
 
 #: Changes one file in place.
 Damage: TypeAlias = Callable[[Path, random.Random], None]
@@ -144,7 +144,7 @@ def _write_nsys(folder: Path) -> None:
     _export(folder / "small", _SMALL)
     _export(folder / "full", _FULL)
     plant(replace(_SMALL, servers=2, iterations=1, reduce_ns=300_000), folder / "servers")
-    steps(3).written(folder)
+    make_steps(3).written(folder)
 
 
 def _write_columnar(folder: Path) -> None:
@@ -152,7 +152,7 @@ def _write_columnar(folder: Path) -> None:
     for name in ("parquet", "arrow", "parquet, texts in dictionaries"):
         target = folder / name.replace(" ", "-").replace(",", "")
         target.mkdir()
-        columnar(export, target, FORMS[name])
+        write_columnar(export, target, FORMS[name])
     export.unlink()
     export.parent.rmdir()
 
@@ -162,7 +162,7 @@ def _write_kineto(folder: Path) -> None:
     for name, planting in runs.items():
         (folder / name).mkdir()
         export = _export(folder / "export", replace(planting, devices="zero"))
-        for trace in with_world(traces_of(export, folder / name), 2):
+        for trace in set_world_size(write_traces(export, folder / name), 2):
             if name == "memory":
                 plant_memory(trace, Allocations(5_000, 2_000, 300, 800, 40_000))
             elif name == "plain":
@@ -174,7 +174,7 @@ def _write_kineto(folder: Path) -> None:
 
 def _write_rocm(folder: Path) -> None:
     export = _export(folder / "export", _FULL)
-    processes = processes_of(export)
+    processes = read_processes(export)
     write_rocpd(folder / "merged.db", processes)
     write_rocpd(folder / "early.db", processes, release="6.4", link="correlation_id")
     write_rpd(folder / "trace.rpd", processes)
@@ -183,27 +183,27 @@ def _write_rocm(folder: Path) -> None:
 
 
 def _write_xplane(folder: Path) -> None:
-    (folder / "tpu.xplane.pb").write_bytes(space(tpu(2), ["host0"]))
-    (folder / "gpu.xplane.pb").write_bytes(space(gpu(), ["host0"], refs=False))
+    (folder / "tpu.xplane.pb").write_bytes(make_space(make_tpu(2), ["host0"]))
+    (folder / "gpu.xplane.pb").write_bytes(make_space(make_gpu(), ["host0"], refs=False))
 
 
 def _write_xla_trace(folder: Path) -> None:
-    (folder / "tpu.trace.json").write_bytes(trace_json(tpu(2)))
-    packed = gzip.compress(trace_json(gpu()), mtime=0)
+    (folder / "tpu.trace.json").write_bytes(make_trace_json(make_tpu(2)))
+    packed = gzip.compress(make_trace_json(make_gpu()), mtime=0)
     (folder / "gpu.trace.json.gz").write_bytes(packed)
 
 
 def _write_nccl_events(folder: Path) -> None:
     (folder / "ring").mkdir()
-    ring(folder / "ring", count=3)
+    write_ring(folder / "ring", count=3)
     transfers = [("Send", 1, 3, (0, 10, 20, 30)), ("Recv", 1, 4, (0, 10, 20, 30, 40))]
-    (folder / "proxy.txt").write_text(proxy_file(transfers))
+    (folder / "proxy.txt").write_text(make_proxy_file(transfers))
 
 
 def _write_flight_dumps(folder: Path, ending: str) -> None:
-    entries = [entry("0", "all_reduce", 1, 5.0, 2.0), entry("0", "all_reduce", 2)]
-    ranks = {0: entries, 1: entries, 2: [entry("4", "all_reduce", 1)], 3: []}
-    dump(folder / "dumps", ranks, ending)
+    entries = [make_entry("0", "all_reduce", 1, 5.0, 2.0), make_entry("0", "all_reduce", 2)]
+    ranks = {0: entries, 1: entries, 2: [make_entry("4", "all_reduce", 1)], 3: []}
+    write_dumps(folder / "dumps", ranks, ending)
 
 
 def _operation_rows() -> list[tuple[int, int, int, str, int, int]]:
@@ -233,7 +233,7 @@ def _write_csv(folder: Path) -> None:
 
 def _write_arrow_tables(folder: Path) -> None:
     write_tables(folder, _operation_columns())["csv"].unlink()
-    stream_of(folder / "stream.arrow", _operation_columns())
+    write_stream(folder / "stream.arrow", _operation_columns())
 
 
 def _write_megascan(folder: Path) -> None:
@@ -242,8 +242,8 @@ def _write_megascan(folder: Path) -> None:
         for rank, iteration, microbatch, phase, start_ns, end_ns in _operation_rows()
         if iteration == 0
     ]
-    traced(folder / "pairs.json", rows)
-    traced(folder / "whole.json", rows, whole=True)
+    write_trace(folder / "pairs.json", rows)
+    write_trace(folder / "whole.json", rows, as_one_event=True)
 
 
 def _write_recordings(folder: Path) -> None:
@@ -258,7 +258,7 @@ def _write_recordings(folder: Path) -> None:
                 for phase in ("F", "BW")
                 for microbatch in (0, 1)
             ]
-            recorded(folder / "run", [*names, "Optimizer"], 3, place=(rank, 2))
+            record_names(folder / "run", [*names, "Optimizer"], 3, place=(rank, 2))
 
 
 def _run_command(*words: object) -> None:
@@ -321,7 +321,7 @@ def _write_layers(folder: Path) -> None:
 
 def _write_costs(folder: Path) -> None:
     run = folder / "jax.sqlite"
-    steps(3).written(folder)
+    make_steps(3).written(folder)
     for suffix in ("pbtxt", "pb"):
         _run_command("pgle", run, "-j", 1, "-q", "-o", folder / f"costs.{suffix}")
     run.unlink()

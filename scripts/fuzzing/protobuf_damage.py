@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from scripts.fuzzing.byte_damage import edit_content
 from scripts.fuzzing.values import INTEGERS, Random, draw_number, draw_text
-from tests.support.xla_files import space_type
+from tests.support.xla_files import build_space_type
 
 _UNSIGNED = (FieldDescriptor.TYPE_UINT64,)
 
@@ -19,7 +19,7 @@ def damage_space(path: Path, chance: Random) -> None:
     """Change, remove, repeat or reorder fields of the messages of a file."""
 
     def edit(content: bytes) -> bytes:
-        space = space_type()()
+        space = build_space_type()()
         try:
             space.ParseFromString(content)
         except DecodeError:  # an earlier step damaged it

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.fuzzing.values import FLOATS, INTEGERS, Random, draw_number, draw_text
-from tests.support.edited_databases import rebuilt
+from tests.support.edited_databases import rebuild_table
 
 #: Expressions that change all values of a column; {0} is the column.
 _EXPRESSIONS = (
@@ -80,7 +80,7 @@ def _list_tables(database: sqlite3.Connection) -> list[str]:
 
 def _without_constraints(database: sqlite3.Connection, table: str) -> None:
     """Rewrite a table without constraints, so that it accepts any value."""
-    for statement in rebuilt(table):
+    for statement in rebuild_table(table):
         database.execute(statement)
 
 
@@ -125,7 +125,7 @@ def _change_columns(
         selected = ", ".join([*quoted, f'CAST("{column}" AS {kind}) AS "{column}"'])
     else:
         selected = ", ".join(quoted) or "1 AS one"
-    for statement in rebuilt(table, selected):
+    for statement in rebuild_table(table, selected):
         database.execute(statement)
 
 
@@ -142,10 +142,10 @@ def _change_rows(
         _without_constraints(database, table)
         database.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
     elif drawn == 3:
-        for statement in rebuilt(table, order="rowid * 7919 % 1009"):
+        for statement in rebuild_table(table, order="rowid * 7919 % 1009"):
             database.execute(statement)
     elif drawn == 4:
-        for statement in rebuilt(table, order="rowid DESC"):
+        for statement in rebuild_table(table, order="rowid DESC"):
             database.execute(statement)
     else:
         first, second = chance.choice(columns), chance.choice(columns)

@@ -18,9 +18,9 @@ from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
-from tests.support.edited_databases import change
-from tests.support.host_clocks import first_start, with_period
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.edited_databases import edit_database
+from tests.support.host_clocks import find_first_start, set_period
+from tests.support.nsys_exports import C, K, R, write_profile
 
 SECOND = 1_000_000_000
 ERRORS = tuple(int(e) for e in np.random.default_rng(1).integers(-50_000_000, 50_000_000, 32))
@@ -226,7 +226,7 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
     # One that records none is told.
-    change(paths[2], NO_UTC)
+    edit_database(paths[2], NO_UTC)
     assert said(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
     assert said(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
         f"{paths[2]} does not record when its session started; its times are taken as they are"
@@ -250,11 +250,11 @@ def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
 
 def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     paths, truth = planted(replace(SHORT, stages=4, servers=2, iterations=8), tmp_path)
-    jump_ns = (first_start(truth, truth.files[1], 4) or 0) + 10_000_000
+    jump_ns = (find_first_start(truth, truth.files[1], 4) or 0) + 10_000_000
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         for column in ("start", "end"):
             moved = f"UPDATE {table} SET {column} = {column} + 3000000 WHERE {column} >= {jump_ns}"
-            change(paths[1], moved)
+            edit_database(paths[1], moved)
 
     report = bubbleviz.analyze(paths)
 
@@ -348,7 +348,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
-    change(tmp_path / "rank1.sqlite", "DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
+    edit_database(tmp_path / "rank1.sqlite", "DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
 
     with pytest.raises(MismatchError, match="or a range is missing in one"):
         bubbleviz.analyze(tmp_path)
@@ -357,7 +357,7 @@ def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> No
 def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
     lost = "text GLOB 'F7.*' OR text GLOB 'B6.*'"
-    change(tmp_path / "rank1.sqlite", f"DELETE FROM NVTX_EVENTS WHERE {lost}")
+    edit_database(tmp_path / "rank1.sqlite", f"DELETE FROM NVTX_EVENTS WHERE {lost}")
 
     report = bubbleviz.analyze(tmp_path)
 
@@ -403,7 +403,7 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     """Each counts its processes for itself, so the same number is not the same process."""
     paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
     for path in paths:
-        change(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
+        edit_database(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
     hosts = [file.host for file in truth.files]
     pids = {rank.pid for rank in bubbleviz.analyze(paths).ranks}
 
@@ -426,7 +426,7 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
 def test_machines_have_clocks_of_their_own(statement: str, tmp_path: Path) -> None:
     paths, truth = planted(replace(SHORT, stages=4, servers=4), tmp_path)
     for path in paths:
-        change(path, statement)
+        edit_database(path, statement)
 
     report = bubbleviz.analyze(paths)
 
@@ -470,7 +470,7 @@ def test_bounds_are_those_of_the_events(
         ]
         host = f"host{pid}"
         name = f"{pid}.sqlite"
-        paths.append(profile(tmp_path, kernels, calls, ranges, name=name, hostname=host))
+        paths.append(write_profile(tmp_path, kernels, calls, ranges, name=name, hostname=host))
 
     report = bubbleviz.analyze(paths, order=[0, 1])
 
@@ -519,7 +519,7 @@ def test_what_pairs_iterations_without_names_is_told(
     assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
 
 
-PERIODIC = with_period(replace(SHORT, stages=2, servers=2, jitter=0.02), 194_000_000)
+PERIODIC = set_period(replace(SHORT, stages=2, servers=2, jitter=0.02), 194_000_000)
 
 
 @pytest.mark.parametrize("step", [-20_000_000, -200_000, 200_000, 1_000_000, 20_000_000])
@@ -567,7 +567,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
     """What one has received was not ready yet, by the clock that both have, as the user says."""
     paths, _ = planted(replace(SHORT, stages=4, servers=1, files="rank"), tmp_path)
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
-        change(paths[2], f"UPDATE {table} SET start = start + {by_ns}, end = end + {by_ns}")
+        edit_database(paths[2], f"UPDATE {table} SET start = start + {by_ns}, end = end + {by_ns}")
 
     report = bubbleviz.analyze(paths, same_clock=[["node0"]])
 

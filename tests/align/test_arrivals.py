@@ -11,7 +11,7 @@ from bubbleviz.align.waits import measure_median_waits
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 
 #: Operations as (name, span), receives among them.
 Rows = list[tuple[str, tuple[int, int] | None]]
@@ -33,7 +33,7 @@ def recorded(rows: Rows, folder: Path) -> Operations:
             kernels.append(K(*span, number, kernel))
         host += 3
         ranges.append(R(begin, host - 1, name))
-    path = profile(folder, kernels, calls, ranges)
+    path = write_profile(folder, kernels, calls, ranges)
     return record(str(path), ReadOptions())[0].operations
 
 

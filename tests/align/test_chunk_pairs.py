@@ -9,8 +9,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.report.report import Report
-from tests.support.forward_runs import UNIT_NS, Chunk, Serving, served
-from tests.support.operation_tables import csv_of
+from tests.support.forward_runs import UNIT_NS, Chunk, Serving, simulate_serving
+from tests.support.operation_tables import write_csv
 
 LENGTHS = tuple(np.random.default_rng(7).uniform(0.5, 2.0, 60).round(3).tolist())
 RUN = Serving(LENGTHS, (1.0, 1.2, 1.0, 0.8), transfer_ns=10_000, depth=5, host_ns=30_000)
@@ -20,8 +20,8 @@ def recorded(
     folder: Path, run: Serving, begin_ns: int, *, named: bool, staged: bool = False
 ) -> tuple[Report, list[Chunk]]:
     """Return the report on what began in a part of a run, chunks without numbers, and these."""
-    end_ns = max(chunk.end_ns for chunk in served(run)) - begin_ns
-    chunks = [c for c in served(run) if begin_ns <= c.start_ns and c.end_ns <= end_ns]
+    end_ns = max(chunk.end_ns for chunk in simulate_serving(run)) - begin_ns
+    chunks = [c for c in simulate_serving(run) if begin_ns <= c.start_ns and c.end_ns <= end_ns]
     columns: dict[str, list[object]] = {
         "rank": [(c.stage * 3) % 4 for c in chunks],
         "phase": ["F"] * len(chunks),
@@ -32,7 +32,7 @@ def recorded(
         columns["tokens"] = [round(1000 * run.lengths[c.number]) for c in chunks]
     if staged:
         columns["stage"] = [c.stage for c in chunks]
-    return bubbleviz.analyze(csv_of(folder / "operations.csv", columns)), chunks
+    return bubbleviz.analyze(write_csv(folder / "operations.csv", columns)), chunks
 
 
 def numbers(report: Report, stage: int) -> list[int]:

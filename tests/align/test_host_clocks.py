@@ -10,15 +10,15 @@ import pytest
 
 import bubbleviz
 from tests.planting import Planting, plant
-from tests.support.host_clocks import MS, Job, grid, outcome_of
+from tests.support.host_clocks import MS, Job, find_outcome, generate_jobs
 
 #: ``python -m scripts.score_inference clocks`` runs more of them.
-JOBS = list(grid(24, 3))
+JOBS = list(generate_jobs(24, 3))
 
 
 @pytest.mark.parametrize("job", JOBS, ids=[str(job.planting.seed) for job in JOBS])
 def test_iterations_are_paired_as_they_were_or_not_at_all(job: Job) -> None:
-    outcome = outcome_of(job)
+    outcome = find_outcome(job)
 
     assert outcome.kind != "wrong", f"{outcome.reason}: {job.name}"
     planting = job.planting
@@ -45,7 +45,7 @@ _LATER = replace(_LONG, iterations=6, evaluation_at=3, slow_microbatch=-1)
 )
 def test_equal_iterations_prove_no_shift(planting: Planting) -> None:
     """Where many steps take equally long, a pair of them says little."""
-    outcome = outcome_of(Job(planting))
+    outcome = find_outcome(Job(planting))
 
     assert outcome.kind == "right", outcome.reason
 
@@ -64,7 +64,7 @@ _COPIES = Planting(stages=4, tensor=2, replicas=2, slow_rank=5, iterations=6, ji
     ],
 )
 def test_one_clock_pairs_ranks_of_which_nothing_tells_who_waits(planting: Planting) -> None:
-    outcome = outcome_of(Job(planting))
+    outcome = find_outcome(Job(planting))
 
     assert outcome.kind == "right", outcome.reason
 
@@ -73,7 +73,7 @@ def test_iterations_are_cut_for_one_of_several_processes_of_a_host() -> None:
     held = ((0, 6), (1, 6), (0, 6), (0, 5))
     job = Job(replace(_BIDIRECTIONAL, iterations=6, files="rank"), held)
 
-    assert outcome_of(job).kind == "right"
+    assert find_outcome(job).kind == "right"
 
 
 _SLOW = Planting(stages=3, servers=2, iterations=8, slow_iteration=3)
@@ -88,7 +88,7 @@ _SLOW = Planting(stages=3, servers=2, iterations=8, slow_iteration=3)
     ],
 )
 def test_one_slow_iteration_among_equal_ones_shows_which_are_the_same(planting: Planting) -> None:
-    assert outcome_of(Job(planting)).kind == "right"
+    assert find_outcome(Job(planting)).kind == "right"
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])

@@ -13,7 +13,7 @@ from bubbleviz.report.report import Report
 from tests.planting.ranks.recordings import write_recordings
 from tests.planting.ranks.runs import Recipe, plant
 from tests.planting.ranks.tables import write_tables
-from tests.support.notes import restriction_codes
+from tests.support.notes import list_restriction_codes
 
 #: Four stages of 16 pipelines, eight servers.
 RECIPE = Recipe(64, microbatches=6, stages=4, iterations=2)
@@ -79,7 +79,7 @@ def test_pipelines_that_lack_a_stage_of_others_are_counted(tmp_path: Path, serve
             "ratios are incomplete",
         )
     ]
-    assert restriction_codes(report) == ["ranks-missing"]
+    assert list_restriction_codes(report) == ["ranks-missing"]
 
 
 def test_stages_are_found_though_files_are_missing(tmp_path: Path) -> None:

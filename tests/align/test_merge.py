@@ -12,7 +12,7 @@ import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.nsys_exports import C, ExportRows, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 
 TWO = Planting(schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=10_000)
 
@@ -136,6 +136,6 @@ def test_ranks_without_forward_or_backward_are_named(tmp_path: Path) -> None:
     kernels = [K(0, 10, 1), K(0, 10, 2, device=1)]
     calls = [C(1, 2, 1), C(20, 21, 2)]
 
-    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
+    report = bubbleviz.analyze([write_profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
 
     assert any(n.what == "ranks without forward or backward" for n in report.limitations)

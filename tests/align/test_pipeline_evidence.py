@@ -25,9 +25,9 @@ from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.planting import Planting
-from tests.support.needs import real_file
+from tests.support.needs import get_real_file
 from tests.support.nsys_exports import ExportRows
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 from tests.support.report_texts import text_of
 
 UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
@@ -153,7 +153,7 @@ def test_microbatches_transfers_or_the_user_show_a_pipeline(
 def test_a_pipeline_whose_transfers_are_not_recorded_keeps_its_schedule(
     schedule: str, jitter: float
 ) -> None:
-    report = analysed(
+    report = analyze_planting(
         Planting(
             schedule=schedule, stages=4, microbatches=8, communication=False, jitter=jitter, seed=3
         )
@@ -174,15 +174,15 @@ def test_ranks_that_all_receive_are_not_the_whole_pipeline(
     whole = Planting(
         stages=stages, replicas=2, servers=stages, jitter=jitter, iteration_ranges=True
     )
-    report = analysed(replace(whole, absent=absent))
+    report = analyze_planting(replace(whole, absent=absent))
 
     assert RANKS_MISSING in report.restrictions
-    assert RANKS_MISSING not in analysed(whole).restrictions
+    assert RANKS_MISSING not in analyze_planting(whole).restrictions
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
 def test_both_ends_of_a_bidirectional_pipeline_may_receive(schedule: str) -> None:
-    report = analysed(Planting(schedule=schedule, stages=2, microbatches=8))
+    report = analyze_planting(Planting(schedule=schedule, stages=2, microbatches=8))
 
     assert RANKS_MISSING not in report.restrictions
 
@@ -200,7 +200,9 @@ def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None
     )
 
     report = bubbleviz.analyze(
-        sorted(real_file("kineto").glob("hta_sampled_rank-*")), convention=convention, what_if=True
+        sorted(get_real_file("kineto").glob("hta_sampled_rank-*")),
+        convention=convention,
+        what_if=True,
     )
 
     # All-to-alls join the two ranks into one stage; of the others nothing is known.

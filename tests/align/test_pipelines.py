@@ -14,7 +14,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MAX_RANKS, choose_row_kind, make_rows
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import rank_of, report_of
+from tests.support.drawn_reports import make_rank, make_report
 
 
 def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -66,8 +66,8 @@ def test_copies_are_told_apart_where_numbers_do(
 
 
 def run_of(stages: Sequence[int | None]) -> Report:
-    ranks = tuple(replace(rank_of(index), stage=stage) for index, stage in enumerate(stages))
-    return report_of([], ranks=ranks)
+    ranks = tuple(replace(make_rank(index), stage=stage) for index, stage in enumerate(stages))
+    return make_report([], ranks=ranks)
 
 
 def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:

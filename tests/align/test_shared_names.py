@@ -12,8 +12,8 @@ from bubbleviz.cli.app import main
 from bubbleviz.render.json_document import make_document
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
-from tests.support.edited_databases import change, columns_of
-from tests.support.notes import restriction_codes
+from tests.support.edited_databases import edit_database, read_columns
+from tests.support.notes import list_restriction_codes
 from tests.support.report_texts import text_of
 
 TWO = Planting(servers=2, jitter=0.05, iterations=4, transfer_ns=20_000)
@@ -29,10 +29,10 @@ def planted(planting: Planting, folder: Path) -> Truth:
             "UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'worker' WHERE name = 'Hostname'",
             "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL",
         ]
-        for table, columns in columns_of(path).items():
+        for table, columns in read_columns(path).items():
             for column in {"globalTid", "globalPid"} & set(columns):
                 statements.append(f"UPDATE {table} SET {column} = {column} + ({number} << 36)")
-        change(path, *statements)
+        edit_database(path, *statements)
     return truth
 
 
@@ -70,7 +70,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert notes(report, CONTRADICTED) == []
     (reason,) = notes(report, SHARED)
     assert "count as 2 machines" in reason
-    assert restriction_codes(report) == ["host-name-shared"]
+    assert list_restriction_codes(report) == ["host-name-shared"]
     assert "one host name stands for several machines" in text_of(report)
     assert (
         make_document(report)["restrictions"][0]["text"]
@@ -101,7 +101,7 @@ def test_machines_are_separated_if_stages_have_replicas(
     report = bubbleviz.analyze(tmp_path)
 
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-3)
-    assert restriction_codes(report) == ["host-name-shared"]
+    assert list_restriction_codes(report) == ["host-name-shared"]
     assert not [advice for advice in report.advice if "transfers" in advice.text]
 
 
@@ -141,7 +141,7 @@ def test_contradictions_that_remain_mark_the_ratio(
     report = bubbleviz.analyze(tmp_path)
 
     assert notes(report, CONTRADICTED) != []
-    assert restriction_codes(report) == ["ranks-contradicted"]
+    assert list_restriction_codes(report) == ["ranks-contradicted"]
     assert "uncertain: ranks of one host contradict each other" in text_of(report)
     what_first = make_document(report)["what_to_do_first"]
     assert what_first.startswith("Give each machine a host name of its own")
@@ -158,14 +158,14 @@ def test_contradictions_on_separate_clocks_mark_the_ratio(
     path = max(tmp_path.glob("*.sqlite"))
     tables = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
     middle = "(SELECT (min(start) + max(start)) / 2 FROM CUPTI_ACTIVITY_KIND_KERNEL)"
-    change(path, f"CREATE TABLE middle AS SELECT {middle} AS ns")
+    edit_database(path, f"CREATE TABLE middle AS SELECT {middle} AS ns")
     for table in tables:
         shift = "start = start - 4000000, end = end - 4000000"
-        change(path, f"UPDATE {table} SET {shift} WHERE start < (SELECT ns FROM middle)")
+        edit_database(path, f"UPDATE {table} SET {shift} WHERE start < (SELECT ns FROM middle)")
     report = bubbleviz.analyze(tmp_path)
 
     assert notes(report, CONTRADICTED) != []
-    assert restriction_codes(report) == ["ranks-contradicted"]
+    assert list_restriction_codes(report) == ["ranks-contradicted"]
 
 
 def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, Truth, plant
 from tests.support.notes import find_limitation
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 pytestmark = pytest.mark.thorough
 
@@ -82,7 +82,7 @@ def test_the_slow_rank_of_two_pipelines_is_what_to_look_at_first(tmp_path: Path)
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_is(schedule: str) -> None:
-    report = analysed(
+    report = analyze_planting(
         replace(PIPELINES, schedule=schedule, stages=1, slow_rank=1, slow_rank_factor=2.4)
     )
 
@@ -91,7 +91,7 @@ def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_is(schedule: str
 
 def test_forwards_before_backwards_on_all_ranks_without_transfers_give_no_split() -> None:
     silent = replace(PIPELINES, schedule="gpipe", communication=False)
-    report = analysed(replace(silent, slow_rank=5, slow_rank_factor=1.5))
+    report = analyze_planting(replace(silent, slow_rank=5, slow_rank_factor=1.5))
 
     assert {rank.stage for rank in report.ranks} == {None}
 

@@ -22,8 +22,8 @@ from bubbleviz.schedules.known import search_plan
 from bubbleviz.schedules.plan import Memory
 from bubbleviz.schedules.workload import build_device_workload
 from tests.planting import Planting, Truth, plant
-from tests.support.notes import find_limitation, restriction_codes
-from tests.support.operation_tables import csv_of
+from tests.support.notes import find_limitation, list_restriction_codes
+from tests.support.operation_tables import write_csv
 from tests.support.report_texts import text_of
 
 FOUR = Planting(stages=4, microbatches=8, iterations=2, jitter=0.05, transfer_ns=20_000)
@@ -72,7 +72,7 @@ def table_of(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) 
         "start_ns": [op.start_ns for op in kept],
         "end_ns": [op.end_ns for op in kept],
     }
-    return csv_of(path, columns)
+    return write_csv(path, columns)
 
 
 def schedule_of(report: Report) -> str | None:
@@ -82,7 +82,7 @@ def schedule_of(report: Report) -> str | None:
 
 def is_marked(report: Report) -> bool:
     """Return whether a report says that it is or may be incomplete, and names no schedule."""
-    codes = set(restriction_codes(report))
+    codes = set(list_restriction_codes(report))
     return bool(codes & INCOMPLETE) and schedule_of(report) is None
 
 
@@ -152,7 +152,7 @@ def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path
     report = report_on(replace(FOUR, schedule="zb-h1", stages=8, microbatches=16), (0, 7), tmp_path)
 
     assert is_marked(report)
-    codes = restriction_codes(report)
+    codes = list_restriction_codes(report)
     assert codes == ["ranks-missing", "stages-counted-among-given"]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     assert "incomplete: ranks of the run are missing" in text_of(report)
@@ -193,7 +193,7 @@ def test_the_last_ranks_are_missing_if_stages_need_them(
     ranks = [rank for rank in range(planting.ranks) if rank not in absent]
     report = report_on(planting, ranks, tmp_path)
 
-    assert restriction_codes(report) == ["ranks-missing"]
+    assert list_restriction_codes(report) == ["ranks-missing"]
     replicas = planting.ranks // planting.stages
     assert len(report.ranks) == len(ranks)
     assert all(rank.stage == rank.number // replicas for rank in report.ranks)
@@ -261,7 +261,9 @@ def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
     paths = [path.rename(path.with_stem(letter)) for path, letter in letters_of(tmp_path)]
     report = bubbleviz.analyze(paths)
 
-    assert set(restriction_codes(report)) == (set() if servers == 1 else {"stages-may-be-missing"})
+    assert set(list_restriction_codes(report)) == (
+        set() if servers == 1 else {"stages-may-be-missing"}
+    )
 
 
 @pytest.mark.parametrize("microbatches", [3, 6, 12, 24])
@@ -336,7 +338,7 @@ def test_stages_around_a_gap_are_counted_among_the_given_ranks(
     report = report_on(FOUR, ranks, tmp_path)
 
     assert [rank.stage for rank in report.ranks] == list(range(len(ranks)))
-    codes = restriction_codes(report)
+    codes = list_restriction_codes(report)
     assert codes == ["ranks-missing", "stages-counted-among-given"]
     assert "stages are counted among the given ranks" in text_of(report)
 

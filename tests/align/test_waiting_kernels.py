@@ -25,7 +25,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.notes import find_limitation, limitation_subjects, restriction_codes
+from tests.support.notes import find_limitation, list_limitation_subjects, list_restriction_codes
 from tests.support.nsys_exports import ExportRows
 
 WHAT = "kernels that look like waiting count as compute"
@@ -77,7 +77,7 @@ def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
     document = json.loads(json_document.render(report, View()))
     assert WHAT in [entry["what"] for entry in document["limitations"]]
     # The headline has a mark, and the advice is to name what communicates.
-    assert restriction_codes(report) == ["waiting-counted"]
+    assert list_restriction_codes(report) == ["waiting-counted"]
     assert f"! uncertain: {WHAT}" in screen
     assert (describe_first_steps(report) or "").startswith("List kernels that communicate")
 
@@ -211,7 +211,7 @@ def test_receives_begin_before_their_input_and_end_after_it(
     report = _pipeline(tmp_path, behaviour)
 
     assert len(_found(report)) == is_waiting
-    codes = restriction_codes(report)
+    codes = list_restriction_codes(report)
     assert ("waiting-counted" in codes) == is_waiting
     screen = join_plain_lines(render_first_screen(report, View(), Display()))
     assert (f"! uncertain: {WHAT}" in screen) == is_waiting
@@ -278,14 +278,14 @@ def test_idle_points_out_communication_of_an_unknown_name(tmp_path: Path) -> Non
 def test_idle_compares_the_files_of_one_clock(tmp_path: Path) -> None:
     _renamed(tmp_path, RUNS["files"], "nccl%")
 
-    assert WHAT in limitation_subjects(bubbleviz.idle(tmp_path))
+    assert WHAT in list_limitation_subjects(bubbleviz.idle(tmp_path))
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_idle_points_out_no_compute_of_an_unknown_name(tmp_path: Path, run: str) -> None:
     _renamed(tmp_path, RUNS[run], "gemm%")
 
-    assert WHAT not in limitation_subjects(bubbleviz.idle(tmp_path))
+    assert WHAT not in list_limitation_subjects(bubbleviz.idle(tmp_path))
 
 
 def test_busy_devices_that_may_wait_have_something_to_gain(tmp_path: Path) -> None:
@@ -306,6 +306,6 @@ def test_busy_devices_that_may_wait_have_something_to_gain(tmp_path: Path) -> No
 def test_idle_without_waiting_in_its_window_points_out_none(tmp_path: Path) -> None:
     _two_ranks(tmp_path, 900, 1000)
 
-    assert WHAT in limitation_subjects(bubbleviz.idle(tmp_path))
+    assert WHAT in list_limitation_subjects(bubbleviz.idle(tmp_path))
     report = bubbleviz.idle(tmp_path, window="time:1.05ms-1.55ms")
-    assert WHAT not in limitation_subjects(report)
+    assert WHAT not in list_limitation_subjects(report)

@@ -30,33 +30,33 @@ from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.idle_summary import LaunchQueue, WorkTotal
 from tests.support import xla_profiles
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change
+from tests.support.edited_databases import edit_database
 from tests.support.idle_runs import (
     US,
     World,
     add_overheads,
-    add_up,
     c,
+    check_sums,
+    get_only_rank,
     k,
-    only,
-    planted,
+    list_times,
+    plant_idle,
     r,
-    spent,
     write_world,
 )
-from tests.support.needs import real_file
-from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
+from tests.support.needs import get_real_file
+from tests.support.notes import list_limitation_subjects
+from tests.support.nsys_exports import C, K, M, R, T, pack_global_id, write_profile
 from tests.support.places import FIXTURES, GOLDEN
-from tests.support.xla_files import E, L, P, space
+from tests.support.xla_files import E, L, P, make_space
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def test_without_work_there_is_no_idle_time(tmp_path: Path) -> None:
     with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
-        bubbleviz.idle(profile(tmp_path))
-    file = profile(tmp_path, [k(5, 5, 1)], [c(0, 1, 1)], name="no-time.sqlite")
+        bubbleviz.idle(write_profile(tmp_path))
+    file = write_profile(tmp_path, [k(5, 5, 1)], [c(0, 1, 1)], name="no-time.sqlite")
     with pytest.raises(NothingToAnalyseError, match="no kernel or copy took any time"):
         bubbleviz.idle(file)
     with pytest.raises(UsageError, match="microseconds, 0 or more"):
@@ -67,7 +67,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = [(20 + 10 * n, 22 + 10 * n + n, 10 + n) for n in range(5)]
-    file = profile(
+    file = write_profile(
         tmp_path,
         [k(0, 5, 1), k(5, 10, 1), k(50, 50, 1), k(100, 110, 2)],
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
@@ -75,13 +75,17 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
     # A gap as short as the shortest counts; kernels without a length or gap before them end none.
     for shortest_us in (10, 90):
         report = bubbleviz.idle(file, shortest_us=shortest_us)
-        assert spent(only(report))["allocation"] == 2 + 3 + 4 + 5 + 6
-        assert len(only(report).gaps) == 1
+        assert list_times(get_only_rank(report))["allocation"] == 2 + 3 + 4 + 5 + 6
+        assert len(get_only_rank(report).gaps) == 1
     monkeypatch.setattr(host, "_MOST", 3)
 
     report = bubbleviz.idle(file)
 
-    assert spent(only(report)) == {"allocation": 4 + 5 + 6, "no host trace": 55, "launch": 20}
+    assert list_times(get_only_rank(report)) == {
+        "allocation": 4 + 5 + 6,
+        "no host trace": 55,
+        "launch": 20,
+    }
     assert "those under 4,000 ns" in report.limitations[-2].reason
 
 
@@ -96,20 +100,27 @@ def test_frames_of_python_tell_of_their_thread_where_nothing_else_does(tmp_path:
         ([], {"Python": 50}),
         ([r(40, 50, "aten::mm", 2)], {"Python": 40, "operators": 10}),
     ):
-        rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, [*frames, *others])))
-        assert spent(rank) == {**told, "no host trace": 20, "launch": 20}
+        rank = get_only_rank(
+            bubbleviz.idle(write_profile(tmp_path, kernels, calls, [*frames, *others]))
+        )
+        assert list_times(rank) == {**told, "no host trace": 20, "launch": 20}
 
 
 def test_what_the_profiler_held_up_is_its_own(tmp_path: Path) -> None:
     calls = [(-9, 0, 1, "cudaLaunchKernel", 1), (80, 81, 1, "cudaLaunchKernel", 2)]
     world = World([(0, 10, 0, 1), (100, 110, 0, 2)], calls, [(20, 60, 1, "DataLoader")], [(50, 70)])
-    rank = only(bubbleviz.idle(write_world(tmp_path, world)))
+    rank = get_only_rank(bubbleviz.idle(write_world(tmp_path, world)))
 
-    assert spent(rank) == {"data loading": 30, "profiler": 20, "no host trace": 20, "launch": 20}
+    assert list_times(rank) == {
+        "data loading": 30,
+        "profiler": 20,
+        "no host trace": 20,
+        "launch": 20,
+    }
 
 
 def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:
-    file = profile(
+    file = write_profile(
         tmp_path,
         [k(0, 10, 1), k(200, 210, 2)],
         [c(-9, 0, 1), c(40, 60, 9, name="cudaMalloc"), c(180, 181, 2)],
@@ -122,12 +133,12 @@ def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) 
         rows = [(20, 30, 900), (45, 55, 901), (110, 160, 902), (165, 170, 901), (175, 177, 900)]
         database.executemany(
             "INSERT INTO OSRT_API VALUES (?,?,?,?)",
-            [(a * US, b * US, global_id(1, 1), name) for a, b, name in rows],
+            [(a * US, b * US, pack_global_id(1, 1), name) for a, b, name in rows],
         )
         database.commit()
 
     # What takes less than the shortest gap, as the last one, tells nothing.
-    assert spent(only(bubbleviz.idle(file))) == {
+    assert list_times(get_only_rank(bubbleviz.idle(file))) == {
         "no host trace": 10 + 10 + 40 + 5 + 10,
         "file access": 10,
         "allocation": 20,
@@ -145,8 +156,10 @@ def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
     ranges = [R(20 * US, 60 * US, "DataLoader", 77, 8), R(30 * US, 80 * US, "mine", 8, 8)]
 
     def told(*threads: T) -> dict[str, float]:
-        return spent(
-            only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges, threads=threads)))
+        return list_times(
+            get_only_rank(
+                bubbleviz.idle(write_profile(tmp_path, kernels, calls, ranges, threads=threads))
+            )
         )
 
     assert told(T(77, "python", 8)) == {"no host trace": 30, "data loading": 40, "launch": 20}
@@ -166,12 +179,12 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(tmp_
     device = P("/device:TPU:0", [L("XLA Modules", modules, 1), L("XLA Ops", ops, 2)])
     host = P("/host:CPU", [L("python", [E("DataLoader", 120 * US, 280 * US)], 5)])
     file = tmp_path / "a.xplane.pb"
-    file.write_bytes(space([device, host]))
+    file.write_bytes(make_space([device, host]))
 
-    rank = only(bubbleviz.idle(file))
+    rank = get_only_rank(bubbleviz.idle(file))
 
     # 40 to 50, 90 to 100 and 290 to 300 lie inside a module; 100 to 120 and 280 to 290 in nothing.
-    assert spent(rank) == {
+    assert list_times(rank) == {
         "stream or rank dependency": 30,
         "data loading": 160,
         "no host trace": 30,
@@ -182,7 +195,7 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(tmp_
         if p.example
         for where in p.example.where
     )
-    add_up(rank)
+    check_sums(rank)
 
 
 PAGES = ((100, 10, 11), (150, 10, 12), (162, 3, 13), (200, 10, 1))
@@ -191,21 +204,24 @@ PAGES = ((100, 10, 11), (150, 10, 12), (162, 3, 13), (200, 10, 1))
 def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     kernels = [k(0, 10, 1), k(100, 110, 2)]
     without = ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "ThreadNames")
-    report = bubbleviz.idle(profile(tmp_path, kernels, without=without))
+    report = bubbleviz.idle(write_profile(tmp_path, kernels, without=without))
 
-    assert spent(only(report)) == {"launch not recorded": 90}
-    assert "launches after gaps" in limitation_subjects(report)
+    assert list_times(get_only_rank(report)) == {"launch not recorded": 90}
+    assert "launches after gaps" in list_limitation_subjects(report)
     assert advice(report)[0].endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
     # Pages of managed memory are launched by no call.
     pages = [M(a * US, (a + n) * US, 0, kind=kind) for a, n, kind in PAGES]
-    report = bubbleviz.idle(profile(tmp_path, [k(0, 10, 1)], [c(-9, -8, 1)], copies=pages))
-    assert spent(only(report)) == {
+    report = bubbleviz.idle(write_profile(tmp_path, [k(0, 10, 1)], [c(-9, -8, 1)], copies=pages))
+    assert list_times(get_only_rank(report)) == {
         "page migration": 130,
         "launch not recorded": 35,
         "kernel-to-kernel gaps": 2,
     }
-    assert (only(report).exposed_copy_ns, only(report).compute_ns) == (33_000, 10_000)
+    assert (get_only_rank(report).exposed_copy_ns, get_only_rank(report).compute_ns) == (
+        33_000,
+        10_000,
+    )
     assert "cudaMemPrefetchAsync" in advice(report)[0]
     # They are no kernels.
     classes = {total.name: total.work_class for total in report.work()}
@@ -219,7 +235,7 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
 def test_documents_hold_the_front_of_a_name_of_megabytes(tmp_path: Path, cli: CommandLine) -> None:
     kernels = [k(10 * n, 10 * n + 1, n, f"gemm_{n}{'x' * (1 << 20)}") for n in range(8)]
     calls = [c(10 * n - 5, 10 * n - 4, n) for n in range(8)]
-    file, saved = profile(tmp_path, kernels, calls), tmp_path / "idle.json"
+    file, saved = write_profile(tmp_path, kernels, calls), tmp_path / "idle.json"
 
     cli.printed("idle", file, "-o", saved)
 
@@ -231,7 +247,7 @@ def test_documents_hold_the_front_of_a_name_of_megabytes(tmp_path: Path, cli: Co
 
 def test_several_files_are_several_ranks(tmp_path: Path) -> None:
     one, two = (
-        profile(
+        write_profile(
             tmp_path,
             [k(0, 10, 1), k(at, at + 9, 2)],
             [c(-9, 0, 1), c(at - 10, at - 9, 2)],
@@ -300,7 +316,9 @@ def test_what_devices_do_beside_compute_is_advised_on(
     tmp_path: Path, kernels: list[K], copy: tuple[int, int], title: str, advised: list[str]
 ) -> None:
     start, end = copy
-    report = bubbleviz.idle(profile(tmp_path, kernels, copies=[M(start * US, end * US, None)]))
+    report = bubbleviz.idle(
+        write_profile(tmp_path, kernels, copies=[M(start * US, end * US, None)])
+    )
 
     assert title_of(report) == title
     for sentence, begins in zip(advice(report), advised, strict=True):
@@ -308,14 +326,14 @@ def test_what_devices_do_beside_compute_is_advised_on(
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gaps", "-v", str(planted(tmp_path))]) == 0
+    assert main(["gaps", "-v", str(plant_idle(tmp_path))]) == 0
 
     golden = (GOLDEN / "idle.txt").read_text(encoding="utf-8")
     assert capsys.readouterr() == (golden, "")
 
 
 def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
-    file = planted(tmp_path)
+    file = plant_idle(tmp_path)
 
     document = cli.json("gaps", str(file), "--json", "-", "--top", "1")
     assert document["schema"] == "bubbleviz.idle/1"
@@ -368,7 +386,7 @@ def test_short_gaps_are_sums_in_the_csv(tmp_path: Path, cli: CommandLine) -> Non
     kernels = [k(start, start + 10, number) for number, start in enumerate(starts)]
     calls = [c(start - 9, start - 8, number) for number, start in enumerate(starts)]
     steps = [r(-20, 50, "step 1"), r(50, 120, "step 2")]
-    file = profile(tmp_path, kernels, calls, steps)
+    file = write_profile(tmp_path, kernels, calls, steps)
     add_overheads(file, [(96, 97)])
 
     rows = list(csv.DictReader(io.StringIO(cli.printed("idle", file, "--csv", "-"))))
@@ -385,8 +403,8 @@ def test_short_gaps_are_sums_in_the_csv(tmp_path: Path, cli: CommandLine) -> Non
         {"kernel-to-kernel gaps": 4000},
         {"kernel-to-kernel gaps": 2000},
     ]
-    rank = only(bubbleviz.idle(file))
-    add_up(rank)
+    rank = get_only_rank(bubbleviz.idle(file))
+    check_sums(rank)
     (short,) = (
         activity for activity in rank.activities if activity.activity == "kernel-to-kernel gaps"
     )
@@ -398,7 +416,7 @@ HOSTILE = "=1+1\x00\x1b[31m<script>alert(1)</script>\n" + "x" * 10_000
 
 def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     named = HOSTILE.replace("\x00", "\x01")
-    file = profile(
+    file = write_profile(
         tmp_path,
         [k(0, 10, 1, named), k(100, 110, 2, named)],
         [c(-9, 0, 1), c(90, 91, 2, name=named)],
@@ -416,7 +434,7 @@ def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     json.loads(as_json(bubbleviz.idle(file), 5))
 
     kernels = [k(at, at + 5, None, device=d) for d in range(40) for at in (0, 20 + d)]
-    many = profile(tmp_path, kernels, [c(30, 35, 7)], hostname="<script>\x01" + "x" * 10_000)
+    many = write_profile(tmp_path, kernels, [c(30, 35, 7)], hostname="<script>\x01" + "x" * 10_000)
     drawn = draw_idle(bubbleviz.idle(many))
     ElementTree.fromstring(drawn)
     assert "<script>" not in drawn
@@ -425,7 +443,7 @@ def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
 
 
 def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
-    report = bubbleviz.idle(planted(tmp_path))
+    report = bubbleviz.idle(plant_idle(tmp_path))
 
     drawn = draw_idle(report)
 
@@ -449,7 +467,7 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
 def test_a_single_kernel_gives_no_duty_cycle(
     end_ns: int, ranges: tuple[R, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
-    run = profile(tmp_path, [K(10, 10 + end_ns, 1)], [C(1, 2, 1)], ranges)
+    run = write_profile(tmp_path, [K(10, 10 + end_ns, 1)], [C(1, 2, 1)], ranges)
     written = tmp_path / "idle.json"
     text = " ".join(cli.printed("idle", str(run), "--json", str(written)).split())
     document = json.loads(written.read_text(encoding="utf-8"))
@@ -466,7 +484,7 @@ def test_a_single_kernel_gives_no_duty_cycle(
     kernels = [K(10, 20, 1), K(50, 60, 2), K(10, 900, 3, device=1)]
     calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
     assert "2 devices, idle for 60.00 % of the time" in cli.printed(
-        "idle", str(profile(tmp_path, kernels, calls, []))
+        "idle", str(write_profile(tmp_path, kernels, calls, []))
     )
 
 
@@ -478,7 +496,7 @@ TITLE = "Devices side by side"
 
 def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader") -> Path:
     """Return a profile of 1 ms: compute, then idle inside a range of the host, then compute."""
-    return profile(
+    return write_profile(
         tmp_path,
         [k(0, 1000 - idle_us - 10, 1), k(990, 1000, 2)],
         [c(0, 1, 1), c(990, 991, 2)],
@@ -499,7 +517,7 @@ def test_a_kernel_whose_name_has_two_ids_is_one_kernel(tmp_path: Path) -> None:
         "INSERT INTO StringIds SELECT 1000, value FROM StringIds WHERE value = 'gemm'",
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 1000 WHERE start > 0",
     )
-    change(files[1], *twice)
+    edit_database(files[1], *twice)
     report = bubbleviz.idle([str(file) for file in files])
 
     assert report.scores() == expected.scores() == (0.625, 1.0)
@@ -533,9 +551,9 @@ def test_kernels_and_the_launch_queue(tmp_path: Path) -> None:
     # Two gemms are launched at 0 and 10, and begin at 100 and 300; a third one as it begins.
     kernels = [k(100, 200, 0), k(300, 400, 1), k(400, 500, 2, "ncclDevKernel_AllReduce")]
     calls = [c(0, 5, 0), c(10, 15, 1), c(400, 401, 2)]
-    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
+    report = bubbleviz.idle(write_profile(tmp_path, kernels, calls))
 
-    rank = only(report)
+    rank = get_only_rank(report)
     assert report.work() == [
         WorkTotal("gemm", "matrix products", 2, 200 * US),
         WorkTotal("ncclDevKernel_AllReduce", "communication", 1, 100 * US),
@@ -547,13 +565,13 @@ def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
     # The second gemm waits for 200 us; the third one has no recorded launch.
     kernels = [k(0, 100, 0), k(300, 400, 1), k(400, 500, 2)]
     calls = [c(0, 1, 0), c(100, 101, 1)]
-    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
+    rank = get_only_rank(bubbleviz.idle(write_profile(tmp_path, kernels, calls)))
     assert rank.launch_queue == LaunchQueue(200 / 500, 1, 300 * US)
 
     # With one launch of twelve the queue is unknown.
     kernels = [k(100 * i, 100 * i + 50, i) for i in range(12)]
-    report = bubbleviz.idle(profile(tmp_path, kernels, [c(0, 1, 0)]))
-    rank = only(report)
+    report = bubbleviz.idle(write_profile(tmp_path, kernels, [c(0, 1, 0)]))
+    rank = get_only_rank(report)
     assert rank.launch_queue is None
     (row,) = device_table(report, 1).rows
     assert (row["queued"], row["empty %"]) == ("-", "-")
@@ -575,12 +593,12 @@ def test_the_queue_is_unknown_while_no_launch_is_recorded(
 ) -> None:
     kernels = [k(80 * i, 80 * i + 50, i) for i in range(100)]
     calls = [c(80 * i - 10, 80 * i - 5, i) for i in range(100) if i not in unrecorded]
-    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
+    rank = get_only_rank(bubbleviz.idle(write_profile(tmp_path, kernels, calls)))
     assert (rank.launch_queue is not None) is is_known
 
 
 def test_a_single_kernel_has_no_launch_queue_in_any_output(tmp_path: Path) -> None:
-    report = bubbleviz.idle(profile(tmp_path, [k(100, 200, 0)], [c(0, 1, 0)]))
+    report = bubbleviz.idle(write_profile(tmp_path, [k(100, 200, 0)], [c(0, 1, 0)]))
 
     (row,) = device_table(report, 1).rows
     assert (row["queued"], row["empty %"]) == ("-", "-")
@@ -588,7 +606,7 @@ def test_a_single_kernel_has_no_launch_queue_in_any_output(tmp_path: Path) -> No
 
 
 def test_work_that_no_host_launched_is_not_queued(tmp_path: Path) -> None:
-    report = bubbleviz.idle(xla_profiles.written(tmp_path, xla_profiles.tpu()))
+    report = bubbleviz.idle(xla_profiles.write_planes(tmp_path, xla_profiles.make_tpu()))
     assert all(rank.launch_queue is None for rank in report.ranks)
 
 
@@ -597,20 +615,20 @@ def test_page_migrations_are_never_queued(tmp_path: Path) -> None:
     kernels = [k(100, 200, 0), k(400, 500, 1)]
     calls = [c(50, 51, 0), c(300, 301, 1)]
     pages = [M(a * US, (a + 10) * US, 0, kind=kind) for a, kind in ((600, 11), (700, 12))]
-    report = bubbleviz.idle(profile(tmp_path, kernels, calls, copies=pages))
-    rank = only(report)
+    report = bubbleviz.idle(write_profile(tmp_path, kernels, calls, copies=pages))
+    rank = get_only_rank(report)
     assert rank.launch_queue is not None
     assert (rank.launch_queue.mean, rank.launch_queue.most) == (100 / 610, 1)
-    assert spent(rank)["page migration"] == 190
+    assert list_times(rank)["page migration"] == 190
 
-    report = bubbleviz.idle(profile(tmp_path, copies=pages))
-    assert only(report).launch_queue is None
+    report = bubbleviz.idle(write_profile(tmp_path, copies=pages))
+    assert get_only_rank(report).launch_queue is None
 
 
 @pytest.mark.real_files
 def test_the_queue_of_a_trace_without_launches_is_unknown() -> None:
-    report = bubbleviz.idle(real_file("cases/queued.json"))
-    assert only(report).launch_queue is None
+    report = bubbleviz.idle(get_real_file("cases/queued.json"))
+    assert get_only_rank(report).launch_queue is None
 
 
 @pytest.mark.parametrize(
@@ -632,7 +650,7 @@ def test_classes_of_kernels(name: str, kind: str) -> None:
 def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLine) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-    first, other = planted(tmp_path / "a"), planted(tmp_path / "b", "mine")
+    first, other = plant_idle(tmp_path / "a"), plant_idle(tmp_path / "b", "mine")
     saved, page = tmp_path / "a.json", tmp_path / "a.html"
     cli.printed("idle", first, "-o", saved, "-o", page)
 

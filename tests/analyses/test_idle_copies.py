@@ -19,13 +19,13 @@ from bubbleviz.analyses.idle.text import sections
 from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
 from bubbleviz.model.copies import Direction, Memory
 from bubbleviz.render.text.terminal import render_plain_text
-from tests.support.columnar_exports import ARROW, PARQUET, Form, columnar
-from tests.support.edited_databases import change
-from tests.support.needs import real_file
-from tests.support.nsys_exports import C, K, M, profile
+from tests.support.columnar_exports import ARROW, PARQUET, Form, write_columnar
+from tests.support.edited_databases import edit_database
+from tests.support.needs import get_real_file
+from tests.support.nsys_exports import C, K, M, write_profile
 from tests.support.processes import Process
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.xla_files import E, L, P, space, trace_json
+from tests.support.xla_files import E, L, P, make_space, make_trace_json
 
 #: Ids of kinds of memory in nsys exports.
 PAGEABLE, PINNED, DEVICE, MANAGED = 0, 1, 2, 4
@@ -35,7 +35,7 @@ CALLS = [C(0, 1, 1), C(2, 3, 2)]
 
 
 def copied(folder: Path, *copies: M, name: str = "profile.sqlite") -> Path:
-    return profile(folder, KERNELS, CALLS, copies=list(copies), name=name)
+    return write_profile(folder, KERNELS, CALLS, copies=list(copies), name=name)
 
 
 def totals(measurement: IdleMeasurement) -> list[tuple[str, str, str, int, int | None, int]]:
@@ -124,7 +124,7 @@ def test_an_older_export_has_bytes_and_directions_alone(column: str, tmp_path: P
     copy = M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE))
     old = tmp_path / "old.sqlite"
     statement = f"ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN {column}"
-    change(old, statement, source=copied(tmp_path, copy))
+    edit_database(old, statement, source=copied(tmp_path, copy))
 
     expected = [("host to device", "unknown", "unknown", 1, 3 * MB, 60_000)]
     assert totals(bubbleviz.idle([old])) == expected
@@ -138,7 +138,7 @@ def test_columnar_exports_tell_the_same(form: Form, tmp_path: Path) -> None:
     ]
     path = copied(tmp_path, *copies)
 
-    assert totals(bubbleviz.idle(columnar(path, tmp_path / "columns", form))) == [
+    assert totals(bubbleviz.idle(write_columnar(path, tmp_path / "columns", form))) == [
         ("host to device", "pinned", "device", 1, 3 * MB, 60_000),
         ("device to host", "device", "pageable", 1, 500, 2_000),
     ]
@@ -152,7 +152,7 @@ def test_copies_belong_to_their_device_and_lie_in_its_span(tmp_path: Path) -> No
         M(0, 0, 6, size=5, memory=(PAGEABLE, DEVICE)),
         M(30, 40, 7, size=3, kind=2, memory=(DEVICE, PAGEABLE)),
     ]
-    report = bubbleviz.idle([profile(tmp_path, kernels, calls, copies=copies)])
+    report = bubbleviz.idle([write_profile(tmp_path, kernels, calls, copies=copies)])
 
     of_ranks = [[(c.direction, c.size) for c in rank.copies] for rank in report.ranks]
     assert of_ranks == [[(Direction.DEVICE_TO_HOST, 3)], [(Direction.HOST_TO_DEVICE, 7)]]
@@ -210,7 +210,7 @@ def test_calls_of_rocm_profile_data_tell_bytes(tmp_path: Path) -> None:
         copies=[(1_020, 1_050, 0, 3, 1)],
     )
     path = write_rpd(tmp_path / "profile.rpd", [process])
-    change(
+    edit_database(
         path,
         "CREATE TABLE rocpd_copyapi (api_ptr_id INTEGER PRIMARY KEY, size INTEGER NOT NULL)",
         "INSERT INTO rocpd_copyapi SELECT id, 100 * id FROM rocpd_api",
@@ -232,7 +232,7 @@ def test_xla_tells_directions_by_names(suffix: str, tmp_path: Path) -> None:
     ]
     planes = [P("/device:GPU:0", [L("Stream #3(MemcpyH2D,Kernel)", events, 3)])]
     path = tmp_path / f"profile{suffix}"
-    path.write_bytes(space(planes) if suffix == ".xplane.pb" else trace_json(planes))
+    path.write_bytes(make_space(planes) if suffix == ".xplane.pb" else make_trace_json(planes))
 
     first, second = totals(bubbleviz.idle(path))
     assert first[:5] == ("host to device", "pinned", "device", 1, 3000)
@@ -245,7 +245,7 @@ def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None
         L("Async XLA Ops", [E("copy-start.4", 2, 5)], 2),
     ]
     path = tmp_path / "profile.xplane.pb"
-    path.write_bytes(space([P("/device:TPU:0", lines)]))
+    path.write_bytes(make_space([P("/device:TPU:0", lines)]))
 
     assert bubbleviz.idle(path).copies() == ()
 
@@ -319,7 +319,7 @@ def test_sizes_have_decimal_units(size: float, text: str) -> None:
 
 @pytest.mark.real_files
 def test_real_copies_from_pinned_memory_are_not_advised_to_be_pinned() -> None:
-    report = bubbleviz.idle(real_file("nsys/nsys-ai_h100_2gpu_1s.sqlite"))
+    report = bubbleviz.idle(get_real_file("nsys/nsys-ai_h100_2gpu_1s.sqlite"))
     first = report.copies()[0]
 
     assert (first.label, first.count, first.size) == ("host to device (pinned)", 446, 50950504448)

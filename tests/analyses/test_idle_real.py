@@ -7,8 +7,8 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps
 from bubbleviz.errors import NothingToAnalyseError
-from tests.support.idle_runs import add_up, only
-from tests.support.needs import real_file
+from tests.support.idle_runs import check_sums, get_only_rank
+from tests.support.needs import get_real_file
 
 pytestmark = pytest.mark.real_files
 
@@ -21,7 +21,7 @@ WITHOUT_KERNELS = (
 
 
 def test_every_real_export_with_work_adds_up(subtests: pytest.Subtests) -> None:
-    files = sorted(real_file("nsys").glob("*.sqlite"))
+    files = sorted(get_real_file("nsys").glob("*.sqlite"))
     with_work = [file for file in files if file.stem not in WITHOUT_KERNELS]
     assert len(with_work) >= 14
     for file in with_work:
@@ -29,7 +29,7 @@ def test_every_real_export_with_work_adds_up(subtests: pytest.Subtests) -> None:
             report = bubbleviz.idle(file)
 
             for rank in report.ranks:
-                add_up(rank)
+                check_sums(rank)
                 waiting = [part for part in rank.activities if part.activity == "waiting"]
                 waiting_ns = sum(part.idle_ns for part in waiting)
                 assert sum(wait.idle_ns for wait in rank.waits) <= waiting_ns
@@ -40,7 +40,7 @@ def test_every_real_export_with_work_adds_up(subtests: pytest.Subtests) -> None:
 def test_real_exports_without_kernels_are_refused() -> None:
     for name in WITHOUT_KERNELS:
         with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
-            bubbleviz.idle(real_file(f"nsys/{name}.sqlite"))
+            bubbleviz.idle(get_real_file(f"nsys/{name}.sqlite"))
 
 
 def test_what_hosts_of_real_exports_waited_for(subtests: pytest.Subtests) -> None:
@@ -52,7 +52,7 @@ def test_what_hosts_of_real_exports_waited_for(subtests: pytest.Subtests) -> Non
         ("pipit_cloverleaf", ["cudaDeviceSynchronize"], None),
     ]:
         with subtests.test(name=name):
-            rank = only(bubbleviz.idle(real_file(f"nsys/{name}.sqlite")))
+            rank = get_only_rank(bubbleviz.idle(get_real_file(f"nsys/{name}.sqlite")))
 
             # All of their waiting is known: each call waits for one stream, or the only device.
             (waiting,) = (part for part in rank.activities if part.activity == "waiting")
@@ -73,10 +73,10 @@ JAX = (
 def test_real_traces_of_jax_add_up(subtests: pytest.Subtests) -> None:
     for name in JAX:
         with subtests.test(name=name):
-            report = bubbleviz.idle(real_file(f"jax/{name}"))
+            report = bubbleviz.idle(get_real_file(f"jax/{name}"))
 
             for rank in report.ranks:
-                add_up(rank)
+                check_sums(rank)
             if name.startswith("jax_cpu4"):
                 steps = [step.name for step in report.ranks[0].steps if step.name is not None]
                 assert steps == ["train#step_num=0#", "train#step_num=1#", "train#step_num=2#"]
@@ -101,7 +101,7 @@ def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) ->
         with subtests.test(name=name):
             idle, compute, span, overlap = published
 
-            own = only(bubbleviz.idle(real_file(f"kineto/{name}.json.gz")))
+            own = get_only_rank(bubbleviz.idle(get_real_file(f"kineto/{name}.json.gz")))
 
             # What HTA calls non-compute is communication and copies that no compute hides.
             other_ns = own.exposed_communication_ns + own.exposed_copy_ns
@@ -117,6 +117,6 @@ def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) ->
 
 def test_all_to_alls_in_kernels_named_after_sends_are_no_sends() -> None:
     """Records tell what ``ncclKernel_SendRecv`` carries out: here there is no pipeline at all."""
-    report = bubbleviz.idle(real_file("kineto/hta_sampled_rank-0.json.gz"))
-    assert only(report).exposed_communication_ns > 0
-    assert only(report).exposed_point_to_point_ns == 0
+    report = bubbleviz.idle(get_real_file("kineto/hta_sampled_rank-0.json.gz"))
+    assert get_only_rank(report).exposed_communication_ns > 0
+    assert get_only_rank(report).exposed_point_to_point_ns == 0

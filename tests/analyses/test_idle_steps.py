@@ -19,17 +19,17 @@ from bubbleviz.model.window import parse_window
 from tests.support.idle_runs import (
     US,
     World,
-    add_up,
     c,
+    check_sums,
+    get_only_rank,
     k,
-    only,
+    list_times,
+    make_training,
     r,
-    spent,
-    train,
     worlds,
     write_world,
 )
-from tests.support.nsys_exports import profile
+from tests.support.nsys_exports import write_profile
 
 #: Names of ranges and calls by the activity that they are.
 ACTIVITIES = {
@@ -122,13 +122,13 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         '[[activity]]\nname = "tokeniser"\nstrength = 3\nmatch = ["^tok"]\nadvice = "cache it"\n',
         encoding="utf-8",
     )
-    file = profile(
+    file = write_profile(
         tmp_path, [k(0, 10, 1), k(100, 110, 2)], [c(-9, 0, 1), c(70, 75, 2)], [r(20, 60, "tok")]
     )
 
     report = bubbleviz.idle(file, activities=mine)
 
-    assert spent(only(report)) == {
+    assert list_times(get_only_rank(report)) == {
         "tokeniser": 40,
         "no host trace": 20,
         "launch": 20,
@@ -160,7 +160,7 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
 def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(text, encoding="utf-8")
-    file = profile(tmp_path, [k(0, 10, 1)])
+    file = write_profile(tmp_path, [k(0, 10, 1)])
 
     with pytest.raises(UsageError, match=complaint):
         bubbleviz.idle(file, activities=mine)
@@ -188,21 +188,21 @@ def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, compla
     ],
 )
 def test_which_ranges_are_steps(tmp_path: Path, names: list[str], expected: list[str]) -> None:
-    kernels, calls, ranges = train(names, [100, 100])
+    kernels, calls, ranges = make_training(names, [100, 100])
 
-    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
+    rank = get_only_rank(bubbleviz.idle(write_profile(tmp_path, kernels, calls, ranges)))
 
     assert [step.name for step in rank.steps if step.name is not None] == expected
 
 
 def test_steps_that_the_user_names(tmp_path: Path) -> None:
-    kernels, calls, ranges = train(["a(1)", "a(2)", "b"], [100, 100, 100])
+    kernels, calls, ranges = make_training(["a(1)", "a(2)", "b"], [100, 100, 100])
     ranges += [r(10, 50, "a(1)"), r(90, 120, "a(3)")]
-    file = profile(tmp_path, kernels, calls, ranges)
+    file = write_profile(tmp_path, kernels, calls, ranges)
 
     def names(step: str) -> list[str]:
-        rank = only(bubbleviz.idle(file, step=step))
-        add_up(rank)
+        rank = get_only_rank(bubbleviz.idle(file, step=step))
+        check_sums(rank)
         return [own.name for own in rank.steps if own.name is not None]
 
     # Of those that overlap the outermost is taken, and what begins before it ends is left out.
@@ -233,21 +233,23 @@ def test_steps_add_up(world: World, lengths: list[int], begin: int) -> None:
         report = bubbleviz.idle(file)
 
     for rank in report.ranks:
-        add_up(rank)
+        check_sums(rank)
 
 
 def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -> None:
-    kernels, calls, ranges = train([f"step {n}" for n in range(3, 8)], [100, 200, 60, 40, 80])
-    file = profile(tmp_path, kernels, calls, ranges)
-    whole = only(bubbleviz.idle(file))
+    kernels, calls, ranges = make_training(
+        [f"step {n}" for n in range(3, 8)], [100, 200, 60, 40, 80]
+    )
+    file = write_profile(tmp_path, kernels, calls, ranges)
+    whole = get_only_rank(bubbleviz.idle(file))
 
     report = bubbleviz.idle(file, window=parse_window("iteration:4-5"))
 
-    rank = only(report)
+    rank = get_only_rank(report)
     assert rank.steps == whole.steps[1:3]
     assert (rank.start_ns, rank.end_ns) == (100 * US, 360 * US)
     assert json.loads(as_json(report, 5))["window"] == "iteration:4-5"
-    add_up(rank)
+    check_sums(rank)
     with pytest.raises(InputError, match=r"iteration:9: .* the capture contains 3 to 7"):
         bubbleviz.idle(file, window=parse_window("iteration:9"))
     with pytest.raises(NothingToAnalyseError, match="no device has any work in --window time:1s-"):

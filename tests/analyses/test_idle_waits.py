@@ -13,11 +13,11 @@ from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.idle_runs import US, add_up, c, k, only, spent
-from tests.support.nsys_exports import M, profile
-from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, synchronised
-from tests.support.torch_traces import traces_of
+from tests.support.edited_databases import edit_database, read_columns, rebuild_table
+from tests.support.idle_runs import US, c, check_sums, get_only_rank, k, list_times
+from tests.support.nsys_exports import M, write_profile
+from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, add_synchronisation
+from tests.support.torch_traces import write_traces
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 RECORD, WAIT = "cudaEventRecord", "cudaStreamWaitEvent"
@@ -63,7 +63,7 @@ def two_devices(
     if beside:
         kernels.append(k(300, 400, 6, "other", stream=8))
         calls.append(c(20, 21, 6))
-    return profile(folder, kernels, calls, copies=copies)
+    return write_profile(folder, kernels, calls, copies=copies)
 
 
 COPY = "copy or memset"
@@ -82,20 +82,20 @@ RECORDED, WAITED = Rec(20, 42, 3, pairing=9, device=1), Wait(41, 7, 42, 4, pairi
 def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
     tmp_path: Path, name: str, kind: str, activity: str
 ) -> None:
-    file = synchronised(two_devices(tmp_path, name=name), [RECORDED], [WAITED])
+    file = add_synchronisation(two_devices(tmp_path, name=name), [RECORDED], [WAITED])
 
     rank, other = bubbleviz.idle(file).ranks
 
-    assert spent(rank) == {activity: 400, "stream or rank dependency": 100}
+    assert list_times(rank) == {activity: 400, "stream or rank dependency": 100}
     assert waits_of(rank) == [
         ("stream 7", "GPU 1 stream 20", name.partition("(")[0], kind, 400, 400, 400)
     ]
     assert (rank.waits[0].waits, other.waits) == (1, ())
-    add_up(rank)
+    check_sums(rank)
 
     # The host is late until 300, launches until 340, and only then the event is waited for.
     late = two_devices(tmp_path, name=name, launch=(300, 340))
-    assert spent(bubbleviz.idle(synchronised(late, [RECORDED], [WAITED])).ranks[0]) == {
+    assert list_times(bubbleviz.idle(add_synchronisation(late, [RECORDED], [WAITED])).ranks[0]) == {
         "no host trace": 200,
         "launch": 40,
         activity: 160,
@@ -167,8 +167,8 @@ def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -
     own, found = PROOFS[case]
     kernels = [k(0, 100, 1), *own.get("kernels", [LONG]), k(600, 700, 5)]
     calls = [c(-10, -5, 1), *own.get("calls", [c(10, 15, 2)]), RECORDING, c(50, 55, 5)]
-    file = profile(tmp_path, kernels, calls)
-    file = synchronised(file, own.get("records", [RECORDED]), own.get("waits", [WAITED]))
+    file = write_profile(tmp_path, kernels, calls)
+    file = add_synchronisation(file, own.get("records", [RECORDED]), own.get("waits", [WAITED]))
 
     rank = bubbleviz.idle(file).ranks[0]
 
@@ -191,10 +191,10 @@ def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -
     ],
 )
 def test_what_is_not_proved_keeps_its_place(tmp_path: Path, records: list[Rec]) -> None:
-    report = bubbleviz.idle(synchronised(two_devices(tmp_path), records, [WAITED]))
+    report = bubbleviz.idle(add_synchronisation(two_devices(tmp_path), records, [WAITED]))
 
     assert report.ranks[0].waits == ()
-    assert spent(report.ranks[0]) == {"stream or rank dependency": 500}
+    assert list_times(report.ranks[0]) == {"stream or rank dependency": 500}
     known = any(record.stream == 33 or record.device == 5 for record in records)
     told = [note.count for note in report.limitations if note.what == "what streams waited for"]
     assert told == ([] if known else [1])
@@ -204,13 +204,13 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
     kernels = [k(0, 100, 1), LONG]
     kernels += [k(600, 650, 5, "first node", graph_node=1), k(660, 700, 5, graph_node=2)]
     calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(50, 55, 5, name="cudaGraphLaunch")]
-    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
+    file = add_synchronisation(write_profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
     rank = bubbleviz.idle(file).ranks[0]
-    assert spent(rank) == {"blocked by compute": 400, "stream or rank dependency": 100 + 10}
+    assert list_times(rank) == {"blocked by compute": 400, "stream or rank dependency": 100 + 10}
 
-    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED])
+    file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED])
     rank = bubbleviz.idle(file, window=parse_window("time:300us-550us")).ranks[0]
-    assert spent(rank) == {"blocked by communication": 200, "stream or rank dependency": 50}
+    assert list_times(rank) == {"blocked by communication": 200, "stream or rank dependency": 50}
     assert waits_of(rank)[0][4:] == (200, 200, 200)
 
 
@@ -234,14 +234,14 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
 )
 def test_some_columns_are_needed(tmp_path: Path, lost: str, expected: bool | None) -> None:
     without = dict.fromkeys(lost.format(table) for table in (WAITS, RECORDS))
-    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED], without=list(without))
+    file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED], without=list(without))
 
     report = bubbleviz.idle(file)
 
     if expected is False:
-        assert spent(report.ranks[0])["blocked by communication"] == 400
+        assert list_times(report.ranks[0])["blocked by communication"] == 400
     else:
-        assert spent(report.ranks[0]) == {"stream or rank dependency": 500}
+        assert list_times(report.ranks[0]) == {"stream or rank dependency": 500}
         assert [rank.waits for rank in report.ranks] == [(), ()]
     reasons = [note.reason for note in report.limitations if "waited for" in note.what]
     assert (f"{file} lacks {lost}" in reasons) == bool(expected)
@@ -252,20 +252,20 @@ def test_some_columns_are_needed(tmp_path: Path, lost: str, expected: bool | Non
 @pytest.mark.parametrize("device", [0, 1])
 def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, records: bool) -> None:
     record = Rec(20, 42, 3, pairing=9, device=device)
-    file = synchronised(two_devices(tmp_path, device=device), [record], [WAITED])
-    (trace,) = traces_of(file, tmp_path, records=records)
+    file = add_synchronisation(two_devices(tmp_path, device=device), [record], [WAITED])
+    (trace,) = write_traces(file, tmp_path, records=records)
 
     rank, expected = (bubbleviz.idle(path).ranks[0] for path in (trace, file))
 
     if device and not records:
         # A wait tells its event's record on its own device only.
-        assert spent(rank) == {"stream or rank dependency": 500}
+        assert list_times(rank) == {"stream or rank dependency": 500}
     else:
         assert rank.waits == expected.waits != ()
-        assert spent(rank) == spent(expected)
+        assert list_times(rank) == list_times(expected)
         awaited = expected.awaited_communication_ns, expected.awaited_copy_ns
         assert (rank.awaited_communication_ns, rank.awaited_copy_ns) == awaited
-    add_up(rank)
+    check_sums(rank)
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -285,12 +285,12 @@ def test_what_a_host_waited_for_is_named(
     """The host waits from 90 to 400, while the device is idle from 300 on."""
     kernels = [k(0, 100, 1, "first"), k(100, 300, 2, "second", stream=20), k(500, 600, 5)]
     calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(90, 400, 4, name=name), c(480, 485, 5)]
-    file = synchronised(profile(tmp_path, kernels, calls), [Rec(20, 42, 3)], [wait])
+    file = add_synchronisation(write_profile(tmp_path, kernels, calls), [Rec(20, 42, 3)], [wait])
 
-    rank = only(bubbleviz.idle(*traces_of(file, tmp_path) if traced else [file]))
+    rank = get_only_rank(bubbleviz.idle(*write_traces(file, tmp_path) if traced else [file]))
 
-    assert spent(rank) == {"waiting": 100, "no host trace": 80, "launch": 20}
-    add_up(rank)
+    assert list_times(rank) == {"waiting": 100, "no host trace": 80, "launch": 20}
+    check_sums(rank)
     waits = [(w.waiting, w.work, w.stream, w.waits, w.idle_ns, w.blocked_ns) for w in rank.waits]
     assert waits == ([(f"host, {name}", *found, 1, 100 * US, 100 * US)] if found else [])
 
@@ -301,9 +301,9 @@ def test_waits_for_kernels_whose_name_has_two_ids_are_one_row(tmp_path: Path) ->
     calls = [c(at - 20, at - 15, 1 + at) for at in starts]
     calls += [c(at, at + 250, 2 + at, name="cudaDeviceSynchronize") for at in starts]
     waits = [Wait(at, correlation=2 + at) for at in starts]
-    file = synchronised(profile(tmp_path, kernels, calls), [], waits)
+    file = add_synchronisation(write_profile(tmp_path, kernels, calls), [], waits)
     expected = bubbleviz.idle(file).ranks[0].waits
-    change(
+    edit_database(
         file,
         "INSERT INTO StringIds SELECT 1000, value FROM StringIds WHERE value = 'gemm'",
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 1000 WHERE start > 0",
@@ -314,7 +314,7 @@ def test_waits_for_kernels_whose_name_has_two_ids_are_one_row(tmp_path: Path) ->
 
 
 def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -> None:
-    file = str(synchronised(two_devices(tmp_path), [RECORDED], [WAITED]))
+    file = str(add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED]))
 
     rank, other = cli.json("idle", file, "--json", "-")["ranks"]
     screen = cli.printed("idle", file)
@@ -346,17 +346,17 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
 @pytest.mark.parametrize("value", [None, -(1 << 62), -1, 0, 1 << 31, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("table", [WAITS, RECORDS])
 def test_odd_values_prove_nothing_wrong(tmp_path: Path, table: str, value: int | None) -> None:
-    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
+    file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
     # As older versions made them, without limits of what columns hold.
-    change(file, *rebuilt(table), f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
+    edit_database(file, *rebuild_table(table), f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
     odd = "NULL" if value is None else value
-    for row, column in enumerate(columns_of(file)[table], 2):
-        change(
+    for row, column in enumerate(read_columns(file)[table], 2):
+        edit_database(
             file,
             f"INSERT INTO {table} SELECT * FROM {table} WHERE _rowid_ = 1",
             f'UPDATE {table} SET "{column}" = {odd} WHERE _rowid_ = {row}',
         )
 
     for rank in bubbleviz.idle(file).ranks:
-        add_up(rank)
+        check_sums(rank)
         assert all(wait.blocked_ns <= 450 * US for wait in rank.waits)

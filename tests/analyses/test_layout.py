@@ -18,7 +18,7 @@ from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.layout.layers import LayerKind
 from bubbleviz.schedules.plan import make_v_placement
 from tests.planting import Planting, plant
-from tests.support.torch_traces import traces_of
+from tests.support.torch_traces import write_traces
 
 HEAD = "name,forward_ms,backward_ms"
 
@@ -172,7 +172,7 @@ def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
     names = "nn.Module: TransformerLayer_{}"
     apart = replace(BASE, layer_names=names, layer_backward=False)
     plant(apart if modules else replace(BASE, autograd="named"), tmp_path / "nsys")
-    traces = traces_of(tmp_path / "nsys" / "node0.sqlite", tmp_path, modules=modules)
+    traces = write_traces(tmp_path / "nsys" / "node0.sqlite", tmp_path, modules=modules)
     model = of_profiles([str(trace) for trace in traces])
 
     assert ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)

@@ -25,20 +25,22 @@ from bubbleviz.model.window import parse_window
 from bubbleviz.render.document import Table
 from bubbleviz.sources.nccl.events import UNKNOWN
 from tests.support.command_line import CommandLine
-from tests.support.nccl_event_files import Op, Plugin, Step, line
-from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, put, ring
-from tests.support.needs import real_file
-from tests.support.notes import limitation_counts, limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.xla_profiles import gpu as gpu_planes
-from tests.support.xla_profiles import written
+from tests.support.nccl_event_files import Op, Plugin, Step, format_line
+from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, list_columns, write_file, write_ring
+from tests.support.needs import get_real_file
+from tests.support.notes import count_limitations, list_limitation_subjects
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.xla_profiles import make_gpu as gpu_planes
+from tests.support.xla_profiles import write_planes
 
-IDLE = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
+IDLE = format_line("Idle", "PROXY", "b", 0, 1, 5_000) + format_line(
+    "Idle", "PROXY", "e", 0, 1, 6_000
+)
 
 
 def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
-    ranks = [put(tmp_path, name, IDLE) for name in ("a.txt", "b.txt")]
+    path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
+    ranks = [write_file(tmp_path, name, IDLE) for name in ("a.txt", "b.txt")]
     with pytest.raises(InputError, match="no file given"):
         measure_communication([])
     for own in (path, ranks[0]):
@@ -53,23 +55,23 @@ def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path
 
 
 def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
-    communication = measure_communication(str(written(tmp_path, gpu_planes())))
+    communication = measure_communication(str(write_planes(tmp_path, gpu_planes())))
 
     (outside,) = (note for note in communication.limitations if "outside its ranges" in note.what)
     assert outside.reason.endswith("give NCCL's event files, too, or a profile of nsys")
-    assert {"operations whose members are unknown"} < limitation_subjects(communication)
-    assert "operations whose waiting is unknown" not in limitation_subjects(communication)
+    assert {"operations whose members are unknown"} < list_limitation_subjects(communication)
+    assert "operations whose waiting is unknown" not in list_limitation_subjects(communication)
 
 
 def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     """A trace of XLA beside its planes, and a report that was exported, count once."""
     for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
-        put(tmp_path, name, f"what {name} holds is not looked at")
+        write_file(tmp_path, name, f"what {name} holds is not looked at")
     # Event files count whatever they are called, and are no export of a report.
-    events = ring(tmp_path, 2, 2)
+    events = write_ring(tmp_path, 2, 2)
     Path(events[0]).rename(tmp_path / "b.pt.trace.json")
     Path(events[1]).rename(tmp_path / "host0.trace.json")
-    put(tmp_path, "notes.txt", "nothing of that kind")
+    write_file(tmp_path, "notes.txt", "nothing of that kind")
 
     inputs = find_inputs([str(tmp_path)])
     assert [
@@ -85,7 +87,7 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     (logs / "plugins" / "profile" / "run").mkdir(parents=True)
     with pytest.raises(InputError, match="neither an event file"):
         find_inputs([str(logs)])
-    planes = put(logs / "plugins" / "profile" / "run", "host1.xplane.pb", "planes")
+    planes = write_file(logs / "plugins" / "profile" / "run", "host1.xplane.pb", "planes")
     assert [profile_file.path for profile_file in find_inputs([str(logs)])] == [planes]
 
 
@@ -93,10 +95,10 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
-    communication = measure_communication(ring(tmp_path, 12, 2, late=40_000))
+    communication = measure_communication(write_ring(tmp_path, 12, 2, late=40_000))
 
     assert set(
-        columns(communication, "rank", "duration_ns", "waiting_ns", "moving_ns", "split")
+        list_columns(communication, "rank", "duration_ns", "waiting_ns", "moving_ns", "split")
     ) == {
         (0, 500_000, 40_000, 460_000, Split.MEMBERS),
         (1, 460_000, 0, 460_000, Split.MEMBERS),
@@ -111,9 +113,11 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
     assert total.bus_gbps == total.algorithm_gbps == pytest.approx((4 << 20) / 480_000)
     assert total.moving_gbps == pytest.approx((4 << 20) / 460_000)
     # A member that is missing is told.
-    communication = measure_communication(ring(tmp_path, 6, 3)[::2])
+    communication = measure_communication(write_ring(tmp_path, 6, 3)[::2])
     assert communication.ranks == (3,)
-    assert "operations of which not all members were recorded" in limitation_subjects(communication)
+    assert "operations of which not all members were recorded" in list_limitation_subjects(
+        communication
+    )
 
 
 # A part of the run
@@ -127,12 +131,15 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
         one.add(Op("Send", start, start + 90_000, rank=0, peer=1))
         two.add(Op("Recv", start + late, start + 90_000, rank=1, peer=0))
         two.add(Op("Recv", start + 200_000, start + 300_000, rank=1, peer=7))
-    paths = [put(tmp_path, "t-1.txt", one.text()), put(tmp_path, "t-2.txt", two.text())]
+    paths = [
+        write_file(tmp_path, "t-1.txt", one.text()),
+        write_file(tmp_path, "t-2.txt", two.text()),
+    ]
     communication = measure_communication(paths)
 
     # The threads of one process share its clock, so that nothing need be placed.
     assert [clock.aligned_by.value for clock in communication.clocks] == ["reference"]
-    assert columns(communication, "rank", "peer", "waiting_ns") == [
+    assert list_columns(communication, "rank", "peer", "waiting_ns") == [
         (0, 1, 5_000),
         (0, 1, 9_000),
         (1, 0, 0),
@@ -146,9 +153,9 @@ def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
     file = Plugin(pid=1, lag=EXACT)
     step = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (10_000, 40_000, 45_000, 60_000))
     file.add(Op("AllReduce", 10_000, 70_000, steps=(step,)))
-    communication = measure_communication(put(tmp_path, "t-1.txt", file.text()))
+    communication = measure_communication(write_file(tmp_path, "t-1.txt", file.text()))
 
-    assert columns(communication, "waiting_ns", "moving_ns", "split") == [
+    assert list_columns(communication, "waiting_ns", "moving_ns", "split") == [
         (30_000, 30_000, Split.PROXY)
     ]
     # How many ranks there are is not told by one.
@@ -166,9 +173,9 @@ def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
             file.add(
                 Op("AllReduce", start, 1_000_000 * (number + 1) + 90_000, rank, sequence=number)
             )
-    communication = measure_communication(put(tmp_path, "t-1.txt", file.text()))
+    communication = measure_communication(write_file(tmp_path, "t-1.txt", file.text()))
 
-    assert set(columns(communication, "rank", "waiting_ns", "duration_ns")) == {
+    assert set(list_columns(communication, "rank", "waiting_ns", "duration_ns")) == {
         (0, 20_000, 90_000),
         (1, 0, 70_000),
     }
@@ -196,7 +203,7 @@ def covered(communication: Communication) -> int:
     """Return the time in which each GPU runs anything, instant by instant."""
     instants: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     whole = 0
-    for gpu, clock, start, length in columns(
+    for gpu, clock, start, length in list_columns(
         communication, "gpu", "clock", "start_ns", "duration_ns"
     ):
         if length >= 0 and start == UNKNOWN:
@@ -243,7 +250,7 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
     ranges.append(R(30_000_000, 30_000_010, "ncclAllReduce"))
     calls.append(C(30_000_001, 30_000_002, 9))
     kernels.append(K(31_000_000, 34_000_000, 9, ALLREDUCE))
-    communication = measure_communication(profile(tmp_path, kernels, calls, ranges))
+    communication = measure_communication(write_profile(tmp_path, kernels, calls, ranges))
     send, receive, reduce, whole = (
         next(
             row for row in rows_of(communication) if name in {row["operation"], row["communicator"]}
@@ -273,7 +280,7 @@ def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
         start = 1_000_000 * (sequence + 1)
         own = 7 if sequence < 3 else 8
         file.add(Op("AllReduce", start, start + 1_000, sequence=sequence, communicator=own))
-    path = put(tmp_path, "t-1.txt", file.text())
+    path = write_file(tmp_path, "t-1.txt", file.text())
     communication = measure_communication(path, window=parse_window("time:0s-3.5ms"))
 
     check(communication)
@@ -302,15 +309,15 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
     # What has no timestamps is left out.
     kernels.append(K(0, 0, 999, ALLREDUCE))
     communication = measure_communication(
-        profile(tmp_path, kernels, [*calls, C(1, 2, 999)], ranges)
+        write_profile(tmp_path, kernels, [*calls, C(1, 2, 999)], ranges)
     )
 
     check(communication)
-    assert limitation_counts(communication)["kernels without timestamps"] == 1
+    assert count_limitations(communication)["kernels without timestamps"] == 1
 
 
 def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
-    paths = ring(tmp_path)
+    paths = write_ring(tmp_path)
     code, out, err = cli("nccl", *paths, "-v")
     assert code == 0
     for words in ("0xfeedfacecafebeef", "RING/SIMPLE", "ends of common operations"):
@@ -337,7 +344,7 @@ def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
 @pytest.mark.parametrize("damage", ["none", "cut", "lines", "gzip"])
 def test_a_damaged_event_file_is_marked(damage: str, tmp_path: Path, cli: CommandLine) -> None:
     """A killed job cuts its last event only, which takes nothing from the sums."""
-    paths = [Path(path) for path in ring(tmp_path, count=40)]
+    paths = [Path(path) for path in write_ring(tmp_path, count=40)]
     text = paths[0].read_text()
     if damage == "cut":
         paths[0].write_text(text[: int(0.9 * len(text))])
@@ -363,8 +370,10 @@ def test_a_damaged_event_file_is_marked(damage: str, tmp_path: Path, cli: Comman
 def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     for number, name in enumerate(("=cmd|x", "<script>", "a\\u001b[31m\\nb", "x" * 10_000)):
         told = '"Count": 5, "Datatype": "@a", "Algorithm": "\\r\\u0000", "CommHash": 1'
-        text = line(name, "COLL", "b", 0, 1, 5_000, told) + line(name, "COLL", "e", 0, 1, 6_000)
-        path = put(tmp_path, f"{number}.txt", text)
+        text = format_line(name, "COLL", "b", 0, 1, 5_000, told) + format_line(
+            name, "COLL", "e", 0, 1, 6_000
+        )
+        path = write_file(tmp_path, f"{number}.txt", text)
         for option in ((), ("--csv", "-"), ("--json", "-")):
             code, out, _ = cli("nccl", path, *option)
             assert code == 0
@@ -382,14 +391,14 @@ def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandL
     for own, name in enumerate(("Broadcast", "AllReduce"), 1):
         file = Plugin(pid=own)
         file.add(Op(name, 60_000, 90_000, communicator=own))
-        paths.append(put(tmp_path, f"{own}.txt", file.text()))
+        paths.append(write_file(tmp_path, f"{own}.txt", file.text()))
     code, out, err = cli("nccl", *paths, "--csv", "-")
     assert code == 0
     assert "clocks that could not be aligned" in err
     assert [row["clock"] for row in csv.DictReader(io.StringIO(out))] == ["", "2.txt process 2"]
 
     kernels = [K(0, 10_000, 1, ALLREDUCE), K(20_000, 30_000, 2, ALLREDUCE)]
-    code, _, err = cli("nccl", paths[0], profile(tmp_path, kernels))
+    code, _, err = cli("nccl", paths[0], write_profile(tmp_path, kernels))
     assert code == 0
     assert "event files that may belong to another run" in err
 
@@ -399,10 +408,10 @@ def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandL
 
 @pytest.mark.real_files
 def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
-    communication = measure_communication(real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
+    communication = measure_communication(get_real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
 
     # Rank 0 began last, 13.3 ms after rank 3; none of the kernels was seen to end.
-    assert columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
+    assert list_columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
         (0, 1, 1 << 30, 0),
         (0, 3, 1 << 30, 0),
         (1, 2, 1 << 30, 0),
@@ -412,4 +421,4 @@ def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
         (3, 0, 1 << 30, 13_290_702),
         (3, 2, 1 << 30, 3_998_493),
     ]
-    assert set(columns(communication, "end_ns", "moving_ns")) == {(UNKNOWN, -1)}
+    assert set(list_columns(communication, "end_ns", "moving_ns")) == {(UNKNOWN, -1)}

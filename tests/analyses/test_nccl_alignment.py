@@ -20,10 +20,10 @@ from bubbleviz.analyses.nccl.kernel_matching import GPU_TOLERANCE_NS, match
 from bubbleviz.analyses.nccl.kernels import Starts
 from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
 from bubbleviz.errors import BubblevizError
-from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
-from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, put
-from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, ExportRows, K, R, profile
+from tests.support.nccl_event_files import Op, Plugin, format_line, make_proxy_file
+from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, list_columns, write_file
+from tests.support.notes import list_limitation_subjects
+from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 
 # Together with a profile
 
@@ -55,7 +55,7 @@ def recorded(
         if number not in unseen:
             rows.launch(at - 400, at, at + length + 3_000, ALLREDUCE, took=100)
             rows.add_range(at - 500, at - 200, "ncclAllReduce", registered=True)
-    trace = put(folder, "trace-host-1.txt", file.text())
+    trace = write_file(folder, "trace-host-1.txt", file.text())
     return trace, rows.write(folder)
 
 
@@ -106,7 +106,7 @@ def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path:
         "kernels",
         40,
     )
-    assert {Timing(timing) for (timing,) in columns(communication, "timing")} == {Timing.HOST}
+    assert {Timing(timing) for (timing,) in list_columns(communication, "timing")} == {Timing.HOST}
 
 
 def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
@@ -114,7 +114,9 @@ def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
     communication = measure_communication([trace, str(path)])
-    assert "operations that kernels match at several offsets" in limitation_subjects(communication)
+    assert "operations that kernels match at several offsets" in list_limitation_subjects(
+        communication
+    )
     assert communication.clocks[-1].aligned_by.value == "unaligned"
     assert len(communication.operations) == 20 + 40
 
@@ -125,10 +127,10 @@ def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: P
         ("Recv", 1, n, (s, s + 5_000, s + 9_000, s + 9_500, s + 9_900))
         for n, s in enumerate(starts)
     ]
-    trace = put(tmp_path, "proxy.json", proxy_file(transfers))
+    trace = write_file(tmp_path, "proxy.json", make_proxy_file(transfers))
     kernels = [K(s + 50_000_000, s + 50_020_000, n, SENDRECV) for n, s in enumerate(starts)]
     calls = [C(s + 49_999_000, s + 49_999_100, n) for n, s in enumerate(starts)]
-    path = profile(tmp_path, kernels, calls, [R(0, 1, "F0")])
+    path = write_profile(tmp_path, kernels, calls, [R(0, 1, "F0")])
     communication = measure_communication([trace, str(path)])
 
     assert (communication.clocks[-1].aligned_by.value, communication.clocks[-1].matched) == (
@@ -151,11 +153,13 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
             file.add(Op("AllReduce", start, start + 100_000, rank, sequence=n))
             rows.launch(start - 400, start, start + 100_000, ALLREDUCE, took=100)
             rows.add_range(start - 500, start - 200, "ncclAllReduce")
-        paths.append(put(tmp_path, f"trace-{host}-9.txt", file.text()))
+        paths.append(write_file(tmp_path, f"trace-{host}-9.txt", file.text()))
         paths.append(str(rows.write(tmp_path, hostname=host, name=f"node-{host}.sqlite")))
     communication = measure_communication(paths)
     first = {
-        int(k) // 30 for (k, source) in columns(communication, "kernel", "source") if source == 0
+        int(k) // 30
+        for (k, source) in list_columns(communication, "kernel", "source")
+        if source == 0
     }
 
     # Kernels of the first profile, which is host b's, come first.
@@ -186,7 +190,7 @@ def test_profiles_share_a_clock_as_they_do_elsewhere(
     """Of one hostname, but switched on at other times, are two machines."""
     paths, steady_ns = [], 1_000_000_000
     for number, (name, times) in enumerate((("a", (steady_ns, steady_ns)), (host, second)), 1):
-        path = profile(
+        path = write_profile(
             tmp_path,
             [K(1_000, 2_000, 1, ALLREDUCE, pid=number)],
             [C(500, 600, 1, pid=number)],
@@ -202,12 +206,15 @@ def test_profiles_share_a_clock_as_they_do_elsewhere(
     communication = measure_communication(paths)
 
     assert [clock.aligned_by.value for clock in communication.clocks] == ["reference", aligned_by]
-    assert columns(communication, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
+    assert list_columns(communication, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
 
 
 PLANTED = "".join(
-    [*Plugin().lines, line("AllReduce", "COLL", "b", 0, 1, 5_000, '"CommHash": 1, "Rank": 0')]
-) + line("KernelCh", "GPU", "b", 0, 1, 6_000, '"StartGpuClk": 5, "StopGpuClk": 9')
+    [
+        *Plugin().lines,
+        format_line("AllReduce", "COLL", "b", 0, 1, 5_000, '"CommHash": 1, "Rank": 0'),
+    ]
+) + format_line("KernelCh", "GPU", "b", 0, 1, 6_000, '"StartGpuClk": 5, "StopGpuClk": 9')
 
 
 @settings(max_examples=60)
@@ -229,7 +236,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     text = PLANTED
     for at, length, piece in edits:
         text = text[:at] + piece + text[at + length :]
-    path = put(tmp_path_factory.getbasetemp(), "damaged.txt", text)
+    path = write_file(tmp_path_factory.getbasetemp(), "damaged.txt", text)
     try:
         communication = measure_communication(path)
     except BubblevizError:

@@ -13,13 +13,13 @@ from bubbleviz.analyses.nccl.summary import LateRank
 from bubbleviz.errors import InputError, NothingToAnalyseError, ProfileError
 from bubbleviz.sources.nccl.formats import read_events
 from tests.support.command_line import CommandLine
-from tests.support.flight_dumps import Entry, dump, entry
-from tests.support.nccl_runs import columns
-from tests.support.notes import limitation_subjects
+from tests.support.flight_dumps import Entry, make_entry, write_dumps
+from tests.support.nccl_runs import list_columns
+from tests.support.notes import list_limitation_subjects
 
-everyone, replicas, others = (partial(entry, group, "all_reduce", 1) for group in "034")
-sent, received = partial(entry, "1", "send 0->1"), partial(entry, "1", "recv 1<-0")
-batch = partial(entry, "1", "coalesced", 1, is_p2p=True)
+everyone, replicas, others = (partial(make_entry, group, "all_reduce", 1) for group in "034")
+sent, received = partial(make_entry, "1", "send 0->1"), partial(make_entry, "1", "recv 1<-0")
+batch = partial(make_entry, "1", "coalesced", 1, is_p2p=True)
 #: Entries of each rank, the ranks that hold up the run, and what is said.
 HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
     # Ranks 0 and 1 wait for 2, which waits for 3.
@@ -43,14 +43,18 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
         "Mismatch: AllReduce 1 of 3 mesh_dp [0-1] differs: rank 0 (stage 0): AllReduce of 256 "
         "elements of Float; rank 1 (stage 0): AllReduce of 9 elements of Float",
     ),
-    ({0: [replicas()], 1: [entry("3", "barrier", 1)]}, [], "rank 1 (stage 0): barrier of Float"),
+    (
+        {0: [replicas()], 1: [make_entry("3", "barrier", 1)]},
+        [],
+        "rank 1 (stage 0): barrier of Float",
+    ),
 ]
 
 
 @pytest.mark.parametrize("number", range(len(HANGS)))
 def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> None:
     entries, missing, sentence = HANGS[number]
-    folder = dump(tmp_path, entries)
+    folder = write_dumps(tmp_path, entries)
     assert hangs.culprits(measure_communication(folder).faults) == missing
     # The bare command finds it, too.
     assert sentence in " ".join(cli(folder)[1].split())
@@ -61,10 +65,10 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     late = {rank: [everyone(60 - rank, length)] for rank, length in enumerate((9, 2, 2, 4))}
     late[0] += (sent(1, 300, 5),)
     late[2] += (received(1, 200, 8),)
-    communication = measure_communication(dump(tmp_path, late))
+    communication = measure_communication(write_dumps(tmp_path, late))
     # Two are last at one time, and share what the others wait.
     ranked = [LateRank(1, 1, 4_500_000), LateRank(2, 1, 4_500_000), LateRank(0, 1, 3_000_000)]
-    assert columns(communication, "run_rank", "waiting_ns", "awaited_ns") == [
+    assert list_columns(communication, "run_rank", "waiting_ns", "awaited_ns") == [
         (0, 7_000_000, 0),
         (0, 0, 3_000_000),
         (1, 0, 4_500_000),
@@ -76,19 +80,19 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     assert '"awaited_ns": 4500000' in as_json(communication)
     # A recorder has dropped the first: what comes before a collective of all is not counted.
     late[0].insert(0, sent(7, 40, 1, record_id=70))
-    communication = measure_communication(dump(tmp_path, late))
+    communication = measure_communication(write_dumps(tmp_path, late))
     assert hangs.late_ranks(communication.operations) == ranked
-    assert "sends and receives that cannot be paired" in limitation_subjects(communication)
+    assert "sends and receives that cannot be paired" in list_limitation_subjects(communication)
     with pytest.raises(NothingToAnalyseError, match="no communication operation"):
-        measure_communication(dump(tmp_path, {rank: [] for rank in range(4)}))
+        measure_communication(write_dumps(tmp_path, {rank: [] for rank in range(4)}))
 
 
 def test_a_batch_has_the_times_of_its_end_in_json_and_pickles(tmp_path: Path) -> None:
     # Of several peers nobody knows which it waited for.
     for peer, lengths in ((1, [4_000_000] * 2), (2, [-1, -1])):
-        entries = {0: [sent(1), entry("1", f"recv 0<-{peer}", 1), batch(90, 4)]}
-        communication = measure_communication(dump(tmp_path / "one", entries))
-        other = measure_communication(dump(tmp_path / "other", entries, ".json"))
+        entries = {0: [sent(1), make_entry("1", f"recv 0<-{peer}", 1), batch(90, 4)]}
+        communication = measure_communication(write_dumps(tmp_path / "one", entries))
+        other = measure_communication(write_dumps(tmp_path / "other", entries, ".json"))
         assert communication.operations.duration_ns.tolist() == lengths
         text = csv_of_operations(other).replace(".json", "").replace("/other/", "/one/")
         assert csv_of_operations(communication) == text
@@ -113,9 +117,9 @@ def test_a_damaged_dump_is_refused(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=DAMAGED[content]):
         read_events(str(path))
     # Beside others it is left out, and may be the one that is missing.
-    communication = measure_communication(dump(tmp_path, {1: [replicas()]}))
+    communication = measure_communication(write_dumps(tmp_path, {1: [replicas()]}))
     assert (
-        limitation_subjects(communication) >= {"a profile of the directory"},
+        list_limitation_subjects(communication) >= {"a profile of the directory"},
         communication.faults[0].undumped,
     ) == (1, (0,))
     with pytest.raises(InputError, match="should end in its rank"):

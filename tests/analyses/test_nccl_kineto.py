@@ -20,8 +20,8 @@ from bubbleviz.analyses.nccl.text import sections
 from bubbleviz.analyses.nccl.totals import Total, find_totals
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.collectives import Group
-from tests.support.nccl_runs import columns
-from tests.support.needs import real_file
+from tests.support.nccl_runs import list_columns
+from tests.support.needs import get_real_file
 
 Events = list[dict[str, Any]]
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -147,7 +147,7 @@ def test_kernels_of_one_operator_are_one_operation(tmp_path: Path) -> None:
         events[-1]["args"]["External id"] = 101
     communication = measure_communication(write(tmp_path, 0, events))
 
-    assert columns(communication, "duration_ns", "bytes") == [(30_000, 40)]
+    assert list_columns(communication, "duration_ns", "bytes") == [(30_000, 40)]
 
 
 # Members
@@ -166,7 +166,7 @@ def test_members_are_told_by_their_number_and_wait_for_the_last(tmp_path: Path) 
         paths.append(write(tmp_path, rank, [*events, {**STEP, "dur": 9000}]))
     communication = measure_communication(paths)
 
-    waits = columns(communication, "rank", "sequence", "waiting_ns", "moving_ns")
+    waits = list_columns(communication, "rank", "sequence", "waiting_ns", "moving_ns")
     assert waits == [
         (0, 0, -1, -1),
         *((0, number, 40_000, 460_000) for number in range(1, 5)),
@@ -189,7 +189,7 @@ def test_sends_meet_the_receives_of_their_peers(tmp_path: Path) -> None:
         paths.append(write(tmp_path, rank, events, world_size=8))
     communication = measure_communication(paths)
 
-    assert columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
+    assert list_columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
         (0, 1, 4000, 30_000),
         (1, 0, 4000, 0),
     ]
@@ -217,7 +217,7 @@ def test_a_batch_of_sends_and_receives_shares_a_kernel(tmp_path: Path) -> None:
         communication.operations.names[name] for name in communication.operations.name.tolist()
     ]
     assert names == ["Send", "Recv"] * 2
-    assert columns(communication, "rank", "peer", "bytes", "waiting_ns", "shared") == [
+    assert list_columns(communication, "rank", "peer", "bytes", "waiting_ns", "shared") == [
         (0, 1, 4000, 30_000, 2),
         (0, 1, 2000, 30_000, 2),
         (1, 0, 4000, 0, 2),
@@ -260,7 +260,9 @@ def test_a_cut_list_of_ranks_is_made_whole_where_it_can_be(
     (group,) = groups(communication)
     assert group.ranks == tuple(expected)
     assert communication.ranks == (args["Group size"],)
-    assert columns(communication, "rank") == [(list(expected).index(8) if 8 in expected else -1,)]
+    assert list_columns(communication, "rank") == [
+        (list(expected).index(8) if 8 in expected else -1,)
+    ]
 
 
 # Outputs
@@ -322,7 +324,7 @@ def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -
         ("tracelens_resnet_act_checkpoint.json.gz", 8),
     ]:
         with subtests.test(name=name):
-            path = real_file(f"kineto/{name}")
+            path = get_real_file(f"kineto/{name}")
             events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
             count: Counter[str] = Counter()
             size: Counter[str] = Counter()
@@ -362,5 +364,5 @@ def test_kernels_of_traces_whose_times_cannot_be_are_left_out(
         write(tmp_path, 0, [operator(1, sent), operator(2, taken), *bad, *good])
     )
 
-    assert columns(communication, "duration_ns", "count") == [(50_000, 30)]
+    assert list_columns(communication, "duration_ns", "count") == [(50_000, 30)]
     assert sum(note.count for note in communication.limitations if "left out" in note.reason) == 1

@@ -9,11 +9,11 @@ import pytest
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.communications import Split
 from bubbleviz.analyses.nccl.totals import find_totals
-from tests.support.edited_databases import change
-from tests.support.nccl_payloads import carrying
-from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns
-from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, ExportRows, K, R, profile
+from tests.support.edited_databases import edit_database
+from tests.support.nccl_payloads import add_payloads
+from tests.support.nccl_runs import ALLREDUCE, SENDRECV, list_columns
+from tests.support.notes import list_limitation_subjects
+from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 
 HASH = 0xFEEDFACECAFEBEEF
 
@@ -32,13 +32,13 @@ def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
         R(360, 450, "ncclGroupEnd", registered=True),
         R(500, 510, "ncclReduce", registered=True),
     ]
-    path = profile(
+    path = write_profile(
         folder,
         [K(1_000, 3_000, 1, ALLREDUCE), K(4_000, 4_500, 2, SENDRECV), K(9_000, 9_100, 3, SENDRECV)],
         [C(150, 160, 1), C(400, 410, 2), C(700, 710, 3)],
         ranges,
     )
-    return carrying(
+    return add_payloads(
         path,
         [
             (10, "ncclCommInitRank", "init", (HASH, 4, 1, 0)),
@@ -63,25 +63,25 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
     assert communication.operations.communicators == (HASH,)
     assert communication.ranks == (4,)
     wanted = ("name", "communicator", "rank", "peer", "bytes", "start_ns", "end_ns", "shared")
-    assert [(names[n], *rest) for n, *rest in columns(communication, *wanted)] == [
+    assert [(names[n], *rest) for n, *rest in list_columns(communication, *wanted)] == [
         ("AllReduce", 0, 1, -1, 4096, 1_000, 3_000, 1),
         ("Send", 0, 1, 3, 1000, 4_000, 4_500, 2),
         ("Recv", 0, 1, 2, 2000, 4_000, 4_500, 2),
         ("SendRecv", -1, -1, -1, -1, 9_000, 9_100, 1),
     ]
-    assert limitation_subjects(communication) >= {
+    assert list_limitation_subjects(communication) >= {
         "kernels of NCCL outside its ranges",
         "calls of NCCL without kernels",
         "operations whose waiting is unknown",  # of the ranges
         "operations whose members are unknown",  # of the kernel outside
     }
-    assert {names[n] for (n,) in columns(communication, "algorithm") if n >= 0} == {"RING"}
+    assert {names[n] for (n,) in list_columns(communication, "algorithm") if n >= 0} == {"RING"}
     # An all-reduce of four ranks: 2 (4 - 1) / 4.
     total = next(entry for entry in find_totals(communication) if entry.name == "AllReduce")
     assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
     # Layouts without offsets are aligned.
-    change(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
-    assert columns(measure_communication(path), "bytes", "peer")[1] == (1000, 3)
+    edit_database(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
+    assert list_columns(measure_communication(path), "bytes", "peer")[1] == (1000, 3)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,15 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
 )
 def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> None:
     path = passing(tmp_path)
-    change(Path(path), edit)
+    edit_database(Path(path), edit)
     communication = measure_communication(path)
 
     assert len(communication.operations) == 4
     if "SCHEMAS" not in edit:
-        assert {communicator for (communicator,) in columns(communication, "communicator")} == {-1}
-        assert limitation_subjects(communication) & {
+        assert {
+            communicator for (communicator,) in list_columns(communication, "communicator")
+        } == {-1}
+        assert list_limitation_subjects(communication) & {
             "payloads of NCCL's ranges",
             "payloads of ranges",
         }
@@ -127,7 +129,7 @@ def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
     ]
     kernels = [K(200, 300, 1, ALLREDUCE), K(300, 400, 2, SENDRECV), K(400, 500, 3, ALLREDUCE)]
     calls = [C(71 + 2 * n, 72 + 2 * n, n) for n in (1, 2, 3)]
-    called = measure_communication(profile(tmp_path, kernels, calls, ranges)).operations
+    called = measure_communication(write_profile(tmp_path, kernels, calls, ranges)).operations
 
     assert [called.names[n] for n in called.name.tolist()] == ["AllReduce", "Send", "AllReduce"]
     assert called.kernel.tolist() == [0, 1, 2]
@@ -141,8 +143,8 @@ def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) ->
             rows.add_range(start - 500, start - 200, "ncclAllReduce")
     communication = measure_communication(rows.write(tmp_path))
 
-    assert set(columns(communication, "pid", "waiting_ns", "moving_ns", "split")) == {
+    assert set(list_columns(communication, "pid", "waiting_ns", "moving_ns", "split")) == {
         (1, 300, 4_700, Split.ORDER),
         (2, 0, 4_700, Split.ORDER),
     }
-    assert "operations paired by their order alone" in limitation_subjects(communication)
+    assert "operations paired by their order alone" in list_limitation_subjects(communication)

@@ -14,9 +14,9 @@ from bubbleviz.analyses.pgle.files import read_costs, written_costs
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from tests.support.command_line import CommandLine
-from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.xla_runs import FORMS, NCCL, Run, steps, told
+from tests.support.notes import list_limitation_subjects
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.xla_runs import FORMS, NCCL, Run, list_costs, make_steps
 
 
 def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> Non
     ):
         with pytest.raises(NothingToAnalyseError, match=complaint):
             measure_costs(run.written(tmp_path, f"{number}.sqlite"))
-    path = profile(
+    path = write_profile(
         tmp_path, [K(5, 9, 1)], [C(1, 2, 1)], [R(0, 3, "XlaModule:#hlo_module=jit_step#")]
     )
     with pytest.raises(NothingToAnalyseError, match="names no XLA instructions"):
@@ -59,18 +59,20 @@ def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
     shared = "instructions whose name several modules have"
 
     together = measure_costs(path, aggregate="max")
-    assert told(together) == {"fusion.1": 0.040, "fusion.2": 0.030}
-    assert shared in limitation_subjects(together)
+    assert list_costs(together) == {"fusion.1": 0.040, "fusion.2": 0.030}
+    assert shared in list_limitation_subjects(together)
     assert [label for label, *_ in together.modules] == [
         "jit_step(7)",
         "jit_step(9)",
         "jit_init(1)",
     ]
-    assert told(measure_costs(path, modules=["jit_init"])) == {"fusion.1": 0.010}
+    assert list_costs(measure_costs(path, modules=["jit_init"])) == {"fusion.1": 0.010}
     costs = measure_costs(path, modules=["jit_step(7)"])
-    assert told(costs) == {"fusion.1": 0.020, "fusion.2": 0.030}
-    assert shared not in limitation_subjects(costs)
-    assert told(measure_costs(path, aggregate="max", modules=["jit_step"]))["fusion.1"] == 0.040
+    assert list_costs(costs) == {"fusion.1": 0.020, "fusion.2": 0.030}
+    assert shared not in list_limitation_subjects(costs)
+    assert (
+        list_costs(measure_costs(path, aggregate="max", modules=["jit_step"]))["fusion.1"] == 0.040
+    )
     with pytest.raises(UsageError, match=r"jit_nothing.*hold jit_init\(1\), jit_step\(7\)"):
         measure_costs(path, modules=["jit_nothing"])
 
@@ -89,7 +91,7 @@ def test_what_the_capture_cuts_and_what_compiles_is_left_out(tmp_path: Path) -> 
     run.ranges[row] = R(run.ranges[row].start, None, run.ranges[row].name)
     costs = measure_costs(run.written(tmp_path), aggregate="max")
 
-    assert told(costs) == {"fusion.1": 0.010}
+    assert list_costs(costs) == {"fusion.1": 0.010}
     assert (costs.cut, costs.compilation, costs.warm_up) == (2, 1, 1)
 
 
@@ -101,11 +103,11 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
         run.thunk("fusion.2", took, form=FORMS[3])
     costs = measure_costs(run.written(tmp_path), aggregate="max")
 
-    assert told(costs) == {"fusion.1": 0.020, "fusion.2": 0.007}
+    assert list_costs(costs) == {"fusion.1": 0.020, "fusion.2": 0.007}
     all_of_them = measure_costs(run.written(tmp_path), aggregate="max", skip=0)
-    assert told(all_of_them) == {"fusion.1": 0.900, "fusion.2": 0.800}
+    assert list_costs(all_of_them) == {"fusion.1": 0.900, "fusion.2": 0.800}
     but_two = measure_costs(run.written(tmp_path), aggregate="max", skip=2)
-    assert told(but_two) == {"fusion.1": 0.020, "fusion.2": 0.800}  # which runs twice in all
+    assert list_costs(but_two) == {"fusion.1": 0.020, "fusion.2": 0.800}  # which runs twice in all
     assert [label for label, *_ in costs.modules] == ["jit_step(7)"]
 
 
@@ -118,10 +120,10 @@ def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
             run.thunk("psum.2", took, kernel=NCCL)
     path = run.written(tmp_path)
 
-    assert told(measure_costs(path)) == {"custom-call": 0.090, "psum.2": 0.090}
+    assert list_costs(measure_costs(path)) == {"custom-call": 0.090, "psum.2": 0.090}
     # Collectives may have a rule of their own; the name says nothing, the kernel does.
     costs = measure_costs(path, aggregate="min", aggregate_collectives="max")
-    assert told(costs) == {"custom-call": 0.0, "psum.2": 0.1}
+    assert list_costs(costs) == {"custom-call": 0.0, "psum.2": 0.1}
 
 
 # What makes costs wrong
@@ -141,7 +143,7 @@ def test_collectives_beside_compute_are_told(shared_ns: int, warned: bool, tmp_p
     costs = measure_costs(run.written(tmp_path))
 
     # One hundredth is a tie, and passes.
-    assert (OVERLAP in limitation_subjects(costs)) == warned
+    assert (OVERLAP in list_limitation_subjects(costs)) == warned
 
 
 PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
@@ -181,7 +183,7 @@ def test_pairs_with_something_between_are_told(
 
 
 def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) -> None:
-    path = steps(4).written(tmp_path)
+    path = make_steps(4).written(tmp_path)
     before = path.read_bytes()
     expected = {"all-gather-start.2": 0.54, "fusion.1": 1.002}
 
@@ -201,7 +203,7 @@ def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) ->
 
 
 def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> None:
-    path, file = steps(2).written(tmp_path), tmp_path / "costs.pbtxt"
+    path, file = make_steps(2).written(tmp_path), tmp_path / "costs.pbtxt"
     file.write_text("mine")
 
     code, out, err = cli("pgle", path, "-o", file)
@@ -221,7 +223,7 @@ def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> 
 
 
 def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
-    path, file, table = steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
+    path, file, table = make_steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
     # 0.540 us and 1.001 us were measured.
     estimates = {"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 2.54}
     file.write_bytes(written_costs(estimates, "pb"))
@@ -293,7 +295,7 @@ def test_limitations_go_to_standard_error(tmp_path: Path, cli: CommandLine) -> N
 def test_wrong_usage_is_one_sentence(
     arguments: list[str], message: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    code, out, err = cli("pgle", steps(2).written(tmp_path), *arguments)
+    code, out, err = cli("pgle", make_steps(2).written(tmp_path), *arguments)
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle.files import FORMATS, read_costs, written_costs
 from bubbleviz.errors import InputError
-from tests.support.needs import real_file
+from tests.support.needs import get_real_file
 
 HOSTILE = {
     'a" cost_us: 1 } costs { name: "b': 1.0,
@@ -107,7 +107,7 @@ def test_any_bytes_are_read_or_refused(content: bytes, suffix: str) -> None:
 
 @pytest.mark.real_files
 def test_a_published_file_is_read_and_written_again(tmp_path: Path) -> None:
-    file = real_file("pgle/bf16_pgle_16vm.pbtxt")
+    file = get_real_file("pgle/bf16_pgle_16vm.pbtxt")
 
     costs = read_costs(str(file))
 

@@ -30,7 +30,7 @@ from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT, FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 pytestmark = pytest.mark.thorough
 
@@ -204,7 +204,7 @@ def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
     ran = Planting(
         schedule="interleaved-1f1b", microbatches=8, replicas=2, iterations=3, jitter=0.1
     )
-    report = analysed(replace(ran, transfer_ns=100_000, slow_stage=2, slow_factor=1.4))
+    report = analyze_planting(replace(ran, transfer_ns=100_000, slow_stage=2, slow_factor=1.4))
     file = tmp_path / "report.json"
     file.write_bytes(json_document.render(report, View()).encode())
 
@@ -215,7 +215,7 @@ def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
 def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -> None:
     """The makespans of zb-h1 and zb-h2 are equal; the next iteration of zb-h2 begins earlier."""
     ran = Planting(stages=8, microbatches=16, schedule="zb-h2", iterations=3)
-    report = analysed(ran)
+    report = analyze_planting(ran)
     planned = plan_run(extract_run(report, "run"))
     best = planned.best
 
@@ -224,7 +224,7 @@ def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -
     assert best.best.plan.name == "zb-h2"
     assert lengths_ns["zb-h1"] > lengths_ns["zb-h2"] == best.lower_bound_ns
     for other in (ran, replace(ran, schedule="zb-h1")):
-        period_ns = analysed(other).summary.window_ns["period"].mean
+        period_ns = analyze_planting(other).summary.window_ns["period"].mean
         assert period_ns == pytest.approx(lengths_ns[other.schedule] + ran.optimizer_ns, rel=0.01)
     rows = json.decode(as_json(planned))
     assert (rows["window"], rows["best"]["saving"], rows["proven"]) == ("stage", 0, True)
@@ -233,7 +233,7 @@ def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -
 
 def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() -> None:
     ran = Planting(schedule="zb-h1", microbatches=8, iterations=6, barrier=True, evaluation_at=2)
-    report = analysed(ran, what_if=True)
+    report = analyze_planting(ran, what_if=True)
     planned = plan_run(extract_run(report, "run"), memory_limit="7")
 
     assert report.headline == "period"

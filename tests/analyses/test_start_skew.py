@@ -14,8 +14,8 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.nccl.analysis import measure_communication
 from bubbleviz.interpret.start_skew import RecordedDevice, find_common_start, find_unclear_waits
-from tests.support.notes import find_limitation, limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.notes import find_limitation, list_limitation_subjects
+from tests.support.nsys_exports import C, K, R, write_profile
 
 MS = 1_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -58,7 +58,7 @@ def rank_of(folder: Path, pid: int, begin_ms: int, waits_from_ms: int, *, utc: b
     # The first call shows the start of the recording.
     calls = [C(0, 1, 0, tid=pid, pid=pid, name="cudaMalloc"), *calls]
     epoch_ns = UTC_NS + begin_ms * MS if utc else None
-    return profile(folder, kernels, calls, name=f"rank{pid}.sqlite", utc_epoch_ns=epoch_ns)
+    return write_profile(folder, kernels, calls, name=f"rank{pid}.sqlite", utc_epoch_ns=epoch_ns)
 
 
 def test_waiting_for_the_last_recording_is_left_out(tmp_path: Path) -> None:
@@ -88,13 +88,13 @@ def test_recordings_that_begin_together_have_no_mark(tmp_path: Path) -> None:
     rank_of(tmp_path, 1, 0, 10)
     rank_of(tmp_path, 2, 0, 900)
 
-    assert SKEWED not in limitation_subjects(measure_communication(tmp_path))
+    assert SKEWED not in list_limitation_subjects(measure_communication(tmp_path))
 
 
 def test_processes_of_one_file_are_recorded_from_the_same_moment(tmp_path: Path) -> None:
     """A rank whose loader is late has no call before its first kernel, which is a finding."""
     first, second = rows_of(1, 0, 10), rows_of(2, 0, 900)
-    profile(tmp_path, first[0] + second[0], first[1] + second[1], utc_epoch_ns=UTC_NS)
+    write_profile(tmp_path, first[0] + second[0], first[1] + second[1], utc_epoch_ns=UTC_NS)
     report = bubbleviz.idle(tmp_path)
 
     assert sorted(rank.exposed_communication_ns for rank in report.ranks) == [15 * MS, 905 * MS]
@@ -139,12 +139,12 @@ def test_recordings_that_were_merged_into_a_file_may_begin_apart(
     report = bubbleviz.idle(late)
 
     assert [rank.exposed_communication_ns // MS for rank in report.ranks] == [15, 15]
-    assert SKEWED in limitation_subjects(report)
-    assert SKEWED in limitation_subjects(measure_communication(late))
+    assert SKEWED in list_limitation_subjects(report)
+    assert SKEWED in list_limitation_subjects(measure_communication(late))
     together = merged_trace(tmp_path / "together.json", 0, label, utc=utc)
     report = bubbleviz.idle(together)
     assert sorted(rank.exposed_communication_ns for rank in report.ranks) == [15 * MS, 905 * MS]
-    assert SKEWED not in limitation_subjects(report)
+    assert SKEWED not in list_limitation_subjects(report)
 
 
 @pytest.mark.parametrize("utc", [True, False])
@@ -154,7 +154,7 @@ def test_a_range_shows_that_a_rank_was_recorded(utc: bool, tmp_path: Path) -> No
         kernels, calls = rows_of(pid, 0, waits_from_ms)
         loading = [R(5 * MS, 890 * MS, "next batch", tid=pid, pid=pid)]
         name = f"rank{pid}.sqlite"
-        profile(tmp_path, kernels, calls, loading, name=name, utc_epoch_ns=epoch_ns)
+        write_profile(tmp_path, kernels, calls, loading, name=name, utc_epoch_ns=epoch_ns)
 
     for report in (bubbleviz.idle(tmp_path), measure_communication(tmp_path)):
         assert not [note for note in report.limitations if note.what in {SKEWED, UNCLEAR}]
@@ -198,7 +198,7 @@ def test_a_wait_that_another_recording_saw_needs_no_clock(tmp_path: Path) -> Non
     rank_of(tmp_path, 2, 0, 900, utc=False)
 
     for report in (bubbleviz.idle(tmp_path), measure_communication(tmp_path)):
-        assert UNCLEAR not in limitation_subjects(report)
+        assert UNCLEAR not in list_limitation_subjects(report)
 
 
 def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
     report = bubbleviz.idle(tmp_path, window="time:0s-")
 
     assert report.ranks[0].exposed_communication_ns == 905 * MS
-    assert SKEWED not in limitation_subjects(report)
+    assert SKEWED not in list_limitation_subjects(report)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_ranks_that_were_recorded_in_time_keep_their_time(
     report = bubbleviz.idle(tmp_path)
 
     assert report.ranks[0].exposed_communication_ns == (915 - waits_from_ms) * MS
-    assert SKEWED not in limitation_subjects(report)
+    assert SKEWED not in list_limitation_subjects(report)
 
 
 def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) -> RecordedDevice:
@@ -292,7 +292,7 @@ def test_the_last_recording_that_is_waited_for_counts() -> None:
 @pytest.mark.parametrize("epoch_ns", [(1 << 62), (1 << 63) - 1, -(1 << 63)])
 def test_a_damaged_utc_time_is_unknown(epoch_ns: int, tmp_path: Path) -> None:
     kernels, calls = rows_of(1, 0, 100)
-    path = profile(tmp_path, kernels, calls, utc_epoch_ns=epoch_ns)
+    path = write_profile(tmp_path, kernels, calls, utc_epoch_ns=epoch_ns)
 
     assert bubbleviz.idle(path).ranks[0].exposed_communication_ns == 815 * MS
     # Nor does it stop other commands.

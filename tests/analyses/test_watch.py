@@ -34,7 +34,7 @@ from tests.support.command_line import CommandLine
 from tests.support.hostile_profiles import DIRECTING, HOSTILE
 from tests.support.live_runs import LiveRun
 from tests.support.places import CHECKOUT, FIXTURES
-from tests.support.recorded_runs import written
+from tests.support.recorded_runs import write_recording
 
 MS = 1_000_000
 BASE = Planting(
@@ -130,7 +130,7 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
 def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
     live, watcher = job
     run(live, 0, 1, 2)
-    live.go_on_as(planted(SLOW))
+    live.continue_as(planted(SLOW))
     run(live, 3, 4, 5)
     sight = watcher.look(0.0)
 
@@ -151,7 +151,7 @@ def test_names_of_hosts_direct_no_terminal(
 ) -> None:
     live = LiveRun(planted(), tmp_path / "run", monkeypatch, host_ending=HOSTILE[text])
     run(live, 0, 1, 2)
-    live.go_on_as(planted(SLOW))
+    live.continue_as(planted(SLOW))
     run(live, 3, 4, 5)
     live.stop()
     sight = Watcher(str(tmp_path / "run")).look(0.0)
@@ -554,7 +554,7 @@ def test_recordings_that_cannot_be_read_end_in_the_reason(
 def test_recordings_of_damaged_lines_alone_end_in_the_reason(
     tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = written(tmp_path, 3)
+    path = write_recording(tmp_path, 3)
     header, *lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(header + b"".join(line.replace(b"crc", b"crd") for line in lines))
     code, out, err = cli("watch", tmp_path, "--interval", 0.01, "--stop-after", 0.03)

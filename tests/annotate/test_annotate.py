@@ -29,7 +29,7 @@ from bubbleviz.conventions.recognition import recognize_conventions
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import Phase
 from tests.support.places import FAKES
-from tests.support.pytorch import ran
+from tests.support.pytorch import run_python
 
 
 class Recorder(ranges.Recorders):
@@ -654,7 +654,7 @@ print(*recorder.lines, sep="\\n")
 @pytest.mark.frameworks
 def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
     raised = ["Optimizer", "raised"]
-    assert ran("-c", _OPTIMIZERS).splitlines() == [
+    assert run_python("-c", _OPTIMIZERS).splitlines() == [
         *raised,
         "Optimizer",
         "Optimizer",
@@ -710,8 +710,8 @@ if __name__ == "__main__":
 def test_steps_of_pytorch_are_recorded_and_train_the_same(kind: str, tmp_path: Path) -> None:
     script, folder = tmp_path / "train.py", tmp_path / "run"
     script.write_text(_STEPS)
-    plain = ran(script, kind, tmp_path / "store", "")
-    recorded = ran(script, kind, tmp_path / "another", folder)
+    plain = run_python(script, kind, tmp_path / "store", "")
+    recorded = run_python(script, kind, tmp_path / "another", folder)
     report = bubbleviz.analyze(folder)
 
     assert recorded == plain != ""

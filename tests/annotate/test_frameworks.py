@@ -28,9 +28,14 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
 from tests.support.command_line import CommandLine
-from tests.support.notes import limitation_text
-from tests.support.nsys_exports import C, ExportRows, K, R, profile
-from tests.support.planted_runs import check_ratios, found_rows, rank_numbers, true_rows
+from tests.support.notes import join_limitations
+from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
+from tests.support.planted_runs import (
+    check_ratios,
+    list_reported_rows,
+    list_true_rows,
+    rank_numbers,
+)
 
 #: A new name for a range of (rank, virtual stage, name); None takes the range away.
 Rename = Callable[[int, int | None, str], str | None]
@@ -338,12 +343,12 @@ def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path
         not exact and report.convention.startswith(convention)
     )
     operations = joined(truth.operations) if convention == "pithtrain" else truth.operations
-    assert found_rows(report) == true_rows(report, truth, operations)
+    assert list_reported_rows(report) == list_true_rows(report, truth, operations)
     check_ratios(report, truth)
     if isinstance(said, tuple):
         assert [str(i.name) for i in report.iterations] == list(said)
     elif said:
-        assert said in limitation_text(report)
+        assert said in join_limitations(report)
     if said == "" or convention == "bubbleviz":
         assert report.limitations == ()
         ranks = rank_numbers(report, truth)
@@ -368,13 +373,13 @@ def test_deepspeed_without_backward_on_inner_stages(engine: str, tmp_path: Path)
 
     assert report.convention == "deepspeed"
     forward = [o for o in truth.operations if o.phase == "F"]
-    expected = true_rows(report, truth, forward)
-    assert [row for row in found_rows(report) if row[3] == Phase.F] == expected
+    expected = list_true_rows(report, truth, forward)
+    assert [row for row in list_reported_rows(report) if row[3] == Phase.F] == expected
     for iteration in report.iterations:
         for ratio in iteration.ratios.values():
             assert ratio.value is None
-    assert "no B or BW" in limitation_text(report) or "backward" in limitation_text(report), (
-        limitation_text(report)
+    assert "no B or BW" in join_limitations(report) or "backward" in join_limitations(report), (
+        join_limitations(report)
     )
 
 
@@ -451,7 +456,7 @@ def test_jax_thunks_of_one_microbatch(name: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(paths)
 
     assert report.convention == "jax-xla"
-    assert found_rows(report, microbatch=False) == true_rows(
+    assert list_reported_rows(report, microbatch=False) == list_true_rows(
         report, truth, truth.operations, microbatch=False
     )
     check_ratios(report, truth)
@@ -467,12 +472,12 @@ def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(paths)
 
     assert report.convention == "jax-xla"
-    rows = found_rows(report, microbatch=False)
-    true = true_rows(report, truth, truth.operations, microbatch=False)
+    rows = list_reported_rows(report, microbatch=False)
+    true = list_true_rows(report, truth, truth.operations, microbatch=False)
     assert {row[3] for row in rows} == {Phase.F, Phase.BW}
     assert sum(row[5] for row in rows) == sum(row[5] for row in true)
     assert len(report.iterations) == 3
-    assert "microbatch" in limitation_text(report)
+    assert "microbatch" in join_limitations(report)
     for measured_iteration, iteration in zip(report.iterations, truth.iterations, strict=True):
         for ratio in ("schedule", "stage") if schedule == "1f1b" else ():
             value, expected = measured_iteration.ratios[ratio].value, iteration.bubble_ratio[ratio]
@@ -546,7 +551,7 @@ def test_layers_inside_operations_take_nothing_from_them(layers: int, tmp_path: 
     report = bubbleviz.analyze(paths)
 
     assert report.convention == "zero-bubble"
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    assert list_reported_rows(report) == list_true_rows(report, truth, truth.operations)
     check_ratios(report, truth)
 
 
@@ -574,7 +579,7 @@ def pair(folder: Path, name: str, forward: Sequence[str], backward: Sequence[str
         for k in range(2):
             calls.append(C(at + 100 + 100 * k, at + 150 + 100 * k, 2 * i + k))
             kernels.append(K(at + 200 + 300 * k, at + 450 + 300 * k, 2 * i + k))
-    return profile(folder, kernels, calls, ranges)
+    return write_profile(folder, kernels, calls, ranges)
 
 
 PAIRS = {

@@ -13,13 +13,13 @@ import pytest
 
 from scripts.frameworks.__main__ import run
 from scripts.frameworks.cases import QUICK, Case
-from tests.support.pytorch import python_with_torch
+from tests.support.pytorch import get_python_with_torch
 
 pytestmark = pytest.mark.frameworks
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.framework}, {case.name}")
 def test_a_framework_is_named_as_it_ran(case: Case, tmp_path: Path) -> None:
-    python = Path(python_with_torch())
+    python = Path(get_python_with_torch())
     # Times that were measured are held to no limit: other tests keep ranks from their cores.
     assert run(python, case, tmp_path / "run", wider=math.inf).wrong == ()

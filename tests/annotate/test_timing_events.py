@@ -21,7 +21,7 @@ from bubbleviz.sources.operations.jsonl.sessions import RecordedSession, read_se
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.fake_gpu import LATENCY_NS, FakeGpu, Stream
-from tests.support.recorded_runs import UPTIME_NS, Clock, range_name
+from tests.support.recorded_runs import UPTIME_NS, Clock, get_range_name
 
 Started = tuple[Recorder, FakeGpu, Clock]
 
@@ -251,7 +251,7 @@ def test_a_planted_run_on_gpus_gives_the_planted_numbers(
                 recorder.close(around)
                 current = operation.iteration
                 around = recorder.open("", iteration=current)
-            opened = recorder.open(range_name(operation))
+            opened = recorder.open(get_range_name(operation))
             gpu.launch(operation.end_ns - operation.start_ns)
             recorder.close(opened)
         recorder.close(around)

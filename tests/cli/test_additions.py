@@ -9,9 +9,9 @@ import pytest
 from bubbleviz.analyses.pgle import measure_costs
 from tests.support.command_line import CommandLine
 from tests.support.nccl_runs import ALLREDUCE
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.xla_files import E, L, P
-from tests.support.xla_profiles import written
+from tests.support.xla_profiles import write_planes
 from tests.support.xla_runs import FORMS, Run
 
 FUSED = "void acme::exchange_rows<float, 8>(float*, int)"
@@ -27,12 +27,12 @@ def run_of_one_stage(folder: Path) -> str:
     """Write forward and backward, whose backward exchanges for 80 ns beside 10 ns of compute."""
     kernels = [K(0, 10, 1), K(10, 90, 2, FUSED), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
-    return str(profile(folder, kernels, calls, [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]))
+    return str(write_profile(folder, kernels, calls, [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]))
 
 
 def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLine) -> None:
     kernels = [K(100, 400, 1, ALLREDUCE), K(500, 900, 2, FUSED), K(900, 950, 3)]
-    file = profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)])
+    file = write_profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)])
     ours = additions(tmp_path)
 
     plain = cli.json("nccl", str(file), "--json", "-")
@@ -102,7 +102,7 @@ def run_with_transfers(folder: Path, name: str) -> str:
     modules = [E("jit_step(7)", at, at + 600, {**stats, "run_id": at}) for at in steps]
     lines = [L("XLA Modules", modules, 1), L("XLA Ops", ops, 2), L("Async XLA Ops", beside, 3)]
     folder.mkdir(exist_ok=True)
-    return str(written(folder, [P("/device:TPU:0", lines)]))
+    return str(write_planes(folder, [P("/device:TPU:0", lines)]))
 
 
 @pytest.mark.parametrize("command", ["analyze", "idle", "pgle"])

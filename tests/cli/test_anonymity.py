@@ -21,21 +21,21 @@ from bubbleviz.cli.app import main
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.render.formats import list_renderers
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change
+from tests.support.edited_databases import edit_database
 from tests.support.places import EXAMPLE
 from tests.support.private_names import (
     HOST,
     INPUTS,
     PUBLIC,
     TOKEN,
-    contains,
-    flight_recordings,
-    nccl_events,
-    nsys_export,
-    operation_table,
-    recording,
+    has_token,
+    write_flight_recordings,
+    write_nccl_events,
+    write_nsys_export,
+    write_operation_table,
+    write_recording,
 )
-from tests.support.processes import processes_of
+from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd
 
 SECRET = re.compile("zq")
@@ -48,7 +48,7 @@ def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / "zqfolder"
     folder.mkdir()
     host = f"value = '{request.param}' WHERE name = 'Hostname'"
-    return change(
+    return edit_database(
         folder / "zq file.sqlite",
         f"UPDATE TARGET_INFO_SYSTEM_ENV SET {host}",
         "UPDATE StringIds SET value = 'zqthread' WHERE id IN (SELECT nameId FROM ThreadNames)",
@@ -234,7 +234,7 @@ def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
 
         assert code == 0, complained
         assert TOKEN not in (printed + complained).lower()
-        leaking = [n for n, file in files.items() if contains(file.read_bytes(), TOKEN)]
+        leaking = [n for n, file in files.items() if has_token(file.read_bytes(), TOKEN)]
         assert not leaking
 
 
@@ -242,9 +242,9 @@ def test_the_token_is_in_these_formats_otherwise(tmp_path: Path, cli: CommandLin
     files = outputs_of(tmp_path)
     words = [word for file in files.values() for word in ("-o", file)]
 
-    assert cli("analyze", nsys_export(tmp_path), *words)[0] == 0
+    assert cli("analyze", write_nsys_export(tmp_path), *words)[0] == 0
 
-    showing = {name for name, file in files.items() if contains(file.read_bytes(), TOKEN)}
+    showing = {name for name, file in files.items() if has_token(file.read_bytes(), TOKEN)}
     assert showing >= {"panels", "json", "csv", "parquet", "text", "latex", "chrome", "html", "svg"}
 
 
@@ -283,7 +283,7 @@ def test_no_command_prints_the_token(planted: Path, cli: CommandLine) -> None:
 
 def test_names_of_ranges_and_kernels_stay(tmp_path: Path, cli: CommandLine) -> None:
     """But for private names in them."""
-    printed = cli.printed("idle", nsys_export(tmp_path), "--json", "-", "--anonymous")
+    printed = cli.printed("idle", write_nsys_export(tmp_path), "--json", "-", "--anonymous")
 
     assert f"{PUBLIC}_host1_0" in printed
     assert f"{PUBLIC} of host1" in printed
@@ -297,8 +297,8 @@ def test_no_bundle_contains_a_name(planted: Path, cli: CommandLine) -> None:
 
         assert code == 0, complained
         content = file.read_bytes()
-        assert not contains(content, TOKEN)
-        assert not contains(content, PUBLIC)
+        assert not has_token(content, TOKEN)
+        assert not has_token(content, PUBLIC)
         assert (TOKEN in printed + complained) == (not option)
 
 
@@ -307,10 +307,10 @@ def test_saved_reports_name_nobody(tmp_path: Path, cli: CommandLine) -> None:
     folder = tmp_path / TOKEN
     folder.mkdir()
     reports = [folder / f"{TOKEN}{number}.json" for number in range(2)]
-    table = operation_table(folder)
+    table = write_operation_table(folder)
     for report in reports:
         assert cli("analyze", table, "-o", report)[0] == 0
-    assert contains(reports[0].read_bytes(), TOKEN)
+    assert has_token(reports[0].read_bytes(), TOKEN)
 
     for command in (
         ["compare", *reports],
@@ -345,23 +345,23 @@ def test_no_page_in_the_browser_contains_the_token(
         yield "http://127.0.0.1/", Ended()
 
     monkeypatch.setattr("bubbleviz.cli.serving.serving", serving)
-    export = nsys_export(tmp_path)
+    export = write_nsys_export(tmp_path)
     report = tmp_path / f"{TOKEN}.json"
     assert cli("analyze", export, "-o", report)[0] == 0
     idle = tmp_path / f"{TOKEN}-idle.sqlite"
-    unnamed = change(idle, "UPDATE NVTX_EVENTS SET text = 'x' || text", source=export)
+    unnamed = edit_database(idle, "UPDATE NVTX_EVENTS SET text = 'x' || text", source=export)
 
     for given in (export, report, unnamed):
         cli.printed("view", given, "--no-browser")
         cli.printed("view", given, "--no-browser", "--anonymous")
 
-    assert [contains(page, TOKEN) for page in pages] == [True, False] * 3
+    assert [has_token(page, TOKEN) for page in pages] == [True, False] * 3
 
 
 def test_recordings_and_what_is_watched(
     tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = recording(tmp_path, monkeypatch)
+    run = write_recording(tmp_path, monkeypatch)
     lines = tmp_path / f"{TOKEN}.jsonl"
     watch = ("watch", run, "--plain", "--interval", "0.01", "--stop-after", "0.01")
 
@@ -378,7 +378,7 @@ def test_recordings_and_what_is_watched(
         lines.unlink()
 
 
-@pytest.mark.parametrize("write", [nccl_events, flight_recordings])
+@pytest.mark.parametrize("write", [write_nccl_events, write_flight_recordings])
 def test_no_output_of_nccl_contains_the_token(
     write: Callable[[Path], Path], tmp_path: Path, cli: CommandLine
 ) -> None:
@@ -396,7 +396,9 @@ def test_a_process_has_one_number_in_every_table(tmp_path: Path, cli: CommandLin
     folder = tmp_path / "events"
     folder.mkdir()
     real, hidden = (
-        cli.printed("nccl", nccl_events(folder) if number == 0 else folder, "--csv", "-", *option)
+        cli.printed(
+            "nccl", write_nccl_events(folder) if number == 0 else folder, "--csv", "-", *option
+        )
         for number, option in enumerate(([], ["--anonymous"]))
     )
     pids = [[row["pid"] for row in csv.DictReader(io.StringIO(text))] for text in (real, hidden)]
@@ -460,7 +462,7 @@ def test_no_error_on_what_was_given_contains_the_token(
 ) -> None:
     folder = tmp_path / TOKEN
     folder.mkdir()
-    places = {"file": nsys_export(folder), "folder": folder, "T": TOKEN}
+    places = {"file": write_nsys_export(folder), "folder": folder, "T": TOKEN}
     given = [word.format(**places) for word in words]
 
     real, hidden = cli(*given), cli(*given, "--anonymous")
@@ -473,7 +475,7 @@ def test_no_error_on_what_was_given_contains_the_token(
 def test_an_error_in_the_middle_of_reading_names_no_host(tmp_path: Path, cli: CommandLine) -> None:
     """The hosts are known from files that have no report, for the run is refused."""
     (tmp_path / "export").mkdir()
-    (one,) = processes_of(nsys_export(tmp_path / "export"))
+    (one,) = read_processes(write_nsys_export(tmp_path / "export"))
     merged = write_rocpd(tmp_path / "merged.db", [one, replace(one, host=f"{HOST}2", pid=9)])
 
     assert HOST in cli("analyze", merged)[2]

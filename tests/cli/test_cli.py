@@ -11,7 +11,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.render.formats import list_renderers
 from tests.support.command_line import CommandLine
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
@@ -107,7 +107,7 @@ def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
 
 
 def test_inspect_counts_a_single_row_in_the_singular(tmp_path: Path, cli: CommandLine) -> None:
-    file = profile(tmp_path, [K(0, 10, 1)], [C(-5, -4, 1)], [R(-9, 9, "F0"), R(10, 12, "F1")])
+    file = write_profile(tmp_path, [K(0, 10, 1)], [C(-5, -4, 1)], [R(-9, 9, "F0"), R(10, 12, "F1")])
 
     printed = cli.printed("inspect", file)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import started
+from tests.support.command_line import run_program
 
 
 def completed(words: list[str], shell: str = "bash") -> list[str]:
@@ -22,7 +22,7 @@ def completed(words: list[str], shell: str = "bash") -> list[str]:
         asked["_TYPER_COMPLETE_ARGS"] = " ".join(words)
         asked["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
         del asked["COMP_WORDS"]
-    done = started(["-m", "bubbleviz"], **asked)
+    done = run_program(["-m", "bubbleviz"], **asked)
     assert done.stderr == ""
     return [line.partition("\t")[0] for line in done.stdout.splitlines() if line]
 
@@ -64,12 +64,12 @@ def test_bash_takes_the_script_that_it_is_shown(tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m bubbleviz "$@"\n')
     program.chmod(0o755)
     asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    script = started([str(program), "--show-completion", "bash"], **asked).stdout
+    script = run_program([str(program), "--show-completion", "bash"], **asked).stdout
     typed = (
         f"{script}\nCOMP_WORDS=(bubbleviz analyze --heat); COMP_CWORD=2; "
         f'_bubbleviz_completion {program}; echo "${{COMPREPLY[@]}}"'
     )
-    done = started(["bash", "-c", typed])
+    done = run_program(["bash", "-c", typed])
 
     assert "complete -o default -F" in script
     assert done.stdout.strip() == "--heat-map", done.stderr

@@ -10,7 +10,7 @@ from bubbleviz.cli.help import OF_ANALYZE, spelled_out, tables_of
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import render_text as render
 from bubbleviz.report.view import View
-from tests.support.command_line import CommandLine, started
+from tests.support.command_line import CommandLine, run_program
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
@@ -76,7 +76,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def printed(*arguments: str, **environment: str) -> str:
     encoding = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8", **environment}
-    done = started(["-m", "bubbleviz", "analyze", ONE, *arguments], **encoding)
+    done = run_program(["-m", "bubbleviz", "analyze", ONE, *arguments], **encoding)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -13,7 +13,7 @@ from bubbleviz.interpret.record import close_open_files
 from bubbleviz.progress import Watch
 from bubbleviz.sources.kineto import profile as kineto_profile
 from tests.support.command_line import CommandLine
-from tests.support.needs import real_file
+from tests.support.needs import get_real_file
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
@@ -141,4 +141,4 @@ def test_real_files() -> None:
         "jax/jax_cpu4.xplane.pb": "idle",
         "nccl": "nccl",
     }
-    assert {path: first_look([str(real_file(path))])[0] for path in expected} == expected
+    assert {path: first_look([str(get_real_file(path))])[0] for path in expected} == expected

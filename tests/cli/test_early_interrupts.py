@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import started
+from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
 #: Runs a command as its console script does, and interrupts it where a module is looked for.
@@ -27,7 +27,7 @@ sys.exit(main())
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that is interrupted where it first looks for a module."""
-    return started(["-c", PROGRAM.format(module=module), *arguments])
+    return run_program(["-c", PROGRAM.format(module=module), *arguments])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_command_that_loads_another_module_is_not_interrupted() -> None:
 
 def test_ignored_interrupts_stay_ignored() -> None:
     program = PROGRAM.format(module="typer").replace("default_int_handler", "SIG_IGN")
-    done = started(["-c", program, "--version"])
+    done = run_program(["-c", program, "--version"])
 
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -79,7 +79,7 @@ def test_nothing_else_loads_before_interrupts_are_taken() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
 
-    assert started(["-c", program]).stdout.split() == [
+    assert run_program(["-c", program]).stdout.split() == [
         "__future__",
         "bubbleviz",
         "bubbleviz.__main__",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.command_line import CommandLine, on_terminal
+from tests.support.command_line import CommandLine, run_on_terminal
 from tests.support.places import CHECKOUT
 
 GUIDES = sorted((CHECKOUT / "bubbleviz" / "guides").glob("*.md"))
@@ -30,7 +30,7 @@ def test_a_mistyped_name_is_corrected(cli: CommandLine) -> None:
 
 
 def test_a_guide_is_rendered_on_a_terminal() -> None:
-    shown = on_terminal("guide", "ratios")
+    shown = run_on_terminal("guide", "ratios")
 
     assert "\x1b[" in shown
     assert "# " not in shown.splitlines()[0]

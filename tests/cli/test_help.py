@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import CommandLine, started
+from tests.support.command_line import CommandLine, run_program
 from tests.support.places import FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")
@@ -89,4 +89,4 @@ def test_refusals_load_no_rich() -> None:
         "sys.exit(any(name.partition('.')[0] == 'rich' for name in sys.modules))"
     )
 
-    assert started(["-c", program]).returncode == 0
+    assert run_program(["-c", program]).returncode == 0

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.command_line import started
+from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
 pytest.importorskip("resource", reason="no limits of memory here")
@@ -18,7 +18,7 @@ EXAMPLE = str(FIXTURES / "1f1b")
 def run(limit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command under a limit that a shell sets."""
     script = f'ulimit {limit}; exec "$0" -m bubbleviz "$@"'
-    return started(["sh", "-c", script, sys.executable, *arguments])
+    return run_program(["sh", "-c", script, sys.executable, *arguments])
 
 
 @pytest.mark.parametrize("limit", ["-v 100000", "-v 200000", "-v 300000", "-v 524287", "-d 100000"])

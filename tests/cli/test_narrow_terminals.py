@@ -10,8 +10,8 @@ import pytest
 from bubbleviz.render.text.first_screen import MAX_LINES
 from bubbleviz.render.wrapping import measure_cells
 from tests.support.command_line import CommandLine
-from tests.support.idle_runs import planted
-from tests.support.nccl_runs import ring
+from tests.support.idle_runs import plant_idle
+from tests.support.nccl_runs import write_ring
 from tests.support.places import CHECKOUT
 
 pytestmark = pytest.mark.thorough
@@ -21,8 +21,8 @@ COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "analyze": lambda _: ["analyze", "fixtures/zb-v"],
     "inspect": lambda _: ["inspect", "fixtures/1f1b"],
     "simulate": lambda _: ["simulate", "--schedule", "zb-h1", "-p", "64", "-m", "256", *TIMES],
-    "idle": lambda folder: ["idle", str(planted(folder))],
-    "nccl": lambda folder: ["nccl", *ring(folder)],
+    "idle": lambda folder: ["idle", str(plant_idle(folder))],
+    "nccl": lambda folder: ["nccl", *write_ring(folder)],
 }
 NOTE = "no room for in columns; COLUMNS= shows it them left"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.needs import real_file
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.needs import get_real_file
+from tests.support.nsys_exports import C, K, R, write_profile
 
 #: Of each kind of refusal one: all take a minute.
 FILES = (
@@ -54,13 +54,13 @@ def test_a_refusal_names_what_runs(
     work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(kernels)]
     calls = [C(10 + 5 * n, 15 + 5 * n, n) for n in range(max(kernels, 1))]
 
-    assert followed(str(profile(tmp_path, work, calls, [R(0, 90, name)])), cli) == [command]
+    assert followed(str(write_profile(tmp_path, work, calls, [R(0, 90, name)])), cli) == [command]
 
 
 def test_the_next_step_comes_first(tmp_path: Path, cli: CommandLine) -> None:
     """Programs without a pipeline are more common than those whose operations lack names."""
     work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(2)]
-    path = str(profile(tmp_path, work, [C(10, 15, 0), C(16, 19, 1)], [R(0, 90, "other")]))
+    path = str(write_profile(tmp_path, work, [C(10, 15, 0), C(16, 19, 1)], [R(0, 90, "other")]))
 
     message = cli.refused("analyze", path, code=1)
     assert message.count("bubbleviz idle") == 1
@@ -77,7 +77,7 @@ def test_the_next_step_comes_first(tmp_path: Path, cli: CommandLine) -> None:
 def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
     for file in FILES:
         with subtests.test(file=file):
-            path = str(real_file(file))
+            path = str(get_real_file(file))
             named = followed(path, cli)
             assert named
             # What the commands themselves say leads on, too.
@@ -92,7 +92,7 @@ def test_no_advice_for_gpus(cli: CommandLine, subtests: pytest.Subtests) -> None
     for suffix in ["xplane.pb", "trace.json.gz"]:
         for command in ["idle", "pgle", "analyze"]:
             with subtests.test(command=command, suffix=suffix):
-                _, printed, complained = cli(command, str(real_file(f"jax/jax_cpu4.{suffix}")))
+                _, printed, complained = cli(command, str(get_real_file(f"jax/jax_cpu4.{suffix}")))
                 text = " ".join((printed + complained).split())
                 for word in ("GPU ms", "--xla_gpu", "ProfilerActivity", "idle or pgle"):
                     assert word not in text

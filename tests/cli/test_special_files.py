@@ -12,7 +12,7 @@ import pytest
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.model import files
 from bubbleviz.render import files as outputs
-from tests.support.command_line import CommandLine, started
+from tests.support.command_line import CommandLine, run_program
 from tests.support.places import FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")
@@ -121,7 +121,7 @@ def test_a_pipe_of_the_shell_is_read(saved: Path) -> None:
     script = f'"{sys.executable}" -m bubbleviz gate <(sleep 0.5; cat {saved}) --max-bubble step=1'
 
     begun = time.monotonic()
-    done = started(["bash", "-c", script])
+    done = run_program(["bash", "-c", script])
 
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begun > 0.5

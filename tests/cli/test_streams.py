@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import started
+from tests.support.command_line import run_program
 from tests.support.places import CHECKOUT, FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")
@@ -29,7 +29,7 @@ COMMANDS = [
 def run(arguments: list[str], redirection: str) -> subprocess.CompletedProcess[str]:
     """Run a command with its streams redirected by a shell."""
     command = f'exec "$0" -m bubbleviz "$@" {redirection}'
-    return started(["sh", "-c", command, sys.executable, *arguments])
+    return run_program(["sh", "-c", command, sys.executable, *arguments])
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.xla_runs import steps
+from tests.support.edited_databases import edit_database
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.xla_runs import make_steps
 
 STEMS = (
     "a b",
@@ -31,14 +31,14 @@ STEMS = (
 def unnamed(path: Path) -> None:
     """Write a profile whose ranges no convention names."""
     kernels, calls = [K(30, 50, 0), K(60, 80, 1)], [C(10, 15, 0), C(15, 20, 1)]
-    written = profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
+    written = write_profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
     written.rename(path)
 
 
 def without_ranges(path: Path) -> None:
     """Write a profile whose names are those of no work."""
     unnamed(path)
-    change(path, "UPDATE NVTX_EVENTS SET text = 'x'")
+    edit_database(path, "UPDATE NVTX_EVENTS SET text = 'x'")
 
 
 def raw_report(path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_shell_reads_the_path_that_was_given(
 
 
 def test_costs_with_blanks_in_their_name_are_one_flag(tmp_path: Path, cli: CommandLine) -> None:
-    path = steps(3).written(tmp_path)
+    path = make_steps(3).written(tmp_path)
     costs = tmp_path / 'the "costs" of\\step.pbtxt'
 
     out = cli.printed("pgle", str(path), "-o", str(costs))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import started
+from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
 #: The command line, which a signal hits when a complete file is about to take its name.
@@ -28,7 +28,7 @@ sys.exit(main(sys.argv[1:]))
 def hit(number: signal.Signals, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by a signal while it writes into the folder."""
     program, report = PROGRAM.format(number=int(number)), str(folder / "report.json")
-    return started(["-c", program, "analyze", str(FIXTURES / "1f1b"), "--json", report])
+    return run_program(["-c", program, "analyze", str(FIXTURES / "1f1b"), "--json", report])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

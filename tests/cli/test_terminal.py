@@ -14,7 +14,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.cli.terminal import ReadingBars, pass_on, rich_text, show_lines
 from bubbleviz.render.document import Span
 from bubbleviz.render.text.terminal import Display
-from tests.support.command_line import on_terminal
+from tests.support.command_line import run_on_terminal
 from tests.support.places import FIXTURES
 
 
@@ -40,14 +40,16 @@ def test_failed_is_red(tmp_path: Path) -> None:
     report = str(tmp_path / "report.json")
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", report]) == 0
 
-    failed = on_terminal("gate", report, "--max-bubble", "schedule=12%")
-    passed = on_terminal("gate", report, "--max-bubble", "schedule=30%")
+    failed = run_on_terminal("gate", report, "--max-bubble", "schedule=12%")
+    passed = run_on_terminal("gate", report, "--max-bubble", "schedule=30%")
 
     assert (
         "\x1b[1;31mFAILED\x1b[0m: schedule 27.27 % is above 12 % (mean of 3 iterations)" in failed
     )
     assert "\x1b[32mok\x1b[0m: schedule" in passed
-    assert "\x1b[" not in on_terminal("gate", report, "--max-bubble", "schedule=30%", NO_COLOR="1")
+    assert "\x1b[" not in run_on_terminal(
+        "gate", report, "--max-bubble", "schedule=30%", NO_COLOR="1"
+    )
 
 
 #: A name that directs a terminal and adds a line, and how it is printed.

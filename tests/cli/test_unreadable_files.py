@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
-from tests.support.xla_profiles import tpu, written
+from tests.support.xla_profiles import make_tpu, write_planes
 
 #: Commands that read any profile, with the option for a document.
 COMMANDS = {"analyze": "--json", "idle": "--json", "nccl": "--json", "pgle": "--pbtxt"}
@@ -34,7 +34,7 @@ BAD: Mapping[str, Mapping[str, bytes]] = {
 def _fixture(command: str, folder: Path) -> Path:
     """Put a profile that a command can read into a folder, and return it."""
     if command == "pgle":
-        return written(folder, tpu())
+        return write_planes(folder, make_tpu())
     if command == "nccl":
         return Path(copy(CHECKOUT / "fixtures" / "zb-v" / "rank0.sqlite", folder / "m.sqlite"))
     return Path(copy(CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite", folder / "m.sqlite"))

@@ -18,8 +18,8 @@ from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.terminal import WIDTH
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change, columns_of
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.edited_databases import edit_database, read_columns
+from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import FIXTURES
 
 FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -210,11 +210,11 @@ def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
 
 def _inserted(run: Path, glob: str, **columns: str) -> None:
     """Insert a copy of each range of those names, with some columns exchanged."""
-    copied = columns_of(run)["NVTX_EVENTS"]
+    copied = read_columns(run)["NVTX_EVENTS"]
     values = ", ".join(columns.get(name, f'"{name}"') for name in copied)
     names = ", ".join(f'"{name}"' for name in copied)
     chosen = f"SELECT {values} FROM NVTX_EVENTS WHERE text GLOB '{glob}'"
-    change(run, f"INSERT INTO NVTX_EVENTS ({names}) {chosen}")
+    edit_database(run, f"INSERT INTO NVTX_EVENTS ({names}) {chosen}")
 
 
 def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
@@ -295,14 +295,14 @@ def test_ranges_inside_operations_are_left_out_of_a_draft(
 def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="fwd #", B="bwd #")
     named = "'iteration_' || (globalTid >> 24 & 3) || '_7'"
-    change(run, f"UPDATE NVTX_EVENTS SET text = {named} WHERE text = 'Optimizer'")
+    edit_database(run, f"UPDATE NVTX_EVENTS SET text = {named} WHERE text = 'Optimizer'")
     assert _tried(run, tmp_path)[1] is not None
 
 
 def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="layer_3_forward", B="layer_3_backward")
     # Without transfers in between nothing says where a microbatch ends.
-    change(run, "DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
+    edit_database(run, "DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
     assert bubbleviz.inspect(run).suggestion is None
 
 
@@ -317,7 +317,7 @@ def test_a_refusal_shows_each_name_by_itself(
     kernels = [K(20 * n + 3, 20 * n + 9, n) for n in range(len(names))]
     calls = [C(20 * n + 1, 20 * n + 2, n) for n in range(len(names))]
     ranges = [R(20 * n, 20 * n + 12, text) for n, text in enumerate(names)]
-    path = profile(tmp_path, kernels, calls, ranges)
+    path = write_profile(tmp_path, kernels, calls, ranges)
 
     refusal = cli.refused("analyze", str(path), code=1)
 

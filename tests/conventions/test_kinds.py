@@ -38,7 +38,7 @@ from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.idle_runs import c, k
 from tests.support.notes import find_limitation
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 
 # What kernels are, by name.
 
@@ -261,7 +261,7 @@ def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> No
     kernels = [K(0, 10, 1), K(10, 90, 2, "acme::all_reduce"), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
     ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
-    file, ours = profile(tmp_path, kernels, calls, ranges), _additions(tmp_path)
+    file, ours = write_profile(tmp_path, kernels, calls, ranges), _additions(tmp_path)
 
     before = bubbleviz.analyze(file)
     after = bubbleviz.analyze(file, convention=ours)
@@ -287,7 +287,7 @@ def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
     ranges = [R(0, 9, "F0.0.0"), R(10, 15, "B0.0.0")]
 
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     note = find_limitation(report, "kernels that look like communication")
     assert (note.kind is LimitationKind.COMMUNICATION_COUNTED) == is_mentioned
@@ -298,7 +298,7 @@ def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
 @pytest.mark.parametrize("text", ["", "communication = []", 'name = "ours"', "communication = 3"])
 def test_a_file_without_anything_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"pattern|list of texts"):
-        bubbleviz.idle(profile(tmp_path, [k(0, 1, 1)]), convention=_additions(tmp_path, text))
+        bubbleviz.idle(write_profile(tmp_path, [k(0, 1, 1)]), convention=_additions(tmp_path, text))
 
 
 # Kernels that run beside compute
@@ -321,7 +321,7 @@ def _hidden(
             kernels.append(k(at + 10 * number, at + 10 * number + 9, 20 * step + number, compute))
         kernels.append(k(at + begin, at + begin + length, 20 * step + 15, name, stream=8))
         calls += [c(at, at + 1, 20 * step + n) for n in (*range(10), 15)]
-    return profile(folder, kernels, calls)
+    return write_profile(folder, kernels, calls)
 
 
 BESIDE = "kernels that run beside compute, as communication does"
@@ -396,7 +396,7 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
     kernels = [K(10 * n, 10 * n + 9, n) for n in range(20)]
     kernels += [K(2, 98, 30, "xchg", stream=8), K(102, 198, 31, "xchg", stream=8)]
     calls = [C(1, 2, n) for n in (*range(10), 30)] + [C(101, 102, n) for n in (*range(10, 20), 31)]
-    file = profile(tmp_path, kernels, calls, [R(0, 5, "F0.0.0"), R(100, 105, "B0.0.0")])
+    file = write_profile(tmp_path, kernels, calls, [R(0, 5, "F0.0.0"), R(100, 105, "B0.0.0")])
 
     notes = [note for note in bubbleviz.analyze(file).limitations if note.what == BESIDE]
 

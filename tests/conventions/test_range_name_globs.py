@@ -24,7 +24,7 @@ from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.columns import Bools
 from bubbleviz.sources.nsys.profile_file import open_file
 from tests.support.command_line import CommandLine
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import CHECKOUT
 
 #: Characters of a long name; seconds of a processor that a regex may take for it. One that tries
@@ -137,7 +137,7 @@ LIBRARY = ["aten::mm, op_id = 3", "aten::add_", "f0", "[x]"]
 
 def named(folder: Path, names: list[str], *, registered: bool, without: tuple[str, ...]) -> str:
     ranges = [R(10 * i, 10 * i + 5, n, registered=registered) for i, n in enumerate(names)]
-    path = profile(folder, [K(100, 200, 1)], [C(0, 5, 1)], ranges, without=without)
+    path = write_profile(folder, [K(100, 200, 1)], [C(0, 5, 1)], ranges, without=without)
     return str(path)
 
 

@@ -13,9 +13,9 @@ from bubbleviz.render.text.report import render_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.edited_databases import change
-from tests.support.notes import find_limitation, limitation_subjects, restriction_codes
-from tests.support.torch_traces import traces_of
+from tests.support.edited_databases import edit_database
+from tests.support.notes import find_limitation, list_limitation_subjects, list_restriction_codes
+from tests.support.torch_traces import write_traces
 
 MS = 1_000_000
 PIPELINE = Planting(iterations=4, files="rank", iteration_ranges=True, barrier=True, kernels=2)
@@ -61,12 +61,12 @@ def plant_late(folder: Path, late: set[int], delay_ns: int, planting: Planting =
             at_ns = value(path, NEXT_WAIT.format(at_ns)) - 1
         for table in TABLES:
             if rank in late:
-                change(
+                edit_database(
                     path,
                     f"UPDATE {table} SET start = {at_ns}, end = MAX(end, {at_ns} + 500) "
                     f"WHERE start < {at_ns}",
                 )
-            change(
+            edit_database(
                 path,
                 f"UPDATE {table} SET end = end + {delay_ns} WHERE end >= {at_ns}",
                 f"UPDATE {table} SET start = start + {delay_ns} WHERE start >= {at_ns}",
@@ -118,7 +118,7 @@ def test_clocks_that_dependencies_align_show_it_as_well(tmp_path: Path) -> None:
     planting = Planting(iterations=4, files="rank", iteration_ranges=True, servers=4)
     folder = plant_late(tmp_path / "late", {2}, 500 * MS, planting)
     for path in folder.glob("*.sqlite"):
-        change(path, "DROP TABLE TARGET_INFO_SESSION_START_TIME")
+        edit_database(path, "DROP TABLE TARGET_INFO_SESSION_START_TIME")
     report = bubbleviz.analyze(folder)
 
     assert ratio_of(report) == pytest.approx(planted_ratio(tmp_path / "right", planting), abs=1e-6)
@@ -132,14 +132,14 @@ def test_replicas_wait_in_a_collective(tmp_path: Path) -> None:
     report = bubbleviz.analyze(plant_late(tmp_path, {4, 5, 6, 7}, 900 * MS, planting))
 
     assert averaged(report) == [False, True, True]
-    assert AWAITED in limitation_subjects(report)
+    assert AWAITED in list_limitation_subjects(report)
 
 
 def test_traces_of_pytorch_have_the_same_numbers(tmp_path: Path) -> None:
     exports = plant_late(tmp_path / "exports", {1}, 500 * MS)
     (tmp_path / "traces").mkdir()
     for number, export in enumerate(sorted(exports.glob("*.sqlite"))):
-        (trace,) = traces_of(export, tmp_path)
+        (trace,) = write_traces(export, tmp_path)
         trace.rename(tmp_path / "traces" / f"rank{number}.json.gz")
     report = bubbleviz.analyze(tmp_path / "traces")
 
@@ -152,7 +152,7 @@ def test_a_single_iteration_that_waits_has_no_ratio(tmp_path: Path) -> None:
     report = bubbleviz.analyze(folder)
 
     assert ratio_of(report) is None
-    assert restriction_codes(report) == ["recordings-awaited"]
+    assert list_restriction_codes(report) == ["recordings-awaited"]
     screen = render_text(report, View())
     assert "incomplete: iterations began before all ranks were recorded" in screen
     assert "start all profilers before the first iteration" in screen
@@ -161,7 +161,7 @@ def test_a_single_iteration_that_waits_has_no_ratio(tmp_path: Path) -> None:
 def test_a_window_without_such_iterations_has_no_note(tmp_path: Path) -> None:
     report = bubbleviz.analyze(plant_late(tmp_path, {1}, 500 * MS), window="iteration:1-3")
 
-    assert AWAITED not in limitation_subjects(report)
+    assert AWAITED not in list_limitation_subjects(report)
 
 
 @pytest.mark.parametrize("planting", [PIPELINE, Planting(iterations=1, files="rank")])
@@ -172,7 +172,7 @@ def test_ranks_that_wait_for_the_first_stage_wait_before_the_iteration(
 
     assert all(averaged(report))
     assert ratio_of(report) == planted_ratio(tmp_path / "right", planting)
-    assert AWAITED not in limitation_subjects(report)
+    assert AWAITED not in list_limitation_subjects(report)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-1f1b"])
@@ -182,4 +182,4 @@ def test_recordings_that_begin_together_keep_all_iterations(schedule: str, tmp_p
     report = bubbleviz.analyze(tmp_path)
 
     assert averaged(report) == [True]
-    assert AWAITED not in limitation_subjects(report)
+    assert AWAITED not in list_limitation_subjects(report)

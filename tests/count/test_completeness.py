@@ -14,10 +14,10 @@ from bubbleviz.count.statistics import compute_quantile
 from bubbleviz.render.formats.csv import list_columns, write_csv
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
-from tests.support.edited_databases import change
-from tests.support.notes import find_limitation, limitation_counts, limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.planted_runs import analysed
+from tests.support.edited_databases import edit_database
+from tests.support.notes import count_limitations, find_limitation, list_limitation_subjects
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.planted_runs import analyze_planting
 
 pytestmark = pytest.mark.thorough
 
@@ -32,7 +32,7 @@ def renamed(folder: Path, names: dict[str, str], planting: Planting) -> Path:
         f"UPDATE NVTX_EVENTS SET text = '{other}' WHERE text = '{name}'"
         for name, other in names.items()
     )
-    return change(next(folder.glob("*.sqlite")), *renames)
+    return edit_database(next(folder.glob("*.sqlite")), *renames)
 
 
 @pytest.mark.parametrize("number", ["2000000000", "123456789012345"])
@@ -50,7 +50,7 @@ def test_a_forward_without_a_backward_of_its_number_is_not_cut(
 ) -> None:
     planting = Planting(iterations=iterations)
     report = bubbleviz.analyze(renamed(tmp_path, {name: "F2000000000.0.0"}, planting))
-    notes = limitation_counts(report)
+    notes = count_limitations(report)
     assert notes.get(UNMATCHED) == iterations
     assert CUT not in notes
 
@@ -64,15 +64,15 @@ def test_numbers_are_to_be_checked_only_where_names_have_some(
     plant(Planting(names=names), tmp_path)
     row = "SELECT rowid FROM NVTX_EVENTS WHERE text = 'B0.0.0' LIMIT 1"
     drop = f"DELETE FROM NVTX_EVENTS WHERE rowid = ({row})"
-    report = bubbleviz.analyze(change(tmp_path / "node0.sqlite", drop))
+    report = bubbleviz.analyze(edit_database(tmp_path / "node0.sqlite", drop))
 
     note = find_limitation(report, UNMATCHED)
     assert expected in note.reason
 
 
 def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
-    report = analysed(Planting(iterations=3, cut_ns=45_000_000))
-    notes = limitation_subjects(report)
+    report = analyze_planting(Planting(iterations=3, cut_ns=45_000_000))
+    notes = list_limitation_subjects(report)
     assert CUT in notes
     assert UNMATCHED not in notes
     assert not report.operations_lacking
@@ -86,7 +86,7 @@ SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
 
 def since(first: int, folder: Path) -> Report:
     """Return a report on operations of the run out of order, without its first ones."""
-    rows = write_csv(list_columns(analysed(SWAPPED))).splitlines()
+    rows = write_csv(list_columns(analyze_planting(SWAPPED))).splitlines()
     at = rows[0].split(",").index("host_start_ns")
     later = sorted(rows[1:], key=lambda row: int(row.split(",")[at]))[first:]
     path = folder / "operations.csv"
@@ -98,7 +98,7 @@ def test_an_iteration_that_begins_with_another_microbatch_is_whole(tmp_path: Pat
     truth = plant(SWAPPED, tmp_path)
     for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), since(0, tmp_path)):
         assert [i.complete for i in report.iterations] == [True] * 6
-        assert CUT not in limitation_subjects(report)
+        assert CUT not in list_limitation_subjects(report)
         for iteration, true in zip(report.iterations, truth.iterations, strict=True):
             assert iteration.ratios["schedule"].value == pytest.approx(
                 true.bubble_ratio["schedule"], abs=1e-6
@@ -115,7 +115,7 @@ def recorded(folder: Path, planting: Planting, after_ns: int, before_ns: int = 1
     plant(planting, folder)
     tables = "KERNEL", "RUNTIME"
     of_cupti = [f"CUPTI_ACTIVITY_KIND_{name}" for name in tables]
-    path = change(
+    path = edit_database(
         folder / "node0.sqlite",
         f"CREATE TEMP TABLE first AS SELECT min(start) AS at FROM {of_cupti[0]}",
         *(
@@ -236,7 +236,7 @@ def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> No
     calls = [C(at + 1, at + 2, number, pid=r + 1) for r, at, number in launched]
     kernels = [K(at + 3, at + 83, number, pid=r + 1, device=r) for r, at, number in launched]
 
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     assert list_missing(report.iteration(0).ranks) == [None, None]
     # Rank 0 is busy for 160 ns, rank 1 for 240, of 400.

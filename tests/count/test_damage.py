@@ -20,8 +20,8 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change
-from tests.support.notes import find_limitation, restriction_codes
+from tests.support.edited_databases import edit_database
+from tests.support.notes import find_limitation, list_restriction_codes
 
 SIX = Planting(iterations=6, iteration_ranges=True, kernels=4, barrier=True)
 LOST = "kernels that were launched and not recorded"
@@ -37,7 +37,7 @@ def damaged(folder: Path, *iterations: int) -> Path:
     path = folder / "node0.sqlite"
     for number in iterations:
         within = f"BETWEEN {BOUND.format('start', number)} AND {BOUND.format('end', number)}"
-        change(
+        edit_database(
             path,
             f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} "
             f"AND start {within} AND rowid % 3 = 0",
@@ -52,7 +52,7 @@ def reason_of(report: Report, what: str) -> str:
 def test_lost_kernels_of_averaged_iterations_mark_the_ratio(tmp_path: Path) -> None:
     report = bubbleviz.analyze(damaged(tmp_path, 1))
 
-    assert "kernels-lost" in restriction_codes(report)
+    assert "kernels-lost" in list_restriction_codes(report)
     assert "--window iteration:2-5" in reason_of(report, LOST)
     assert (describe_first_steps(report) or "").endswith("--window iteration:2-5")
 
@@ -62,7 +62,7 @@ def test_damaged_runs_promise_no_saving(tmp_path: Path, cli: CommandLine, *, del
     plant(replace(SIX, slow_stage=2, slow_factor=1.5), tmp_path)
     path = tmp_path / "node0.sqlite"
     if deleted:
-        change(
+        edit_database(
             path,
             f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} AND rowid % 9 = 0",
         )
@@ -73,7 +73,7 @@ def test_damaged_runs_promise_no_saving(tmp_path: Path, cli: CommandLine, *, del
     assert document["what_to_do_first"].startswith("Profile again" if deleted else "Move layers")
     assert (document["advice"] == []) is deleted
     assert ("Move layers off stage 2" not in shown + page.read_text()) is deleted
-    assert ("kernels-lost" in restriction_codes(bubbleviz.analyze(path))) is deleted
+    assert ("kernels-lost" in list_restriction_codes(bubbleviz.analyze(path))) is deleted
 
 
 def test_gate_takes_no_promise_from_a_damaged_run(tmp_path: Path, cli: CommandLine) -> None:
@@ -97,8 +97,8 @@ def test_a_window_without_the_damage_has_no_mark(text: str, tmp_path: Path) -> N
     whole = bubbleviz.analyze(damaged(tmp_path, 1))
     report = bubbleviz.analyze(tmp_path / "node0.sqlite", window=parse_window(text))
 
-    assert "kernels-lost" in restriction_codes(whole)
-    assert restriction_codes(report) == []
+    assert "kernels-lost" in list_restriction_codes(whole)
+    assert list_restriction_codes(report) == []
     assert "none of it lies in the averaged iterations" in reason_of(report, LOST)
     note = find_limitation(report, LOST)
     assert note.kind is LimitationKind.COSTS
@@ -111,20 +111,24 @@ def test_a_window_without_the_damage_has_no_mark(text: str, tmp_path: Path) -> N
 def test_skipped_iterations_with_damage_leave_no_mark(tmp_path: Path) -> None:
     path = damaged(tmp_path, 0)
 
-    assert restriction_codes(bubbleviz.analyze(path, skip=1)) == []
-    assert restriction_codes(bubbleviz.analyze(path)) == ["kernels-lost"]
+    assert list_restriction_codes(bubbleviz.analyze(path, skip=1)) == []
+    assert list_restriction_codes(bubbleviz.analyze(path)) == ["kernels-lost"]
 
 
 def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
     path = damaged(tmp_path, 1)
-    change(path, "UPDATE StringIds SET value = 'cudaGraphLaunch' WHERE value LIKE '%LaunchKernel%'")
+    edit_database(
+        path, "UPDATE StringIds SET value = 'cudaGraphLaunch' WHERE value LIKE '%LaunchKernel%'"
+    )
     report = bubbleviz.analyze(path)
 
-    assert "graphs-lost" in restriction_codes(report)
+    assert "graphs-lost" in list_restriction_codes(report)
     assert (describe_first_steps(report) or "").endswith("--window iteration:2-5")
-    assert restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:2-5"))) == []
-    assert restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:0"))) == []
-    assert restriction_codes(bubbleviz.analyze(path, skip=2)) == []
+    assert (
+        list_restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:2-5"))) == []
+    )
+    assert list_restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:0"))) == []
+    assert list_restriction_codes(bubbleviz.analyze(path, skip=2)) == []
 
 
 @pytest.mark.parametrize("lost", ["graphs", "kernels"])
@@ -134,22 +138,22 @@ def test_few_losses_of_one_iteration_mark_the_ratio(lost: str, tmp_path: Path) -
     path = tmp_path / "node0.sqlite"
     if lost == "graphs":
         to_graph = "UPDATE StringIds SET value = 'cudaGraphLaunch'"
-        change(path, f"{to_graph} WHERE value LIKE '%LaunchKernel%'")
+        edit_database(path, f"{to_graph} WHERE value LIKE '%LaunchKernel%'")
     whole = bubbleviz.analyze(path)
-    assert restriction_codes(whole) == []
+    assert list_restriction_codes(whole) == []
     within = f"BETWEEN {BOUND.format('start', 1)} AND {BOUND.format('end', 1)}"
     row = (
         f"SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} "
         f'AND start {within} ORDER BY "end" - start DESC LIMIT 1'
     )
-    change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = ({row})")
+    edit_database(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = ({row})")
     report = bubbleviz.analyze(path)
 
     (note,) = [note for note in report.limitations if "recorded" in note.what]
     assert note.count == 1
-    assert f"{lost}-lost" in restriction_codes(report)
+    assert f"{lost}-lost" in list_restriction_codes(report)
     assert note.window == "iteration:2-29"
-    assert f"{lost}-lost" not in restriction_codes(
+    assert f"{lost}-lost" not in list_restriction_codes(
         bubbleviz.analyze(path, window=parse_window("iteration:2-29"))
     )
 
@@ -171,7 +175,7 @@ def test_times_until_agree_with_a_slow_reference(
 
 def test_a_window_with_the_damage_keeps_the_mark(tmp_path: Path) -> None:
     window = parse_window("iteration:1-3")
-    assert "kernels-lost" in restriction_codes(
+    assert "kernels-lost" in list_restriction_codes(
         bubbleviz.analyze(damaged(tmp_path, 2), window=window)
     )
 
@@ -179,7 +183,7 @@ def test_a_window_with_the_damage_keeps_the_mark(tmp_path: Path) -> None:
 def test_damage_everywhere_suggests_no_window(tmp_path: Path) -> None:
     report = bubbleviz.analyze(damaged(tmp_path, 0, 2, 4))
 
-    assert "kernels-lost" in restriction_codes(report)
+    assert "kernels-lost" in list_restriction_codes(report)
     assert "--window" not in reason_of(report, LOST)
 
 
@@ -187,7 +191,7 @@ def test_without_averaged_iterations_all_damage_counts(tmp_path: Path) -> None:
     report = bubbleviz.analyze(damaged(tmp_path, 1), skip=6)
 
     assert report.summary.iterations == 0
-    assert restriction_codes(report) == ["kernels-lost"]
+    assert list_restriction_codes(report) == ["kernels-lost"]
 
 
 def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
@@ -197,20 +201,22 @@ def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
         "SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = "
         f"{PROCESS} AND start > {BOUND.format('start', 4)} ORDER BY start LIMIT 1 OFFSET 4"
     )
-    change(
+    edit_database(
         path,
         f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = end + 3000000 WHERE rowid = ({row})",
     )
     report = bubbleviz.analyze(path)
 
-    assert "kernels-overrun" in restriction_codes(report)
+    assert "kernels-overrun" in list_restriction_codes(report)
     assert "--window iteration:0-3" in reason_of(report, OVERRUN)
     assert (describe_first_steps(report) or "").startswith(
         "Profile again: recorded ends of kernels"
     )
     assert (describe_first_steps(report) or "").endswith("--window iteration:0-3")
     assert write_all_advice(report) == ()
-    assert restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
+    assert (
+        list_restriction_codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +229,7 @@ def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
 def test_idle_advises_first_to_record_again(end: str, sentence: str, tmp_path: Path) -> None:
     plant(replace(SIX, kernels=6), tmp_path)
     path = tmp_path / "node0.sqlite"
-    change(
+    edit_database(
         path,
         f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = {end} WHERE globalPid = {PROCESS} "
         "AND rowid % 11 = 3",
@@ -242,8 +248,8 @@ def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:
     inside = bubbleviz.idle(path, window="iteration:1-2")
     outside = bubbleviz.idle(path, window="iteration:3-5")
 
-    assert restriction_codes(whole) == ["kernels-lost"]
-    assert restriction_codes(inside) == ["kernels-lost"]
+    assert list_restriction_codes(whole) == ["kernels-lost"]
+    assert list_restriction_codes(inside) == ["kernels-lost"]
     assert outside.restrictions == ()
     reason = find_limitation(outside, LOST).reason
     assert "none of it lies in the window" in reason

@@ -28,12 +28,12 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
-from tests.support.edited_databases import change
+from tests.support.edited_databases import edit_database
 from tests.support.exact import WINDOWS
-from tests.support.needs import real_file
-from tests.support.notes import find_limitation, limitation_subjects, restriction_codes
-from tests.support.operation_tables import csv_of
-from tests.support.torch_traces import traces_of
+from tests.support.needs import get_real_file
+from tests.support.notes import find_limitation, list_limitation_subjects, list_restriction_codes
+from tests.support.operation_tables import write_csv
+from tests.support.torch_traces import write_traces
 
 CUT = "iterations cut by the capture"
 UNPAIRED = "iterations across ranks"
@@ -81,7 +81,7 @@ def test_an_idle_stage_counts_with_no_work(name: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
 
     assert report.summary.iterations == 6
-    assert not {CUT, UNPAIRED} & limitation_subjects(report)
+    assert not {CUT, UNPAIRED} & list_limitation_subjects(report)
     assert report.restrictions == ()
     check_ratios(report, truth)
 
@@ -176,7 +176,7 @@ def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
         check_ratios(report, truth)
     else:
         assert all(report.summary.bubble_ratio[window].mean is None for window in WINDOWS)
-    assert (UNPAIRED in limitation_subjects(report)) == (servers == 2)
+    assert (UNPAIRED in list_limitation_subjects(report)) == (servers == 2)
 
 
 def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
         "SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME "
         f"WHERE globalTid >> 24 << 24 = {process} AND start {between}"
     )
-    change(
+    edit_database(
         path,
         f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {process} "
         f"AND correlationId IN ({calls})",
@@ -275,11 +275,11 @@ def test_a_stage_that_enters_ranges_and_launches_nothing_is_idle(
     truth = plant(replace(IDLE, iteration_ranges=is_named), tmp_path)
     path = tmp_path / "node0.sqlite"
     add_empty_ranges(path, is_named=is_named)
-    paths = traces_of(path, tmp_path) if is_trace else [path]
+    paths = write_traces(path, tmp_path) if is_trace else [path]
     report = bubbleviz.analyze(paths)
 
     assert report.summary.iterations == 6
-    assert CUT not in limitation_subjects(report)
+    assert CUT not in list_limitation_subjects(report)
     assert report.restrictions == ()
     note = find_limitation(report, WITHOUT_WORK)
     assert note.count == 32
@@ -294,7 +294,7 @@ def test_ranges_whose_launches_have_no_kernels_do_not_make_a_stage_idle(tmp_path
     report = bubbleviz.analyze(path)
 
     assert [i.complete for i in report.iterations] == [True, False, True, True, False, True]
-    assert MARK in restriction_codes(report)
+    assert MARK in list_restriction_codes(report)
 
 
 def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Pat
         for sign, end in ((">=", "start"), ("<=", "end"))
     )
     calls = f"FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE globalTid = {thread} AND {inside}"
-    change(
+    edit_database(
         path,
         f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {thread} >> 24 << 24 "
         f"AND correlationId IN (SELECT correlationId {calls})",
@@ -317,7 +317,7 @@ def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Pat
     report = bubbleviz.analyze(path)
 
     assert not report.iterations[1].complete
-    assert MARK in restriction_codes(report)
+    assert MARK in list_restriction_codes(report)
 
 
 @pytest.mark.parametrize("steps", [True, False])
@@ -363,7 +363,7 @@ def table_of(
                 (k, rank, rank, "Optimizer", "", 1000 * k + 600, 1000 * k + 610) for rank in (0, 1)
             ]
     names = ("iteration", "rank", "stage", "phase", "microbatch", "start_us", "end_us")
-    return csv_of(path, dict(zip(names, zip(*rows, strict=True), strict=True)))
+    return write_csv(path, dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_a_stage_is_not_idle_on_a_clock_that_cannot_be_compared(
 
 @pytest.mark.real_files
 def test_the_idle_stage_of_the_shared_example_counts() -> None:
-    report = bubbleviz.analyze(real_file("cases/idle_stage.csv"))
+    report = bubbleviz.analyze(get_real_file("cases/idle_stage.csv"))
 
     assert report.summary.iterations == 3
     assert [iteration.complete for iteration in report.iterations] == [True] * 3

@@ -16,7 +16,7 @@ from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.notes import find_limitation
-from tests.support.planted_runs import BASE, analysed
+from tests.support.planted_runs import BASE, analyze_planting
 
 FORWARD = replace(BASE, inference=True, optimizer_ns=-1)
 
@@ -39,7 +39,7 @@ def test_what_shows_that_a_run_trains(phases: tuple[Phase, ...], kind: str) -> N
 
 
 def test_several_batches_are_iterations_and_the_time_between_them_counts() -> None:
-    report = analysed(replace(FORWARD, iterations=4))
+    report = analyze_planting(replace(FORWARD, iterations=4))
 
     assert (report.kind, report.headline) == ("inference", "period")
     assert [(i.kind, i.averaged, i.microbatches) for i in report.iterations] == [
@@ -72,7 +72,7 @@ def test_batches_of_other_sizes_are_averaged_too(tmp_path: Path) -> None:
 
 
 def test_one_batch_is_one_window() -> None:
-    report = analysed(replace(FORWARD, iterations=1, jitter=0.0, transfer_ns=0))
+    report = analyze_planting(replace(FORWARD, iterations=1, jitter=0.0, transfer_ns=0))
 
     assert report.headline == "schedule"
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
@@ -81,7 +81,7 @@ def test_one_batch_is_one_window() -> None:
 
 
 def test_evaluations_inside_training_are_counted_and_left_out() -> None:
-    report = analysed(replace(BASE, evaluation_at=1, iterations=4))
+    report = analyze_planting(replace(BASE, evaluation_at=1, iterations=4))
 
     assert report.kind == "training"
     assert [i.kind for i in report.iterations] == ["training", "evaluation", "training", "training"]

@@ -13,10 +13,10 @@ from bubbleviz.report.report import Report
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import find_schedule, schedules
 from tests.planting import Planting
-from tests.support.edited_databases import change
+from tests.support.edited_databases import edit_database
 from tests.support.notes import find_limitation
 from tests.support.places import EXAMPLE
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 from tests.support.report_texts import text_of
 
 pytestmark = pytest.mark.thorough
@@ -34,7 +34,7 @@ def _without(folder: Path, *names: str, rank: int | None = None) -> Report:
     for name in names:
         which = f"text = '{name}' AND globalTid IN (SELECT globalTid FROM threads)"
         statements.append(f"DELETE FROM NVTX_EVENTS WHERE {which}")
-    return bubbleviz.analyze(change(folder / "node0.sqlite", *statements, source=EXAMPLE))
+    return bubbleviz.analyze(edit_database(folder / "node0.sqlite", *statements, source=EXAMPLE))
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_nothing_is_lacking_in_any_schedule(name: str) -> None:
     rule = find_schedule(name)
     schedule = name if rule.has_one_order else torch_csv.write(rule.plan(4, 8, rule.chunks))
 
-    assert not analysed(Planting(schedule=schedule)).operations_lacking
+    assert not analyze_planting(Planting(schedule=schedule)).operations_lacking

@@ -39,10 +39,10 @@ from bubbleviz.schedules.plan import Memory
 from bubbleviz.schedules.workload import build_device_workload
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, ExportRows, K, R, profile
+from tests.support.notes import list_limitation_subjects
+from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 BASE = Planting(iterations=2, kernels=2)
 US = 1_000
@@ -105,7 +105,7 @@ def idle_of(report: Report, cause: Cause, ratio: str = "schedule") -> int:
 
 
 def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
+    path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     report = bubbleviz.analyze(path)
 
     assert len(report.bubbles) == 0
@@ -303,7 +303,7 @@ def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> Non
 
 def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
     """Microbatches of DualPipe go both ways, and tell no order of stages."""
-    report = analysed(
+    report = analyze_planting(
         Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True),
         what_if=True,
     )
@@ -322,10 +322,12 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
 
 def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:
     for align, ratio in (("none", "stage"), ("causal", "schedule")):
-        report = analysed(Planting(servers=2, iterations=2, iteration_ranges=True), align=align)
+        report = analyze_planting(
+            Planting(servers=2, iterations=2, iteration_ranges=True), align=align
+        )
 
         assert (report.headline, report.bubbles.ratio) == (ratio, ratio)
-        assert "idle intervals and their causes" not in limitation_subjects(report)
+        assert "idle intervals and their causes" not in list_limitation_subjects(report)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ def test_operations_side_by_side_are_put_together_again_without_negative_ratios(
 
 
 def test_copies_of_a_stage_wait_for_what_was_ready_last() -> None:
-    report = analysed(replace(BASE, replicas=2, tensor=2, jitter=0.05))
+    report = analyze_planting(replace(BASE, replicas=2, tensor=2, jitter=0.05))
     waits, moves = (
         idle_of(report, cause, "stage") for cause in (Cause.DEPENDENCY, Cause.COMMUNICATION)
     )
@@ -484,7 +486,7 @@ def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere() -> None:
     """No receive of the slow stage ever waits, so that none tells how long a transfer takes."""
     memory = Memory(8.0, 1.0, 32 / 74)
     work = build_device_workload((0, 1, 2, 3), 8, [(1_000 * US,) * 4] * 3, 100 * US, memory)
-    report = analysed(
+    report = analyze_planting(
         Planting(
             schedule=torch_csv.write(search_plan("zb-2p", work)),
             microbatches=8,

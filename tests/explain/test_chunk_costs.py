@@ -18,12 +18,12 @@ from bubbleviz.render.web.unsaved import collect_unsaved_numbers
 from bubbleviz.report.prompt_chunks import cost_in_words
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
-from tests.support.forward_runs import UNIT_NS, Serving, table_of
+from tests.support.forward_runs import UNIT_NS, Serving, write_table
 
 
 def report_of(folder: Path, tokens: list[int], times_ns: list[float], **more: list[int]) -> Report:
     run = Serving([ns / UNIT_NS for ns in times_ns], (1.0, 2.0), tokens=tokens)
-    return bubbleviz.analyze(table_of(folder, run, **more))
+    return bubbleviz.analyze(write_table(folder, run, **more))
 
 
 def costs(folder: Path, tokens: list[int], times_ns: list[float]) -> tuple[ChunkCost, ...]:
@@ -141,7 +141,7 @@ def test_a_page_carries_the_measured_chunks(tmp_path: Path) -> None:
 
 
 def test_a_page_carries_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(table_of(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
+    report = bubbleviz.analyze(write_table(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
 
     assert [
         chunk_time.virtual_stage for chunk_time in collect_unsaved_numbers(report).chunk_times
@@ -174,7 +174,7 @@ def test_select_sample_chunks_lie_next_to_all_others(
 
 def test_tables_written_again_keep_their_tokens(tmp_path: Path, cli: CommandLine) -> None:
     tokens = [64, 128, 512]
-    path = table_of(tmp_path, Serving([0.1, 0.2, 0.5], (1.0, 2.0), tokens=tokens))
+    path = write_table(tmp_path, Serving([0.1, 0.2, 0.5], (1.0, 2.0), tokens=tokens))
     assert main(["analyze", str(path), "--csv", str(tmp_path / "again.csv")]) == 0
 
     again = bubbleviz.analyze(tmp_path / "again.csv")

@@ -18,11 +18,11 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
 from bubbleviz.report.report import Report
 from tests.planting.options import Planting
-from tests.support.drawn_reports import Op, operations_of
-from tests.support.nccl_payloads import carrying
-from tests.support.notes import find_limitation, limitation_subjects
+from tests.support.drawn_reports import Op, make_operations
+from tests.support.nccl_payloads import add_payloads
+from tests.support.notes import find_limitation, list_limitation_subjects
 from tests.support.nsys_exports import ExportRows
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 US = 1_000
 MS = 1_000_000
@@ -46,7 +46,7 @@ def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
 def worked(*spans: tuple[int, int, int]) -> Operations:
     """Return operations of (rank, start_us, end_us)."""
     ops = [Op(rank, Phase.F, 0, start * US, end * US) for rank, start, end in sorted(spans)]
-    return operations_of(ops)[0]
+    return make_operations(ops)[0]
 
 
 def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
@@ -127,7 +127,7 @@ def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
             if kernel == SCATTER and communicator is not None:
                 payloads.append((begin, name, "reduce", (communicator, 4096, 0)))
     path = rows.write(folder, name=f"rank{rank}.sqlite", hostname=f"node{rank}", utc_epoch_ns=None)
-    return Path(carrying(path, payloads, pid=rank + 1))
+    return Path(add_payloads(path, payloads, pid=rank + 1))
 
 
 def test_communicators_need_no_common_clock(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_communicators_need_no_common_clock(tmp_path: Path) -> None:
     # In each of two periods.
     assert idle_ns[:2, 0, Cause.DEPENDENCY].tolist() == [3 * MS, 3 * MS]
     assert idle_ns[:2, :, Cause.COLLECTIVE].tolist() == [[500 * US] * 2] * 2
-    assert limitation_subjects(report).isdisjoint({UNKNOWN, LACKING})
+    assert list_limitation_subjects(report).isdisjoint({UNKNOWN, LACKING})
 
 
 UNKNOWN = "collectives with unknown members"
@@ -165,7 +165,7 @@ def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank() -> None:
         slow_factor=2.0,
         iteration_ranges=True,
     )
-    report = analysed(planting, parallel=Parallel(pp=2, dp=2))
+    report = analyze_planting(planting, parallel=Parallel(pp=2, dp=2))
     slow = next(r for r in report.ranks if (r.stage, r.pipeline) == (0, 1))
     bubbles = report.bubbles.take(report.bubbles.waits_in_collective)
     waits = bubbles.take(bubbles.end_ns - bubbles.start_ns > MS)
@@ -196,12 +196,12 @@ def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(pieces: int) -> 
         barrier=True,
         norm_ns=30 * US,
     )
-    report = analysed(planting, parallel=Parallel(pp=4, dp=2))
+    report = analyze_planting(planting, parallel=Parallel(pp=4, dp=2))
     collective_ns = report.explanation.causes.idle_ns["period"][:2, :, Cause.COLLECTIVE]
 
     # Drifting clocks stretch these times by less than a millionth.
     assert collective_ns == pytest.approx(np.full((2, 8), 730 * US), rel=1e-3)
-    assert limitation_subjects(report).isdisjoint({UNKNOWN, LACKING})
+    assert list_limitation_subjects(report).isdisjoint({UNKNOWN, LACKING})
 
 
 def gathered_run(folder: Path) -> Report:

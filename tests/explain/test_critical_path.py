@@ -14,7 +14,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import make_document
 from bubbleviz.report.report import Report
 from tests.planting.options import Planting
-from tests.support.planted_runs import RUNS, analysed
+from tests.support.planted_runs import RUNS, analyze_planting
 from tests.support.report_texts import text_of
 
 US = 1_000
@@ -33,7 +33,7 @@ COPIES = Planting(
 
 
 def report_of(planting: Planting) -> Report:
-    return analysed(planting, parallel=Parallel(1, planting.stages, planting.replicas))
+    return analyze_planting(planting, parallel=Parallel(1, planting.stages, planting.replicas))
 
 
 def path_of(report: Report) -> CriticalPath:

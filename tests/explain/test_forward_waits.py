@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
-from tests.support.forward_runs import UNIT_NS, Serving, idle_shares, served, table_of
+from tests.support.forward_runs import (
+    UNIT_NS,
+    Serving,
+    compute_idle_shares,
+    simulate_serving,
+    write_table,
+)
 
 EVEN = (1.0,) * 24
 
 
 def report_of(folder: Path, run: Serving) -> Report:
-    return bubbleviz.analyze(table_of(folder, run))
+    return bubbleviz.analyze(write_table(folder, run))
 
 
 def causes_of(report: Report) -> list[dict[str, int]]:
@@ -89,13 +95,13 @@ def test_the_host_is_the_cause_where_the_token_was_there(tmp_path: Path) -> None
 
 
 def test_transfers_are_the_cause_where_the_data_moves(tmp_path: Path) -> None:
-    chunks = served(Serving(EVEN, depth=1, transfer_ns=50_000))
+    chunks = simulate_serving(Serving(EVEN, depth=1, transfer_ns=50_000))
     receives = {
         "received_ns": [0 if c.stage == 0 else c.start_ns for c in chunks],
         "receive_start_ns": [0 if c.stage == 0 else c.start_ns - 50_000 for c in chunks],
         "receive_launched_ns": [0 if c.stage == 0 else c.start_ns - 60_000 for c in chunks],
     }
-    path = table_of(tmp_path, Serving(EVEN, depth=1, transfer_ns=50_000), **receives)
+    path = write_table(tmp_path, Serving(EVEN, depth=1, transfer_ns=50_000), **receives)
     causes = causes_of(bubbleviz.analyze(path))
 
     assert causes[1]["communication"] == 23 * 50_000
@@ -133,10 +139,10 @@ def test_causes_add_up_and_shares_are_those_of_slow_code(
     transfer_ns: int,
 ) -> None:
     run = Serving(lengths, stages, transfer_ns, depth, host_ns)
-    chunks = served(run)
+    chunks = simulate_serving(run)
     more = {"stage": [c.stage for c in chunks]}
-    report = bubbleviz.analyze(table_of(tmp_path_factory.mktemp("run"), run, **more))
-    expected = idle_shares(chunks)
+    report = bubbleviz.analyze(write_table(tmp_path_factory.mktemp("run"), run, **more))
+    expected = compute_idle_shares(chunks)
     for rank in report.iteration(0).ranks:
         assert rank.bubble_ratio["schedule"] == pytest.approx(expected[rank.rank], abs=1e-12)
         for name, account in rank.accounts.items():

@@ -28,9 +28,16 @@ from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import find_schedule, schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 from tests.planting import Planting, plant
-from tests.support.measured_orders import Measured, Op, devices_of, iteration, measured, of_orders
-from tests.support.planted_runs import analysed
-from tests.support.published_orders import ONE_WAY, OURS, listed_plan, reference
+from tests.support.measured_orders import (
+    Measured,
+    Op,
+    list_devices,
+    make_iteration,
+    make_measured,
+    run_orders,
+)
+from tests.support.planted_runs import analyze_planting
+from tests.support.published_orders import ONE_WAY, OURS, parse_listed_plan, read_reference
 
 pytestmark = pytest.mark.thorough
 
@@ -59,15 +66,15 @@ def planned(name: str, p: int = 4, m: int = 8) -> Plan:
 
 
 def test_nothing_ran() -> None:
-    nothing = measured([], [])
+    nothing = make_measured([], [])
     assert named(nothing).name is None
     assert named(nothing).reason == "no training iteration is in the capture"
 
-    evaluated = measured([(0, 0, [Op(F, 0)])], [(0, 0)], [iteration(0, "evaluation")])
+    evaluated = make_measured([(0, 0, [Op(F, 0)])], [(0, 0)], [make_iteration(0, "evaluation")])
     assert named(evaluated) == named(nothing)
 
-    far = [(rank, 0, order) for rank, order in enumerate(devices_of(planned("1f1b", 2, 4)))]
-    assert named(measured(far, [(0, 0), (10**9, 0)])).name is None
+    far = [(rank, 0, order) for rank, order in enumerate(list_devices(planned("1f1b", 2, 4)))]
+    assert named(make_measured(far, [(0, 0), (10**9, 0)])).name is None
 
 
 def is_searched(rule: Schedule) -> bool:
@@ -82,7 +89,7 @@ def is_searched(rule: Schedule) -> bool:
 def test_searched_schedules_are_recognised_by_their_structure(
     rule: Schedule, p: int, m: int
 ) -> None:
-    recognition = named(of_orders(devices_of(planned(rule.name, p, m)), times=2))
+    recognition = named(run_orders(list_devices(planned(rule.name, p, m)), times=2))
 
     # The search may find the order of another schedule, and does for so few microbatches.
     assert rule.name in (recognition.name, *recognition.also) or recognition.exact
@@ -100,7 +107,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
                     plan = rule.plan(p, m, chunks)
                 except UsageError:
                     continue
-                run = of_orders(devices_of(plan), times=2)
+                run = run_orders(list_devices(plan), times=2)
                 if plan.replicas > 1:
                     # Stages are not told where microbatches come from both ends.
                     run = replace(run, ranks=tuple(replace(r, stage=None) for r in run.ranks))
@@ -129,19 +136,19 @@ def test_orders_of_the_authors_schedulers_are_named(subtests: pytest.Subtests) -
             # With no more microbatches than stages, most limits are never reached.
             rows = [
                 row
-                for row in reference("schedules.csv")
+                for row in read_reference("schedules.csv")
                 if row["schedule"] == name and row["order"] and int(row["m"]) > int(row["p"])
             ]
             assert len(rows) >= 5
             for row in rows[:: max(1, len(rows) // 12)]:
-                recognition = named(of_orders(devices_of(listed_plan(row))))
+                recognition = named(run_orders(list_devices(parse_listed_plan(row))))
                 wanted = {OURS[name]} if name not in SEARCHED else SEARCHED[name]
                 assert recognition.name in wanted, (row["p"], row["m"], row["times"], recognition)
 
 
 def each(name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8) -> list[list[Op]]:
     """Return the orders of a schedule with other operations for each."""
-    return [[one for op in o for one in change(op)] for o in devices_of(planned(name, p, m))]
+    return [[one for op in o for one in change(op)] for o in list_devices(planned(name, p, m))]
 
 
 def numbered(first: int, step: int = 1) -> Callable[[Op], list[Op]]:
@@ -196,7 +203,7 @@ def backwards_in_reverse(p: int, m: int) -> list[list[Op]]:
 
 def forwards_of_the_last_from_one() -> list[list[Op]]:
     """Return 1F1B as PyTorch's single-stage schedule numbers it."""
-    *others, last = devices_of(planned("1f1b"))
+    *others, last = list_devices(planned("1f1b"))
     return [*others, [replace(op, microbatch=op.microbatch + (op.phase is F)) for op in last]]
 
 
@@ -210,11 +217,11 @@ OTHERS: tuple[Callable[[Op], list[Op]], ...] = (
 #: Orders, and what is said of them.
 ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     *(
-        (change(devices_of(planned(name, 4, m))), {"name": name, "also": also, "exact": exact})
+        (change(list_devices(planned(name, 4, m))), {"name": name, "also": also, "exact": exact})
         for name, m, also in SEARCHES
         for change, exact in ((list, True), (swapped, False))
     ),
-    (devices_of(planned("1f1b")), {"name": "1f1b", "also": ()}),
+    (list_devices(planned("1f1b")), {"name": "1f1b", "also": ()}),
     # What searches find where transfers are long.
     (each("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
     # All warm up with all forwards; each W follows its B at once, or all of them at the end.
@@ -256,16 +263,16 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
 def test_an_order_is_what_it_is_said_to_be(
     orders: list[list[Op]], expected: Mapping[str, object]
 ) -> None:
-    recognition = named(of_orders(orders))
+    recognition = named(run_orders(orders))
 
     assert {name: getattr(recognition, name) for name in expected} == expected
 
 
 @pytest.mark.real_files
 def test_1f1b_in_a_v_has_no_known_name() -> None:
-    rows = [row for row in reference("schedules.csv") if row["schedule"] == "1F1B-V"]
+    rows = [row for row in read_reference("schedules.csv") if row["schedule"] == "1F1B-V"]
     row = next(row for row in rows if row["order"])
-    recognition = named(of_orders(devices_of(listed_plan(row))))
+    recognition = named(run_orders(list_devices(parse_listed_plan(row))))
 
     assert (recognition.name, recognition.exact, recognition.distance, recognition.deviations) == (
         None,
@@ -296,11 +303,11 @@ def test_planted_deviations_come_out_by_name(
     change_order: Callable[[list[Op]], list[Op]], possible: Told, count: int
 ) -> None:
     plan = planned("1f1b")
-    good = devices_of(plan)
+    good = list_devices(plan)
     bad = [change_order(order) if n == 1 else order for n, order in enumerate(good)]
     orders = enumerate((good, bad, good))
     cells = [(rank, n, order) for n, every in orders for rank, order in enumerate(every)]
-    run = measured(cells, [(rank, 0) for rank in range(4)])
+    run = make_measured(cells, [(rank, 0) for rank in range(4)])
 
     for recognition in (
         named(run),
@@ -320,7 +327,7 @@ def test_planted_deviations_come_out_by_name(
 
 
 def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None:
-    orders = devices_of(planned("zb-h1", 4, 16))
+    orders = list_devices(planned("zb-h1", 4, 16))
     moved = []
     for order in orders:
         weights = [op for op in order if op.phase is W]
@@ -334,7 +341,7 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
                 out.append(weights[ran])
                 ran += 1
         moved.append([*out, *weights[ran:]])
-    recognition = named(of_orders(moved))
+    recognition = named(run_orders(moved))
 
     assert (recognition.name, recognition.exact, recognition.distance) == ("zb-1p", False, None)
     assert recognition.reason == "by its structure"
@@ -355,9 +362,9 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
     name: str, m: int, gone: tuple[int, ...], first: int
 ) -> None:
     plan = planned(name, 4, m)
-    whole = devices_of(plan)
+    whole = list_devices(plan)
     orders = each(name, lambda op: numbered(first)(op) if op.microbatch not in gone else [], 4, m)
-    run = of_orders(orders)
+    run = run_orders(orders)
     lost = sorted(
         (rank, int(op.phase), op.microbatch + first, op.chunk)
         for rank, order in enumerate(whole)
@@ -377,14 +384,14 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         assert recognition.distance == pytest.approx(len(lost) / sum(map(len, whole)))
 
     # And one more operation elsewhere.
-    recognition = named(of_orders(swapped(orders)))
+    recognition = named(run_orders(swapped(orders)))
     assert (recognition.name, recognition.deviation_count) == (name, len(lost) + 1)
 
 
 def cleared(plan: Plan) -> list[list[Op]]:
     """Return what devices run with the W at the end in one range a chunk."""
     orders = []
-    for order in devices_of(plan):
+    for order in list_devices(plan):
         keep = max(n for n, op in enumerate(order) if op.phase is not W) + 1
         left = sorted({op.chunk for op in order[keep:]}, reverse=True)
         orders.append([*order[:keep], *(Op(W, -1, chunk) for chunk in left)])
@@ -407,7 +414,10 @@ def cleared(plan: Plan) -> list[list[Op]]:
 )
 def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) -> None:
     plan = planned(name, p, m)
-    whole, cleared_recognition = named(of_orders(devices_of(plan))), named(of_orders(cleared(plan)))
+    whole, cleared_recognition = (
+        named(run_orders(list_devices(plan))),
+        named(run_orders(cleared(plan))),
+    )
     assert name in (cleared_recognition.name, *cleared_recognition.also)
     assert (cleared_recognition.name, cleared_recognition.also, cleared_recognition.reason) == (
         whole.name,
@@ -417,21 +427,21 @@ def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) ->
 
 
 def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
-    orders = [[*order, Op(W, -1)] for order in devices_of(planned("1f1b"))]
-    run = of_orders(orders)
+    orders = [[*order, Op(W, -1)] for order in list_devices(planned("1f1b"))]
+    run = run_orders(orders)
     idle = run.operations.replace_columns(has_span=(run.operations.phase != W).astype(np.int64))
     recognition = named(replace(run, operations=idle))
     assert (recognition.name, recognition.exact) == ("1f1b", True)
 
 
 def test_the_averaged_iterations_decide() -> None:
-    first, usual = devices_of(planned("gpipe")), devices_of(planned("1f1b"))
+    first, usual = list_devices(planned("gpipe")), list_devices(planned("1f1b"))
     cells = [(rank, 0, order) for rank, order in enumerate(first)]
     cells += [(rank, n, order) for n in (1, 2) for rank, order in enumerate(usual)]
-    run = measured(
+    run = make_measured(
         cells,
         [(rank, 0) for rank in range(4)],
-        [iteration(0, averaged=False), iteration(1), iteration(2)],
+        [make_iteration(0, averaged=False), make_iteration(1), make_iteration(2)],
     )
     recognition = named(run)
     assert (recognition.name, recognition.exact, recognition.judged) == ("1f1b", True, (1, 2))
@@ -439,9 +449,9 @@ def test_the_averaged_iterations_decide() -> None:
 
 
 def test_pipelines_of_an_iteration_may_differ() -> None:
-    one, other = devices_of(planned("gpipe")), devices_of(planned("1f1b"))
+    one, other = list_devices(planned("gpipe")), list_devices(planned("1f1b"))
     cells = [(rank, 0, order) for rank, order in enumerate([*one, *other, *other])]
-    run = measured(cells, [(n % 4, n // 4) for n in range(12)])
+    run = make_measured(cells, [(n % 4, n // 4) for n in range(12)])
     recognition = named(run)
     assert (recognition.name, recognition.exact) == ("1f1b", False)
     assert recognition.iterations[0].names == ("gpipe", "1f1b", "1f1b")
@@ -452,7 +462,7 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     whole = each("1f1b", numbered(5))
     cut = [[op for op in order if op.microbatch > 5] for order in whole]
     cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((whole, cut)[n])]
-    recognition = named(measured(cells, [(rank, 0) for rank in range(4)]))
+    recognition = named(make_measured(cells, [(rank, 0) for rank in range(4)]))
     assert (recognition.name, recognition.iterations[0].exact) == ("1f1b", True)
     assert recognition.iterations[1].name == "1f1b"
 
@@ -468,13 +478,13 @@ def test_copies_are_recognised_as_one_is(
     rule: Schedule, copies: int, told: bool, swaps: list[tuple[int, int]]
 ) -> None:
     """Whether their pipelines are told or not."""
-    orders = devices_of(planned(rule.name))
+    orders = list_devices(planned(rule.name))
     for device, at in swaps:
         orders[device][at : at + 2] = reversed(orders[device][at : at + 2])
-    recognition = named(of_orders(orders))
+    recognition = named(run_orders(orders))
     cells = [(4 * n + rank, 0, order) for n in range(copies) for rank, order in enumerate(orders)]
     places = [(rank, n if told else None) for n in range(copies) for rank in range(4)]
-    several = named(measured(cells, places))
+    several = named(make_measured(cells, places))
 
     assert (several.name, several.also, several.exact) == (
         recognition.name,
@@ -488,9 +498,9 @@ def test_copies_are_recognised_as_one_is(
 
 
 def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
-    orders = devices_of(planned("dualpipe", 4, 8))
+    orders = list_devices(planned("dualpipe", 4, 8))
     cells = [(4 * n + rank, 0, order) for n in range(3) for rank, order in enumerate(orders)]
-    recognition = named(measured(cells, [(None, 0)] * 12))
+    recognition = named(make_measured(cells, [(None, 0)] * 12))
     assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     # Directions may have numbers of their own, and stages be told wrong: waiting times put the
@@ -500,11 +510,13 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
         (apart, [(None, 0)] * 4),
         ([orders[device] for device in (0, 3, 1, 2)], [(rank, 0) for rank in range(4)]),
     ):
-        recognition = named(measured([(rank, 0, order) for rank, order in enumerate(ran)], places))
+        recognition = named(
+            make_measured([(rank, 0, order) for rank, order in enumerate(ran)], places)
+        )
         assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     cells[5] = (5, 0, [*orders[1][:4], *orders[1][5:]])
-    recognition = named(measured(cells[:8], [(None, 0)] * 8))
+    recognition = named(make_measured(cells[:8], [(None, 0)] * 8))
     assert (recognition.name, recognition.exact, recognition.deviation_count) == (
         "dualpipe",
         False,
@@ -514,7 +526,7 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
 
 
 def test_a_plan_of_other_sizes_is_refused() -> None:
-    run = of_orders(devices_of(planned("1f1b", 4, 8)))
+    run = run_orders(list_devices(planned("1f1b", 4, 8)))
     for plan in (planned("1f1b", 4, 6), planned("1f1b", 8, 8), planned("zb-v", 4, 8)):
         with pytest.raises(MismatchError, match="the profiles 4 of 1 with 8"):
             compare_with_plan(run.ranks, run.operations, run.iterations, plan)
@@ -561,7 +573,7 @@ def test_where_microbatches_are_counted_by_order_no_name_is_certain(
     planting = Planting(
         schedule=plantable(schedule), microbatches=8, iterations=1, names="constant"
     )
-    report = analysed(planting)
+    report = analyze_planting(planting)
     recognition = report.schedule
     assert recognition is not None
     assert (recognition.name, recognition.inferred) == (name, True)

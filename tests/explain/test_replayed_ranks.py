@@ -9,8 +9,8 @@ import pytest
 import bubbleviz
 from bubbleviz.explain import replayed_ranks as module
 from bubbleviz.report.report import Report
-from tests.support.notes import find_limitation, limitation_subjects
-from tests.support.operation_tables import csv_of
+from tests.support.notes import find_limitation, list_limitation_subjects
+from tests.support.operation_tables import write_csv
 
 _STAGES, _MICROBATCHES, _ITERATIONS = 2, 3, 2
 _REPLAYED = "critical path, slack, effects of changes and advice"
@@ -37,7 +37,7 @@ def _run(folder: Path, pipelines: int, slow: int = -1, *, known: bool = True) ->
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     if not known:
         del columns["pipeline"]
-    return bubbleviz.analyze(csv_of(folder / "run.csv", columns))
+    return bubbleviz.analyze(write_csv(folder / "run.csv", columns))
 
 
 @pytest.mark.parametrize(("pipelines", "known"), [(8, False), (4, True)])
@@ -47,7 +47,7 @@ def test_unknown_pipelines_and_few_are_replayed_whole(
     monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
     report = _run(tmp_path, pipelines, known=known)
     assert report.explanation.replayed_ranks is None
-    assert _REPLAYED not in limitation_subjects(report)
+    assert _REPLAYED not in list_limitation_subjects(report)
 
 
 def test_the_part_shows_what_the_whole_does(

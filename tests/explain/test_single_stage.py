@@ -13,9 +13,9 @@ from bubbleviz.report.methods import methods
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import ExportRows
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 from tests.support.report_texts import text_of
-from tests.support.torch_traces import traces_of, with_world
+from tests.support.torch_traces import set_world_size, write_traces
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from tests.support.torch_traces import traces_of, with_world
     ],
 )
 def test_one_stage_ran_no_schedule(options: dict[str, Any]) -> None:
-    report = analysed(Planting(**options))
+    report = analyze_planting(Planting(**options))
 
     assert report.schedule is not None
     assert (report.schedule.name, report.schedule.also) == (None, ())
@@ -51,9 +51,9 @@ def test_ranks_of_the_run_without_a_profile_are_counted(
 ) -> None:
     plant(Planting(stages=stages, files="rank"), tmp_path / "exports")
     exports = sorted((tmp_path / "exports").glob("*.sqlite"))
-    traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
+    traces = [trace for export in exports for trace in write_traces(export, tmp_path)]
 
-    report = bubbleviz.analyze(with_world(traces, world))
+    report = bubbleviz.analyze(set_world_size(traces, world))
 
     notes = [note for note in report.limitations if note.what == "ranks without a profile"]
     assert [note.count for note in notes] == ([missing] if missing else [])

@@ -25,11 +25,11 @@ from bubbleviz.schedules.plan import OperationTimes
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import written
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.drawn_reports import list_texts
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 pytestmark = pytest.mark.thorough
 
@@ -43,20 +43,20 @@ RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")
 @cache
 def planted(planting: Planting) -> tuple[Report, WhatIf]:
     """Return the report of a planted run, and what other schedules would take."""
-    report = analysed(planting, what_if=True)
+    report = analyze_planting(planting, what_if=True)
     assert report.what_if is not None
     return report, report.what_if
 
 
 def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
     assert bubbleviz.analyze(path).what_if is None
     report = bubbleviz.analyze(path, what_if=True)
     others = report.what_if
 
     assert others is not None
     assert (others.measured, others.rows, others.same) == (None, (), None)
-    assert written(theory(report, View()))[:2] == [
+    assert list_texts(theory(report, View()))[:2] == [
         "As measured",
         "Without a schedule in theory above it: one stage is no pipeline.",
     ]
@@ -152,7 +152,9 @@ def titles(svg: str) -> list[str]:
 
 
 def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
-    report = analysed(replace(SPLIT, schedule="1f1b", slow_stage=2, slow_factor=1.5), ideal=True)
+    report = analyze_planting(
+        replace(SPLIT, schedule="1f1b", slow_stage=2, slow_factor=1.5), ideal=True
+    )
     others = report.theory
 
     assert report.what_if is None
@@ -199,10 +201,10 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
 
 
 def test_why_there_is_no_theory_is_told_to_the_end() -> None:
-    report = analysed(
+    report = analyze_planting(
         Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), what_if=True
     )
-    text = " ".join(written(theory(report, View())))
+    text = " ".join(list_texts(theory(report, View())))
 
     assert report.what_if is not None
     assert report.what_if.reason in text
@@ -241,7 +243,7 @@ def test_every_command_promises_the_same_of_a_schedule(
 ) -> None:
     """A rank of one replica is slow, as it is in any order: the slowest pipeline counts."""
     job = Job(schedule=ran, rank={5: 1.4}, iterations=4)
-    table, saved = simulated(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
+    table, saved = simulate_job(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
     assert main(["analyze", str(table), "--what-if", "--json", saved]) == 0
     rows = {row["name"]: row for row in json.loads(Path(saved).read_text())["what_if"]["rows"]}
     document = cli.json("plan", saved, "--memory-limit", "none", "--json", "-")

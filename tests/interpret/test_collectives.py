@@ -21,10 +21,10 @@ from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.render.text import report as text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.exact import length, minus, union
-from tests.support.nccl_payloads import carrying
-from tests.support.needs import real_file
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.exact import measure_union, subtract, unite
+from tests.support.nccl_payloads import add_payloads
+from tests.support.needs import get_real_file
+from tests.support.nsys_exports import C, K, R, write_profile
 
 # The collectives of ranks that are kept, and what profiles record of them.
 
@@ -40,7 +40,7 @@ Work = tuple[str, int, int, int]
 def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
     """Return a rank of F, B and Optimizer, which runs kernels of communication as well."""
     all_work = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
-    path = profile(
+    path = write_profile(
         folder,
         [K(start, end, n, name) for n, (name, _, start, end) in enumerate(all_work)],
         [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(all_work)],
@@ -113,13 +113,13 @@ def with_communicators(folder: Path) -> Recordings:
         R(2, 3, "ncclCommInitRank"),
         R(80, 83, "ncclAllReduce"),
     ]
-    path = profile(
+    path = write_profile(
         folder,
         [K(start, end, n, name) for n, (name, _, start, end) in enumerate(all_work)],
         [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(all_work)],
         ranges,
     )
-    carrying(
+    add_payloads(
         path,
         [
             (2, "ncclCommInitRank", "init", (0xAB, 4, 1, 0)),
@@ -319,7 +319,7 @@ def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
     kernels = [K(100, 200, 1), K(300, 600, 2, name=SENDRECV), K(600, 700, 3), K(700, 900, 4)]
     calls = [C(10, 12, 1), C(20, 22, 2), C(30, 32, 3), C(50, 52, 4)]
     ranges = [R(5, 45, "F0.0.0"), R(19, 23, name), R(45, 75, "B0.0.0")]
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     assert report.iteration(0).ranks[0].busy_ns["F"] == 600
     assert _exposed_ns(report) == 300
@@ -340,7 +340,7 @@ def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> No
 @pytest.mark.real_files
 @pytest.mark.parametrize("name", ["hta_nccl_data", "hta_sampled_rank-0"])
 def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str) -> None:
-    path = real_file(f"kineto/{name}.json.gz")
+    path = get_real_file(f"kineto/{name}.json.gz")
     convention = tmp_path / "mine.toml"
     patterns = [
         f"[[pattern]]\nglob = '## {word} ##'\nmatch = '^## {word} ##$'\nphase = \"{phase}\"\n"
@@ -363,8 +363,8 @@ def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str)
         low = int(report.operations.start_ns[rows].min())
         high = int(report.operations.end_ns[rows].max())
         inside = [(max(a, low), min(b, high), n) for a, b, n in spans if b > low and a < high]
-        communication = union([(a, b) for a, b, n in inside if n.startswith("nccl")])
-        compute = union([(a, b) for a, b, n in inside if not n.startswith("nccl")])
-        counted = length(minus(communication, compute))
+        communication = unite([(a, b) for a, b, n in inside if n.startswith("nccl")])
+        compute = unite([(a, b) for a, b, n in inside if not n.startswith("nccl")])
+        counted = measure_union(subtract(communication, compute))
         assert counted > 0
         assert abs(int(times.exposed_ns[iteration.index, 0]) - counted) <= 2_000

@@ -12,8 +12,8 @@ from bubbleviz.conventions.name_words import generate_drafts
 from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.report.report import Report
-from tests.support.notes import restriction_codes
-from tests.support.nsys_exports import C, K, M, R, profile
+from tests.support.notes import list_restriction_codes
+from tests.support.nsys_exports import C, K, M, R, write_profile
 
 DISPATCH = "void deep_ep::internode::dispatch<false, 8>(int)"
 
@@ -22,7 +22,7 @@ def _run(folder: Path, kernels: list[K], copies: list[M], names: list[str]) -> R
     """Analyse an export in which range n launches the kernels and copies of correlation id n."""
     calls = [C(10 * n + 1, 10 * n + 2, n) for n in range(len(names))]
     ranges = [R(10 * n, 10 * n + 5, name) for n, name in enumerate(names)]
-    return bubbleviz.analyze(profile(folder, kernels, calls, ranges, copies=copies))
+    return bubbleviz.analyze(write_profile(folder, kernels, calls, ranges, copies=copies))
 
 
 def test_a_forward_of_communication_has_a_span_and_is_never_busy(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_forward_of_communication_has_a_span_and_is_never_busy(tmp_path: Path)
     )
     assert report.iterations[0].ratios["schedule"].value == pytest.approx(300 / 700)
     assert not [n for n in report.limitations if "GPU work" in n.what]
-    assert "operations-without-gpu-work" not in restriction_codes(report)
+    assert "operations-without-gpu-work" not in list_restriction_codes(report)
 
 
 def test_a_forward_without_any_kernel_is_still_told(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_forward_without_any_kernel_is_still_told(tmp_path: Path) -> None:
 
     report = _run(tmp_path, kernels, [], names)
 
-    assert "operations-without-gpu-work" in restriction_codes(report)
+    assert "operations-without-gpu-work" in list_restriction_codes(report)
 
 
 def test_of_kernels_that_begin_together_the_first_launched_counts(tmp_path: Path) -> None:

@@ -32,21 +32,21 @@ from bubbleviz.sources.in_memory import make_no_ranges
 from bubbleviz.sources.readers import reader_of
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
-from tests.support.edited_databases import change
+from tests.support.edited_databases import edit_database
 from tests.support.export_forms import WRITERS
-from tests.support.needs import real_file
+from tests.support.needs import get_real_file
 from tests.support.notes import (
+    count_limitations,
     find_limitation,
-    limitation_counts,
-    limitation_subjects,
-    restriction_codes,
+    list_limitation_subjects,
+    list_restriction_codes,
 )
-from tests.support.nsys_exports import C, ExportRows, K, R, profile
+from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 from tests.support.places import FIXTURES
-from tests.support.processes import processes_of
+from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rpd
-from tests.support.torch_traces import traces_of
-from tests.support.xla_files import space, trace_json
+from tests.support.torch_traces import write_traces
+from tests.support.xla_files import make_space, make_trace_json
 
 TWICE, LENGTHLESS = "kernels and copies recorded twice", "kernels without a duration"
 UNTIMED, CLOCK = "kernels without timestamps", "the clock of the GPU"
@@ -82,14 +82,14 @@ def _link(path: Path) -> LinkedProfile:
 
 @pytest.mark.real_files
 def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
-    data = real_file("")
+    data = get_real_file("")
     paths = [
         path
         for path in (*data.glob("nsys/*.sqlite"), *data.glob("kineto/*.gz"))
         if "no_kernels" not in path.name
     ]
     assert len(paths) > 15
-    subjects_of_files = {path.name: limitation_subjects(_link(path)) for path in paths}
+    subjects_of_files = {path.name: list_limitation_subjects(_link(path)) for path in paths}
     assert {
         name: subjects
         for name, subjects in subjects_of_files.items()
@@ -103,17 +103,17 @@ def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
 def test_nodes_of_one_graph_are_not_one(tmp_path: Path) -> None:
     kernels = [K(20, 30, 1, stream=7, graph_node=5), K(20, 30, 1, stream=8, graph_node=6)]
     for name, repeated in (("cudaGraphLaunch_v10000", 0), ("cudaLaunchKernel_v7000", 1)):
-        path = profile(tmp_path, kernels, [C(10, 12, 1, name=name)])
-        assert limitation_counts(_link(path))[TWICE] == repeated
+        path = write_profile(tmp_path, kernels, [C(10, 12, 1, name=name)])
+        assert count_limitations(_link(path))[TWICE] == repeated
 
 
 def test_a_kernel_recorded_twice_changes_no_number(tmp_path: Path) -> None:
     path = _changed(tmp_path, f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE rowid % 5 = 0")
     report, true = analyze([path]), analyze([FIXTURES / "1f1b"])
-    assert limitation_counts(report)[TWICE] == 141
+    assert count_limitations(report)[TWICE] == 141
     assert report.summary == true.summary
     assert [p.kernels for p in report.profiles] == [p.kernels for p in true.profiles]
-    assert sum(limitation_counts(analyze([t]))[TWICE] for t in traces_of(path, tmp_path)) == 141
+    assert sum(count_limitations(analyze([t]))[TWICE] for t in write_traces(path, tmp_path)) == 141
 
 
 def test_kernels_without_a_length_are_told(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_kernels_without_a_length_are_told(tmp_path: Path) -> None:
         f"SELECT rowid FROM {KERNEL} WHERE demangledName IN "
         "(SELECT id FROM StringIds WHERE value LIKE 'ampere%') LIMIT 3"
     )
-    assert limitation_counts(analyze([_damaged(tmp_path, '"end" = start', rows)]))[LENGTHLESS] == 3
+    assert count_limitations(analyze([_damaged(tmp_path, '"end" = start', rows)]))[LENGTHLESS] == 3
 
 
 # Times that cannot be.
@@ -172,7 +172,7 @@ def test_damaged_kernels_are_left_out_and_counted(
     change, what = DAMAGES[damage]
     rows, true = without_rows
     report = analyze([_damaged(tmp_path, change, rows)])
-    assert limitation_counts(report)[what] == len(rows.split(","))
+    assert count_limitations(report)[what] == len(rows.split(","))
     assert min(_windows(report)) > 0
     assert _ratios(report) == _ratios(true)
 
@@ -205,7 +205,7 @@ def test_a_clock_of_the_gpu_that_differs_loses_nothing(shift_ns: int, tmp_path: 
     ids=["no timestamps", "before its launch", "ends a day late", "a day late"],
 )
 def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path: Path) -> None:
-    traces = traces_of(FIXTURES / "1f1b" / "node0.sqlite", tmp_path)
+    traces = write_traces(FIXTURES / "1f1b" / "node0.sqlite", tmp_path)
     trace = json.loads(gzip.decompress(traces[0].read_bytes()))
     kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
     kernel = kernels[700 % len(kernels)]
@@ -215,7 +215,7 @@ def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path
     report = analyze(traces)
     trace["traceEvents"].remove(kernel)
     traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
-    counts = limitation_counts(report)
+    counts = count_limitations(report)
     impossible = "kernels and copies with impossible times"
     assert sum(counts.get(what, 0) for what in (EARLY, OUTSIDE, impossible, UNTIMED)) == 1
     assert _ratios(report) == _ratios(analyze(traces))
@@ -248,13 +248,13 @@ def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
     assert len(report.ranks) == len(idle_time.ranks) == 4
     assert report.schedule is not None
     assert report.schedule.name == "1f1b"
-    assert limitation_counts(idle_time)[NOWHERE] == 1
+    assert count_limitations(idle_time)[NOWHERE] == 1
     # The rest is as if it had not been recorded.
     without = analyze(_changed(tmp_path, f"DELETE FROM {KERNEL} WHERE rowid = 100"))
     assert [i.ratios["schedule"] for i in report.iterations] == [
         i.ratios["schedule"] for i in without.iterations
     ]
-    assert NOWHERE not in limitation_counts(without)
+    assert NOWHERE not in count_limitations(without)
 
 
 def test_a_device_that_the_tables_lack_is_kept_and_told(tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ def test_without_a_list_of_devices_only_silent_processes_are_unknown(tmp_path: P
     calls = [C(100 * n - 9, 100 * n - 8, n) for n in range(300)]
     ranges = [R(0, 30_000, "F0.0.0")]
     strays = [K(5, 7, 7, pid=9), K(9, 11, 8, device=5)]
-    report = analyze(profile(tmp_path, [*kernels, *strays], calls, ranges))
-    assert limitation_counts(report)[NOWHERE] == 1
+    report = analyze(write_profile(tmp_path, [*kernels, *strays], calls, ranges))
+    assert count_limitations(report)[NOWHERE] == 1
     assert [(rank.pid, rank.device_id) for rank in report.ranks] == [(1, 0), (1, 5)]
 
 
@@ -318,7 +318,7 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     path, lost = _without(example, tmp_path, "rowid * 7 % 10 = 3")
     report = analyze([path])
     assert lost > 50
-    assert limitation_counts(report)[LOST] == lost
+    assert count_limitations(report)[LOST] == lost
     assert next(note.what for note in report.limitations if str(path) in note.reason) == LOST
     marked = "incomplete: kernels that were launched are not in the profile"
     assert marked in describe_headline(report)[1]
@@ -330,20 +330,20 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     file.write_text(render(report, View()), encoding="utf-8")
     assert read_restrictions(read_saved(str(file)).restrictions) == report.restrictions
     assert "kernels that were launched are not in the profile" in methods(report)
-    assert limitation_counts(idle([path]))[LOST] == lost
+    assert count_limitations(idle([path]))[LOST] == lost
 
 
 def test_a_few_lost_kernels_are_counted_and_mark_nothing(tmp_path: Path) -> None:
     path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid IN (100, 302)")
     report = analyze([path])
-    assert limitation_counts(report)[LOST] == lost == 2
+    assert count_limitations(report)[LOST] == lost == 2
     assert not report.restrictions
 
 
 def test_lost_kernels_of_a_trace_are_counted(tmp_path: Path) -> None:
     path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid % 10 = 3")
-    report = analyze(traces_of(path, tmp_path))
-    assert limitation_counts(report)[LOST] == lost > 50
+    report = analyze(write_traces(path, tmp_path))
+    assert count_limitations(report)[LOST] == lost > 50
 
 
 #: The middle of an example.
@@ -357,19 +357,19 @@ def test_kernels_that_the_end_of_the_capture_cut_are_not_lost(tmp_path: Path) ->
         f'DELETE FROM {KERNEL} WHERE "end" > (SELECT time FROM middle)',
         f"DELETE FROM {CALL} WHERE start > (SELECT time FROM middle)",
     )
-    assert LOST not in limitation_counts(analyze([path]))
+    assert LOST not in count_limitations(analyze([path]))
 
 
 def test_kernels_that_are_missing_while_the_capture_went_on_are_lost(tmp_path: Path) -> None:
     path, lost = _without("1f1b/node0.sqlite", tmp_path, f"start > {_MIDDLE}")
     report = analyze([path])
     assert lost == 0
-    assert limitation_counts(report)[LOST] > 100
+    assert count_limitations(report)[LOST] > 100
 
 
 def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> None:
     rows = f"SELECT rowid FROM {KERNEL} WHERE rowid % 10 = 3"
-    notes = limitation_counts(analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)]))
+    notes = count_limitations(analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)]))
     assert "kernels without timestamps" in notes
     assert LOST not in notes
 
@@ -384,7 +384,7 @@ def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel", sql:
         sql: what is run on the export.
     """
     calls = [C(10, 12, 1), C(20, 22, 2, name=name), *more, C(30, 32, 3)]
-    path = profile(folder, [K(13, 15, 1), K(33, 35, 3)], calls)
+    path = write_profile(folder, [K(13, 15, 1), K(33, 35, 3)], calls)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(sql)
     return _lost_of(path)[0]
@@ -446,9 +446,9 @@ def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
     start = {i: 10 * i + (3 if i % 2 else 70) for i in range(1, 21)}
     kernels = [K(start[i], start[i] + 1, i) for i in start if start[i] < 200]
     assert 0 < len(kernels) < 18
-    assert _lost_of(profile(tmp_path, kernels, calls)) == (0, False)
+    assert _lost_of(write_profile(tmp_path, kernels, calls)) == (0, False)
     # One that is missing earlier is lost.
-    assert _lost_of(profile(tmp_path, kernels[1:2] + kernels[3:], calls[1:])) == (1, False)
+    assert _lost_of(write_profile(tmp_path, kernels[1:2] + kernels[3:], calls[1:])) == (1, False)
 
 
 def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) 
     ]
     kernels = [K(13, 15, 1), K(33, 35, 3)]
     # Of a process without any, every launch is one whose kernel is lost.
-    assert _lost_of(profile(tmp_path, kernels, calls)) == (2, False)
+    assert _lost_of(write_profile(tmp_path, kernels, calls)) == (2, False)
 
 
 def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Path:
@@ -470,7 +470,7 @@ def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Pa
     Beside each of the others are some calls of other names. They are rows of one statement, for
     there are many.
     """
-    path = profile(folder, [K(3, 5, 1)], [C(1, 2, 1), C(1, 2, 2, name="cudaEventRecord")])
+    path = write_profile(folder, [K(3, 5, 1)], [C(1, 2, 1), C(1, 2, 2, name="cudaEventRecord")])
     with closing(sqlite3.connect(path)) as database, database:
         ids = dict(database.execute("SELECT value, id FROM StringIds").fetchall())
         ((thread, process, kernel),) = database.execute(
@@ -561,7 +561,7 @@ def test_kernels_that_are_lost_first_are_said_to_lie_before_the_span(tmp_path: P
     first = "SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start LIMIT 1"
     path = tmp_path / "node0.sqlite"
     report = analyze(
-        change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid IN ({first})")
+        edit_database(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid IN ({first})")
     )
     (note,) = [n for n in report.limitations if n.what.startswith("kernels that were launched and")]
 
@@ -575,18 +575,18 @@ def test_kernels_lost_before_the_span_do_not_mark_idle_time(
     first: int, codes: list[str], unknown_us: int, tmp_path: Path
 ) -> None:
     path = _launches(tmp_path, (0, 0, 0), 0)
-    change(path, f"DELETE FROM {KERNEL} WHERE rowid BETWEEN {first} AND {first + 19}")
+    edit_database(path, f"DELETE FROM {KERNEL} WHERE rowid BETWEEN {first} AND {first + 19}")
     report = idle(path)
-    assert restriction_codes(report) == codes
+    assert list_restriction_codes(report) == codes
     assert report.unknown_ns == unknown_us * US
-    assert limitation_counts(report)[LOST] == 20
+    assert count_limitations(report)[LOST] == 20
 
 
 def test_idle_time_before_the_first_recorded_operation_is_unknown(tmp_path: Path) -> None:
     plant(Planting(iterations=2), tmp_path)
     path = tmp_path / "node0.sqlite"
     first_kernels = f"SELECT rowid FROM {KERNEL} WHERE deviceId = 2 ORDER BY start LIMIT 8"
-    change(path, f"DELETE FROM {KERNEL} WHERE rowid IN ({first_kernels})")
+    edit_database(path, f"DELETE FROM {KERNEL} WHERE rowid IN ({first_kernels})")
     report = analyze(path)
     unknown = [row for row in report.bubbles if row.cause == "unknown"]
     first_ns = min(op.start_ns for op in report.operations if op.rank == 2 and op.kernels)
@@ -607,18 +607,18 @@ def _pairs(folder: Path, lost: int = 0) -> Path:
                 C(start - 90 * US, start - 88 * US, 2 * i + j + 1, name="cudaLaunchKernel")
             )
             kernels.append(K(start, start + 80 * US, 2 * i + 1, name=f"kernel{j}"))
-    return profile(folder, kernels[: 20 - lost] + kernels[20:], calls)
+    return write_profile(folder, kernels[: 20 - lost] + kernels[20:], calls)
 
 
 @pytest.mark.parametrize("form", WRITERS)
 def test_kernels_that_share_the_id_of_a_launch_are_not_lost(form: str, tmp_path: Path) -> None:
     report = idle(WRITERS[form](_pairs(tmp_path), tmp_path))
-    assert restriction_codes(report) == []
+    assert list_restriction_codes(report) == []
     assert report.unknown_ns == 0
 
 
 def test_fewer_kernels_than_launches_are_lost_though_some_share_an_id(tmp_path: Path) -> None:
-    assert restriction_codes(idle(_pairs(tmp_path, lost=4))) == ["kernels-lost"]
+    assert list_restriction_codes(idle(_pairs(tmp_path, lost=4))) == ["kernels-lost"]
 
 
 def test_kernels_recorded_twice_stand_for_no_lost_ones(tmp_path: Path) -> None:
@@ -626,15 +626,15 @@ def test_kernels_recorded_twice_stand_for_no_lost_ones(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"DELETE FROM {KERNEL} WHERE rowid % 2 = 0")
         database.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")
-    assert restriction_codes(idle(path)) == ["kernels-lost"]
+    assert list_restriction_codes(idle(path)) == ["kernels-lost"]
 
 
 def test_kernels_are_not_lost_if_the_table_of_links_is_empty(tmp_path: Path) -> None:
-    path = write_rpd(tmp_path / "a.rpd", processes_of(_launches(tmp_path, (0, 0, 0), 0)))
-    change(path, "DELETE FROM rocpd_api_ops")
+    path = write_rpd(tmp_path / "a.rpd", read_processes(_launches(tmp_path, (0, 0, 0), 0)))
+    edit_database(path, "DELETE FROM rocpd_api_ops")
     report = idle(path)
-    assert restriction_codes(report) == []
-    assert LOST not in limitation_counts(report)
+    assert list_restriction_codes(report) == []
+    assert LOST not in count_limitations(report)
 
 
 # Kernels whose times no work can have.
@@ -645,22 +645,22 @@ IMPOSSIBLE_MARK = "kernels-left-out"
 def test_a_kernel_that_ends_before_it_starts_is_marked(tmp_path: Path) -> None:
     whole = FIXTURES / "1f1b" / "node0.sqlite"
     assert IMPOSSIBLE_MARK not in (
-        *restriction_codes(analyze(whole)),
-        *restriction_codes(idle(whole)),
+        *list_restriction_codes(analyze(whole)),
+        *list_restriction_codes(idle(whole)),
     )
     path = _changed(tmp_path, f"UPDATE {KERNEL} SET end = start - 100 WHERE rowid = 700")
     for report in (analyze(path), idle(path)):
-        assert IMPOSSIBLE_MARK in restriction_codes(report)
+        assert IMPOSSIBLE_MARK in list_restriction_codes(report)
 
 
 def test_kernels_of_a_trace_that_end_before_they_start_are_marked(tmp_path: Path) -> None:
-    traces = traces_of(FIXTURES / "1f1b" / "node0.sqlite", tmp_path)
+    traces = write_traces(FIXTURES / "1f1b" / "node0.sqlite", tmp_path)
     trace = json.loads(gzip.decompress(traces[0].read_bytes()))
     kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
     kernels[len(kernels) // 2]["dur"] = -3
     traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
-    assert IMPOSSIBLE_MARK in restriction_codes(analyze(traces))
-    assert IMPOSSIBLE_MARK in restriction_codes(idle(traces))
+    assert IMPOSSIBLE_MARK in list_restriction_codes(analyze(traces))
+    assert IMPOSSIBLE_MARK in list_restriction_codes(idle(traces))
 
 
 @pytest.mark.parametrize(("kernels", "is_marked"), [(9_999, True), (10_000, False), (0, True)])
@@ -704,7 +704,7 @@ def test_idle_time_around_kernels_with_invalid_times_is_unknown(
 ) -> None:
     path = WRITERS[form](_launches(tmp_path, INVALID_TIMES[damage], 5), tmp_path)
     report = idle(path)
-    assert restriction_codes(report) == [IMPOSSIBLE_MARK]
+    assert list_restriction_codes(report) == [IMPOSSIBLE_MARK]
     # From the end of the kernel before to the start of the next one.
     assert report.unknown_ns == 5 * 110 * US
 
@@ -715,31 +715,33 @@ def test_few_kernels_with_invalid_times_mark_the_iteration_that_they_affect(
 ) -> None:
     path = _damaged(tmp_path, DAMAGES[damage][0], "3, 250, 600")
     report = analyze([path])
-    assert IMPOSSIBLE_MARK in restriction_codes(report)
+    assert IMPOSSIBLE_MARK in list_restriction_codes(report)
     assert any(row.cause == "unknown" for row in report.bubbles)
 
 
 @pytest.mark.parametrize("name", ["a.trace.json", "a.xplane.pb"])
 def test_kernels_of_xla_that_end_before_they_start_are_marked(name: str, tmp_path: Path) -> None:
-    planes = xla_profiles.gpu()
+    planes = xla_profiles.make_gpu()
     events = list(planes[0].lines[0].events)
     planes[0] = replace(planes[0], lines=[replace(planes[0].lines[0], events=events)])
     path = tmp_path / name
 
     def write() -> Path:
-        path.write_bytes(trace_json(planes) if name.endswith("json") else space(planes, ["host0"]))
+        path.write_bytes(
+            make_trace_json(planes) if name.endswith("json") else make_space(planes, ["host0"])
+        )
         return path
 
-    assert restriction_codes(idle(write())) == []
+    assert list_restriction_codes(idle(write())) == []
     events[3] = replace(events[3], end=events[3].start - 100)
-    assert IMPOSSIBLE_MARK in restriction_codes(idle(write()))
+    assert IMPOSSIBLE_MARK in list_restriction_codes(idle(write()))
 
 
 def test_one_untimed_kernel_is_marked_if_much_time_is_unknown(tmp_path: Path) -> None:
     # 110 of 59,990 us are unknown, and 110 of 9,990 us.
     path = _launches(tmp_path, INVALID_TIMES["no times"], 1, n_kernels=600)
-    assert restriction_codes(idle(path)) == []
-    assert restriction_codes(idle(path, window="time:5s-5.00999s")) == [IMPOSSIBLE_MARK]
+    assert list_restriction_codes(idle(path)) == []
+    assert list_restriction_codes(idle(path, window="time:5s-5.00999s")) == [IMPOSSIBLE_MARK]
 
 
 def test_work_is_left_out_if_streams_cannot_be_read(tmp_path: Path) -> None:
@@ -748,7 +750,7 @@ def test_work_is_left_out_if_streams_cannot_be_read(tmp_path: Path) -> None:
         f"UPDATE {KERNEL} SET start = start - 200000000, end = end - 200000000 WHERE rowid = 50",
         f"UPDATE {KERNEL} SET streamId = 'seven' WHERE rowid = 5",
     )
-    counts = limitation_counts(analyze(path))
+    counts = count_limitations(analyze(path))
 
     assert counts[EARLY] == 1
     assert counts["streams of kernels and copies"] == 1

@@ -16,9 +16,9 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change
-from tests.support.notes import limitation_counts, limitation_text
-from tests.support.nsys_exports import C, K, R, T, profile
+from tests.support.edited_databases import edit_database
+from tests.support.notes import count_limitations, join_limitations
+from tests.support.nsys_exports import C, K, R, T, write_profile
 
 
 @dataclass
@@ -62,7 +62,9 @@ class Rows:
 
     def write(self, folder: Path, threads: Sequence[T] = (), name: str = "profile.sqlite") -> Path:
         order = sorted(self.kernels, key=lambda k: k.start)
-        return profile(folder, order, self.calls, self.ranges, threads=list(threads), name=name)
+        return write_profile(
+            folder, order, self.calls, self.ranges, threads=list(threads), name=name
+        )
 
 
 def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
@@ -130,7 +132,7 @@ def test_backwards_that_no_device_tells_apart_are_ambiguous_and_counted(
     report = bubbleviz.analyze([rows.write(tmp_path)])
 
     assert not {o for o in work(report) if o[2] == "BW"}
-    assert report.profiles[0].ambiguous_kernels == limitation_counts(report)[AMBIGUOUS] == 2
+    assert report.profiles[0].ambiguous_kernels == count_limitations(report)[AMBIGUOUS] == 2
     assert report.profiles[0].cross_thread_kernels == 0
     (unknown,) = report.unattributed_kernels
     assert (unknown.count, unknown.gpu_ns) == (2, 200)
@@ -147,7 +149,7 @@ def test_a_helper_thread_launches_no_backward(name: str, tmp_path: Path) -> None
     report = bubbleviz.analyze([rows.write(tmp_path, names)])
 
     assert report.profiles[0].cross_thread_kernels == 1
-    assert limitation_counts(report)[HELPERS] == 1
+    assert count_limitations(report)[HELPERS] == 1
     unattributed_kernels = report.unattributed_kernels
     assert [(k.name, k.count) for k in unattributed_kernels] == [("loader_kernel", 1)]
     assert name in unattributed_kernels[0].where
@@ -169,7 +171,7 @@ def test_users_add_names_of_helper_threads(tmp_path: Path) -> None:
     assert bubbleviz.analyze([path]).profiles[0].cross_thread_kernels == 2
     report = bubbleviz.analyze([path], convention=[str(mine)])
     assert report.profiles[0].cross_thread_kernels == 1
-    assert limitation_counts(report)[HELPERS] == 1
+    assert count_limitations(report)[HELPERS] == 1
 
 
 def test_the_cross_thread_rule_can_be_switched_off(tmp_path: Path, cli: CommandLine) -> None:
@@ -304,7 +306,7 @@ def test_exports_of_2020_number_gpus_otherwise(tmp_path: Path, cli: CommandLine)
     rows = Rows()
     rows.step(0, device=1)
     path = rows.write(tmp_path)
-    change(
+    edit_database(
         path,
         "CREATE TABLE TARGET_INFO_GPU (deviceId INTEGER NOT NULL, name TEXT, busLocation TEXT)",
         "INSERT INTO TARGET_INFO_GPU VALUES (0, 'V100', '0000:1a:00.0'), "
@@ -328,8 +330,8 @@ def test_kernels_without_a_process_belong_to_the_only_one(way: str, tmp_path: Pa
     assert work(now) == work(then)
     assert now.iterations[0].ratios == then.iterations[0].ratios
     assert now.profiles[0].attributed_kernels == 3
-    assert limitation_counts(now)["the process of kernels"] == 3
-    assert way == "null" or "globalPid" in limitation_text(now)
+    assert count_limitations(now)["the process of kernels"] == 3
+    assert way == "null" or "globalPid" in join_limitations(now)
 
 
 @pytest.mark.parametrize("way", ["dropped", "null"])
@@ -342,8 +344,8 @@ def test_kernels_of_several_processes_stay_unlinked_and_that_is_said(
     report = bubbleviz.analyze([path])
     assert report.profiles[0].kernels == 6
     assert report.profiles[0].linked_kernels == 0
-    assert limitation_counts(report)["kernels without their launching call"] == 6
-    assert limitation_counts(report)["the process of kernels"] == 6
+    assert count_limitations(report)["kernels without their launching call"] == 6
+    assert count_limitations(report)["the process of kernels"] == 6
     assert all(i.ratios["schedule"].value is None for i in report.iterations)
     assert main(["analyze", str(path)]) == 0
     assert "Traceback" not in capsys.readouterr().err
@@ -351,7 +353,7 @@ def test_kernels_of_several_processes_stay_unlinked_and_that_is_said(
 
 def lose_process(path: Path, way: str) -> None:
     table = "CUPTI_ACTIVITY_KIND_KERNEL"
-    change(
+    edit_database(
         path,
         f"ALTER TABLE {table} DROP COLUMN globalPid"
         if way == "dropped"

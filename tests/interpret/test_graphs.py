@@ -15,9 +15,9 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change
-from tests.support.notes import limitation_text
-from tests.support.nsys_exports import C, K, M, R, global_id, profile
+from tests.support.edited_databases import edit_database
+from tests.support.notes import join_limitations
+from tests.support.nsys_exports import C, K, M, R, pack_global_id, write_profile
 
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 LAUNCH = "cudaGraphLaunch_v10000"
@@ -45,7 +45,7 @@ def graphs(
             "INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
             "graphExecId INTEGER)"
         )
-        process = None if pid is None else global_id(pid)
+        process = None if pid is None else pack_global_id(pid)
         db.executemany(
             f"INSERT INTO {GRAPH} VALUES (?, ?, ?, 5, 1, 0, 7, ?, ?, 9)",
             [(start, end, device, correlation, process) for start, end, correlation in rows],
@@ -64,7 +64,7 @@ def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
 
 
 def test_every_node_of_a_graph_belongs_to_the_operation_that_launched_it(tmp_path: Path) -> None:
-    report = bubbleviz.analyze([profile(tmp_path, NODES, CALLS, RANGES)])
+    report = bubbleviz.analyze([write_profile(tmp_path, NODES, CALLS, RANGES)])
 
     assert work(report) == [
         ("F", 0, 300, 850, 3, 450),
@@ -73,7 +73,7 @@ def test_every_node_of_a_graph_belongs_to_the_operation_that_launched_it(tmp_pat
         ("BW", 1, 3_300, 3_850, 3, 450),
     ]
     assert report.profiles[0].attributed_kernels == 12
-    assert "--cuda-graph-trace" not in limitation_text(report)
+    assert "--cuda-graph-trace" not in join_limitations(report)
 
 
 def test_nodes_on_several_devices_are_work_of_each(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_nodes_on_several_devices_are_work_of_each(tmp_path: Path) -> None:
         K(k.start, k.end, k.correlation, device=int(k.graph_node == 3), graph_node=k.graph_node)
         for k in NODES
     ]
-    report = bubbleviz.analyze([profile(tmp_path, kernels, CALLS, RANGES)])
+    report = bubbleviz.analyze([write_profile(tmp_path, kernels, CALLS, RANGES)])
 
     assert len(report.ranks) == 2
     assert sorted(row[4] for row in work(report)) == [1] * 4 + [2] * 4
@@ -94,7 +94,7 @@ TRACED = [(1_000 * i + 300, 1_000 * i + 900, 10 + i) for i in range(4)]
 def test_graphs_traced_as_a_whole_are_work(
     without: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = graphs(profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
+    path = graphs(write_profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
     report = bubbleviz.analyze([path])
     printed = cli.printed("inspect", str(path))
 
@@ -105,7 +105,7 @@ def test_graphs_traced_as_a_whole_are_work(
         ("BW", 1, 3_300, 3_900),
     ]
     assert report.summary.bubble_ratio["schedule"].mean is not None
-    assert "--cuda-graph-trace" not in limitation_text(report) + printed
+    assert "--cuda-graph-trace" not in join_limitations(report) + printed
     assert report.coverage[0].gpu_ns == report.coverage[0].attributed_gpu_ns == 2_400
     assert "analyze can compute bubble ratios" in printed
     assert "no CUDA kernels" not in printed
@@ -116,8 +116,8 @@ def test_graphs_traced_as_a_whole_are_work(
 def test_graphs_that_cannot_be_read_are_refused(
     without: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = graphs(profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
-    change(path, LOST_COLUMN)
+    path = graphs(write_profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
+    edit_database(path, LOST_COLUMN)
 
     assert main(["analyze", str(path)]) == 1
     printed = cli.printed("inspect", str(path))
@@ -128,7 +128,7 @@ def test_graphs_that_cannot_be_read_are_refused(
 
 def test_a_graph_outside_every_operation_is_listed(tmp_path: Path) -> None:
     calls = [*CALLS, C(3_600, 3_700, 99, name=LAUNCH)]
-    path = graphs(profile(tmp_path, [], calls, RANGES), [*TRACED, (4_000, 4_100, 99)])
+    path = graphs(write_profile(tmp_path, [], calls, RANGES), [*TRACED, (4_000, 4_100, 99)])
     report = bubbleviz.analyze([path])
 
     assert [(k.count, k.gpu_ns) for k in report.unattributed_kernels] == [(1, 100)]
@@ -137,12 +137,12 @@ def test_a_graph_outside_every_operation_is_listed(tmp_path: Path) -> None:
 
 def test_a_table_of_graphs_that_lacks_a_column_is_told(tmp_path: Path) -> None:
     kernels = [K(300, 400, 10), K(2_300, 2_400, 12)]
-    path = graphs(profile(tmp_path, kernels, CALLS, RANGES), TRACED)
-    change(path, LOST_COLUMN)
+    path = graphs(write_profile(tmp_path, kernels, CALLS, RANGES), TRACED)
+    edit_database(path, LOST_COLUMN)
     report = bubbleviz.analyze([path])
 
-    assert "correlationId" in limitation_text(report)
-    assert GRAPH in limitation_text(report)
+    assert "correlationId" in join_limitations(report)
+    assert GRAPH in join_limitations(report)
 
 
 @pytest.mark.parametrize("empty", [True, False])
@@ -154,7 +154,7 @@ def test_graphs_of_which_nothing_was_recorded_are_told(
 ) -> None:
     calls = [C(c.start, c.end, c.correlation, name=name) for c in CALLS[2:]]
     calls += [C(c.start, c.end, c.correlation) for c in CALLS[:2]]
-    path = profile(tmp_path, [K(300, 400, 10), K(1_300, 1_400, 11)], calls, RANGES)
+    path = write_profile(tmp_path, [K(300, 400, 10), K(1_300, 1_400, 11)], calls, RANGES)
     if empty:
         graphs(path, [])
     report = bubbleviz.analyze([path])
@@ -167,7 +167,7 @@ def test_graphs_of_which_nothing_was_recorded_are_told(
 def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
     tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = profile(tmp_path, [], CALLS, RANGES, without=("CUPTI_ACTIVITY_KIND_KERNEL",))
+    path = write_profile(tmp_path, [], CALLS, RANGES, without=("CUPTI_ACTIVITY_KIND_KERNEL",))
 
     assert "--cuda-graph-trace=node" in cli.refused("analyze", str(path), code=1)
 
@@ -178,7 +178,7 @@ def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path:
         C(220, 230, 50, name="cudaMemcpyAsync"),
         C(240, 250, 51, name="cudaMemsetAsync"),
     ]
-    path = profile(
+    path = write_profile(
         tmp_path, NODES, calls, RANGES, copies=[M(250, 299, 50)], fills=[M(5_000, 5_010, 51)]
     )
     report = bubbleviz.analyze([path])
@@ -190,7 +190,7 @@ def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path:
 
 def test_copies_alone_make_the_span(tmp_path: Path, cli: CommandLine) -> None:
     """An operation that only copies (an offload, say) spans its copies, and has no kernels."""
-    path = profile(
+    path = write_profile(
         tmp_path, NODES[3:], CALLS, RANGES, copies=[M(300, 340, 10)], fills=[M(400, 450, 10)]
     )
 
@@ -203,7 +203,7 @@ def with_kernel(folder: Path, name: str) -> Path:
     """Write F and B, each one kernel, and in F another one of that name that ends later."""
     calls = [*CALLS, C(250, 260, 77)]
     kernels = [K(1_000 * i + 300, 1_000 * i + 400, 10 + i) for i in range(4)]
-    return profile(folder, [*kernels, K(450, 700, 77, name)], calls, RANGES)
+    return write_profile(folder, [*kernels, K(450, 700, 77, name)], calls, RANGES)
 
 
 def test_kernels_are_communication_by_name(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_is_not_attributed_is_named_with_its_place(tmp_path: Path) -> None:
         K(1_900, 1_920, 92, "stray_kernel"),
         K(4_500, 4_700, 555, "orphan_kernel"),
     ]
-    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, RANGES)])
+    report = bubbleviz.analyze([write_profile(tmp_path, kernels, calls, RANGES)])
     unattributed = {k.name: (k.count, k.gpu_ns) for k in report.unattributed_kernels}
 
     assert unattributed == {

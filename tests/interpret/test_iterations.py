@@ -19,10 +19,10 @@ from bubbleviz.report.methods import methods
 from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED, ITERATIONS_UNMARKED
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
-from tests.support.forward_runs import Chunk, Serving, served
+from tests.support.forward_runs import Chunk, Serving, simulate_serving
 from tests.support.nsys_exports import ExportRows
-from tests.support.planted_runs import analysed
-from tests.support.torch_traces import traces_of
+from tests.support.planted_runs import analyze_planting
+from tests.support.torch_traces import write_traces
 
 # What belongs to which iteration, on small profiles written by hand.
 
@@ -256,7 +256,7 @@ def test_names_that_divide_no_iterations_are_told(
 @pytest.mark.parametrize("stages", [2, 4])
 def test_constant_names_that_nothing_divides_give_no_stages(schedule: str, stages: int) -> None:
     planting = Planting(schedule=schedule, stages=stages, names="constant", optimizer_ns=-1)
-    report = analysed(replace(planting, iterations=3, jitter=0.1, transfer_ns=100_000))
+    report = analyze_planting(replace(planting, iterations=3, jitter=0.1, transfer_ns=100_000))
 
     assert ITERATIONS_UNMARKED in report.restrictions
     assert {rank.stage for rank in report.ranks} == {None}
@@ -273,7 +273,7 @@ def test_ratios_of_such_names_are_unknown_whatever_the_order_of_stages(
 ) -> None:
     planting = Planting(schedule="gpipe", names="constant", optimizer_ns=-1, files="rank")
     plant(planting, tmp_path / "profiles")
-    numbered = write_csv(list_columns(analysed(replace(planting, names="numbered"))))
+    numbered = write_csv(list_columns(analyze_planting(replace(planting, names="numbered"))))
     rows = list(csv.DictReader(numbered.splitlines()))
     of_names = [name for name in rows[0] if name not in {"iteration", "occurrence", "name"}]
     table = tmp_path / "operations.csv"
@@ -293,7 +293,7 @@ def test_one_microbatch_and_named_iterations_are_told_apart(
     microbatches: int, *, named: bool
 ) -> None:
     planting = Planting(iterations=3, names="constant", optimizer_ns=-1, iteration_ranges=named)
-    report = analysed(replace(planting, microbatches=microbatches))
+    report = analyze_planting(replace(planting, microbatches=microbatches))
 
     assert ITERATIONS_UNMARKED not in report.restrictions
     assert all(iteration.complete for iteration in report.iterations)
@@ -311,7 +311,7 @@ _BEGIN_NS = 10_000_000
 def export(folder: Path, names: Callable[[Chunk], list[str]], *, steps: bool = False) -> Path:
     """Write an export in which each chunk launches one kernel in ranges of these names."""
     rows = ExportRows()
-    for chunk in served(RUN):
+    for chunk in simulate_serving(RUN):
         rows.pid, start = 1 + chunk.stage, chunk.start_ns + _BEGIN_NS
         rows.launch(start - 5_000, start, chunk.end_ns + _BEGIN_NS, took=3_000)
         range_names = [*([f"ProfilerStep#{chunk.number + 7}"] if steps else []), *names(chunk)]
@@ -339,7 +339,7 @@ def measured(path: Path | list[Path], convention: str) -> bubbleviz.Report:
     assert report.kind == "inference"
     assert [(i.kind, i.microbatches) for i in report.iterations] == [("inference", len(TOKENS))]
     assert [rank.stage for rank in report.ranks] == [0, 1]
-    chunks = served(RUN)
+    chunks = simulate_serving(RUN)
     whole = max(c.end_ns for c in chunks) - min(c.start_ns for c in chunks)
     busy = sum(c.end_ns - c.start_ns for c in chunks)
     ratio = report.summary.bubble_ratio["schedule"].mean
@@ -354,7 +354,7 @@ def test_chunks_and_their_tokens(
     tmp_path: Path, names: Callable[[Chunk], list[str]], steps: bool, traced: bool
 ) -> None:
     path = export(tmp_path, names, steps=steps)
-    profiles = traces_of(path, tmp_path) if traced else [path]
+    profiles = write_traces(path, tmp_path) if traced else [path]
     report = measured(profiles, f"{names.__name__}")
 
     of_rank = report.operations.rank == 1

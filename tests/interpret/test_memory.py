@@ -15,7 +15,7 @@ from bubbleviz.interpret.memory import list_memory_limitations, measure_memory
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
-from tests.support.pytorch import python_with_torch
+from tests.support.pytorch import get_python_with_torch
 
 #: Allocates four layers of 512 x 256 floats twice a forward, as a chain of linear layers and gelu.
 RECORDED = """
@@ -142,7 +142,7 @@ def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
 def test_memory_events_of_pytorch_itself(tmp_path: Path) -> None:
     file = tmp_path / "rank0.pt.trace.json"
     subprocess.run(
-        [python_with_torch(), "-c", RECORDED, str(file)], check=True, capture_output=True
+        [get_python_with_torch(), "-c", RECORDED, str(file)], check=True, capture_output=True
     )
     report = bubbleviz.analyze(file, memory=True)
     assert report.memory is not None

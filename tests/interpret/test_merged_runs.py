@@ -12,7 +12,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.errors import ProfileError
-from tests.support.notes import limitation_subjects
+from tests.support.notes import list_limitation_subjects
 
 STAGES, MICROBATCHES, STEPS = 2, 4, 3
 
@@ -129,7 +129,7 @@ def test_an_iteration_may_run_its_microbatches_twice(steps: int, tmp_path: Path)
     report = bubbleviz.analyze(_table(tmp_path / "a.csv", _run(0, 1000, passes=2, steps=steps)))
 
     assert len(report.iterations) == steps
-    assert "repeated operations" in limitation_subjects(report)
+    assert "repeated operations" in list_limitation_subjects(report)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 
 #: Two kernels that a program without ranges ran.
 KERNELS = [K(20, 30, 1), K(40, 60, 2)]
@@ -30,7 +30,7 @@ def _commands(text: str) -> list[list[str]]:
 def test_every_refusal_leads_to_a_command_that_works(
     command: str, ranges: list[R], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(profile(tmp_path, KERNELS, CALLS, ranges))
+    path = str(write_profile(tmp_path, KERNELS, CALLS, ranges))
     assert main([command, path]) == (command != "inspect")
     output = capsys.readouterr()
     advised = _commands(output.out + output.err)
@@ -43,7 +43,7 @@ def test_where_nccl_ran_its_command_is_named(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernels = [*KERNELS, K(70, 90, 3, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)")]
-    path = str(profile(tmp_path, kernels, [*CALLS, C(5, 6, 3)], []))
+    path = str(write_profile(tmp_path, kernels, [*CALLS, C(5, 6, 3)], []))
     main([command, path])
     output = capsys.readouterr()
     advised = _commands(output.out + output.err)
@@ -54,7 +54,7 @@ def test_where_nccl_ran_its_command_is_named(
 def test_a_single_kernel_leads_to_inspect_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(profile(tmp_path, KERNELS[:1], CALLS[:1], []))
+    path = str(write_profile(tmp_path, KERNELS[:1], CALLS[:1], []))
     for command in ("analyze", "nccl", "pgle", "inspect"):
         main([command, path])
         output = capsys.readouterr()
@@ -66,7 +66,7 @@ def test_a_single_kernel_leads_to_inspect_alone(
 def test_a_draft_that_works_is_promised(tmp_path: Path) -> None:
     ranges = [R(0, 10, "my forward 0"), R(11, 20, "my backward 0")]
     kernels = [K(1, 5, 1), K(12, 18, 2)]
-    path = profile(tmp_path, kernels, [C(1, 2, 1), C(12, 13, 2)], ranges)
+    path = write_profile(tmp_path, kernels, [C(1, 2, 1), C(12, 13, 2)], ranges)
     drafted = bubbleviz.inspect(path).suggestion is not None
     with pytest.raises(bubbleviz.BubblevizError) as caught:
         bubbleviz.analyze(path)
@@ -75,5 +75,5 @@ def test_a_draft_that_works_is_promised(tmp_path: Path) -> None:
 
 
 def test_without_work_no_convention_is_advised(tmp_path: Path, cli: CommandLine) -> None:
-    path = str(profile(tmp_path, [], [], [R(0, 3, "setup")]))
+    path = str(write_profile(tmp_path, [], [], [R(0, 3, "setup")]))
     assert "--convention" not in cli.printed("inspect", path)

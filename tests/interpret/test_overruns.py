@@ -24,23 +24,23 @@ from bubbleviz.native import library
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.view import View
-from tests.support.columnar_exports import FORMS, columnar
-from tests.support.edited_databases import change
+from tests.support.columnar_exports import FORMS, write_columnar
+from tests.support.edited_databases import edit_database
 from tests.support.export_forms import WRITERS
-from tests.support.idle_runs import spent
-from tests.support.needs import real_file
+from tests.support.idle_runs import list_times
+from tests.support.needs import get_real_file
 from tests.support.notes import (
-    limitation_counts,
-    limitation_subjects,
-    restriction_codes,
-    restriction_texts,
+    count_limitations,
+    list_limitation_subjects,
+    list_restriction_codes,
+    list_restriction_texts,
 )
-from tests.support.nsys_exports import C, ExportRows, K, M, profile
+from tests.support.nsys_exports import C, ExportRows, K, M, write_profile
 from tests.support.places import FIXTURES
-from tests.support.processes import processes_of
+from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.xla_files import E, L, P, trace_json
-from tests.support.xla_profiles import op, written
+from tests.support.xla_files import E, L, P, make_trace_json
+from tests.support.xla_profiles import make_op, write_planes
 
 WHAT = "kernels that end after the next one on their stream starts"
 OVERLAP = "kernels that overlap the next one on their stream"
@@ -80,7 +80,7 @@ def corrected(
     """Return the corrected ends in us, and the counts of the limitations, keyed by subject."""
     clipped = clip_overruns("file", activities, streams, are_queues=are_queues)
     ends = (clipped.activities.end_ns // US).tolist()
-    return ends, limitation_counts(clipped)
+    return ends, count_limitations(clipped)
 
 
 def test_the_first_work_on_each_stream_is_known() -> None:
@@ -304,7 +304,9 @@ def xla(*, damaged: bool) -> list[P]:
             "hlo_module": "jit_step",
         }
         kernels.append(E("fusion_1", start, end, stats))
-        calls.append(op("cuLaunchKernel", start - 20 * US, start - 15 * US, correlation_id=i + 1))
+        calls.append(
+            make_op("cuLaunchKernel", start - 20 * US, start - 15 * US, correlation_id=i + 1)
+        )
     device = P("/device:GPU:0", [L("Stream #7(Kernel)", kernels, 7)])
     return [device, P("/host:CPU", [L("launcher", calls, 100)], {"process_id": 4321})]
 
@@ -313,14 +315,14 @@ def write_form(form: str, folder: Path, *, damaged: bool) -> Path:
     """Write the kernels of :func:`run` in a format."""
     folder.mkdir()
     if form == "xplane":
-        return written(folder, xla(damaged=damaged))
+        return write_planes(folder, xla(damaged=damaged))
     if form == "xla json":
         path = folder / "host.trace.json"
-        path.write_bytes(trace_json(xla(damaged=damaged)))
+        path.write_bytes(make_trace_json(xla(damaged=damaged)))
         return path
     export = run(folder, damaged=damaged)
     if form == "arrow":
-        return columnar(export, folder, FORMS["arrow"])
+        return write_columnar(export, folder, FORMS["arrow"])
     return WRITERS[form](export, folder)
 
 
@@ -329,10 +331,10 @@ def test_every_format_with_streams_is_corrected(tmp_path: Path, form: str) -> No
     sound = idle(write_form(form, tmp_path / "sound", damaged=False))
     damaged = idle(write_form(form, tmp_path / "damaged", damaged=True))
     assert not sound.restrictions
-    assert restriction_texts(damaged) == [MARK]
+    assert list_restriction_texts(damaged) == [MARK]
     assert damaged.ranks[0].busy_ns == sound.ranks[0].busy_ns == 120 * US
     # Causes of idle time describe the corrected kernels.
-    assert spent(damaged.ranks[0]) == spent(sound.ranks[0])
+    assert list_times(damaged.ranks[0]) == list_times(sound.ranks[0])
     (note,) = [n for n in damaged.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
     assert (note.what, note.count) == (WHAT, 1)
 
@@ -360,7 +362,7 @@ def waited_for(
 @pytest.mark.parametrize("form", WRITERS)
 def test_the_end_of_the_last_kernel_is_before_a_wait_returns(tmp_path: Path, form: str) -> None:
     report = idle(WRITERS[form](waited_for(tmp_path, late_us=5_000), tmp_path))
-    assert restriction_texts(report) == [MARK]
+    assert list_restriction_texts(report) == [MARK]
     assert (report.ranks[0].busy_ns, report.ranks[0].span_ns) == (120 * US, 1_110 * US)
     (note,) = [n for n in report.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
     assert (note.what, note.count) == ("kernels that end after a wait for their device", 1)
@@ -386,7 +388,9 @@ def test_ends_that_no_wait_contradicts_are_left_alone(tmp_path: Path, how: dict[
 
 def test_a_wait_for_one_of_several_devices_shows_no_wrong_end(tmp_path: Path) -> None:
     path = waited_for(tmp_path, late_us=5_000)
-    change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE correlationId = 3")
+    edit_database(
+        path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE correlationId = 3"
+    )
     assert not idle(path).restrictions
 
 
@@ -421,7 +425,7 @@ def test_the_ratio_of_a_pipeline_is_kept_and_marked(tmp_path: Path) -> None:
     sound = analyze([str(file) for file in sorted((FIXTURES / "1f1b").glob("*.sqlite"))])
     report = analyze(with_wrong_end(tmp_path))
     assert not sound.restrictions
-    assert restriction_codes(report) == ["kernels-overrun"]
+    assert list_restriction_codes(report) == ["kernels-overrun"]
     assert any(MARK in line for line in describe_headline(report))
     assert "kernels-overrun" in render(report, View())
     ratios = [of.summary.bubble_ratio["schedule"].mean for of in (sound, report)]
@@ -430,9 +434,9 @@ def test_the_ratio_of_a_pipeline_is_kept_and_marked(tmp_path: Path) -> None:
 
 def test_a_profile_with_damaged_streams_is_analysed_without_them(tmp_path: Path) -> None:
     file = run(tmp_path, damaged=True)
-    change(file, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'seven' WHERE rowid = 5")
+    edit_database(file, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'seven' WHERE rowid = 5")
     report = idle(file)
-    assert "streams of kernels and copies" in limitation_subjects(report)
+    assert "streams of kernels and copies" in list_limitation_subjects(report)
     assert not report.restrictions
 
 
@@ -441,16 +445,16 @@ def with_copy(folder: Path) -> Path:
     kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
     copies = [M(100 * US, 110 * US, 2)]
     calls = [C(0, 1, i) for i in (1, 2, 3)]
-    return profile(folder, kernels, calls, copies=copies)
+    return write_profile(folder, kernels, calls, copies=copies)
 
 
 def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
     path = with_copy(tmp_path)
-    rocpd = write_rocpd(tmp_path / "a.db", processes_of(path))
-    for file in (path, rocpd, write_rpd(tmp_path / "a.rpd", processes_of(path))):
+    rocpd = write_rocpd(tmp_path / "a.db", read_processes(path))
+    for file in (path, rocpd, write_rpd(tmp_path / "a.rpd", read_processes(path))):
         report = idle(file)
         assert report.ranks[0].busy_ns == 30 * US, file
-        assert restriction_texts(report) == [MARK]
+        assert list_restriction_texts(report) == [MARK]
 
 
 @pytest.mark.parametrize(
@@ -473,7 +477,7 @@ def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
 def test_copies_of_rocprof_bound_kernels_of_their_stream_alone(
     tmp_path: Path, stream: int | None, queue: int | None, *, is_clipped: bool
 ) -> None:
-    file = write_rocpd(tmp_path / "a.db", processes_of(with_copy(tmp_path)), suffixed=False)
+    file = write_rocpd(tmp_path / "a.db", read_processes(with_copy(tmp_path)), suffixed=False)
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(
             "UPDATE rocpd_memory_copy SET stream_id = ?, queue_id = ?", (stream, queue)
@@ -482,9 +486,9 @@ def test_copies_of_rocprof_bound_kernels_of_their_stream_alone(
 
 
 def test_a_copy_without_a_queue_is_on_no_stream_whose_kernels_have_several(tmp_path: Path) -> None:
-    file = write_rocpd(tmp_path / "a.db", processes_of(with_copy(tmp_path)), suffixed=False)
+    file = write_rocpd(tmp_path / "a.db", read_processes(with_copy(tmp_path)), suffixed=False)
     assert idle(file).restrictions
-    change(file, "UPDATE rocpd_kernel_dispatch SET queue_id = 2 WHERE id = 2")
+    edit_database(file, "UPDATE rocpd_kernel_dispatch SET queue_id = 2 WHERE id = 2")
     assert not idle(file).restrictions
 
 
@@ -492,24 +496,24 @@ def test_a_copy_without_a_queue_is_on_no_stream_whose_kernels_have_several(tmp_p
 def test_copies_of_rpd_bound_kernels_of_their_queue_alone(
     tmp_path: Path, queue: int, *, is_clipped: bool
 ) -> None:
-    file = write_rpd(tmp_path / "a.rpd", processes_of(with_copy(tmp_path)))
-    change(file, f"UPDATE rocpd_op SET queueId = {queue} WHERE id = 3")
+    file = write_rpd(tmp_path / "a.rpd", read_processes(with_copy(tmp_path)))
+    edit_database(file, f"UPDATE rocpd_op SET queueId = {queue} WHERE id = 3")
     assert bool(idle(file).restrictions) == is_clipped
 
 
 def test_kernels_by_which_rocm_copies_bound_others_of_their_queue(tmp_path: Path) -> None:
     kernels = [K(0, 900 * US, 1), K(100 * US, 110 * US, 2), K(1000 * US, 1010 * US, 3)]
-    path = profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)])
-    (process,) = processes_of(path)
+    path = write_profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)])
+    (process,) = read_processes(path)
     process.kernels[1] = (*process.kernels[1][:5], "__amd_rocclr_copyBuffer")
     report = idle(write_rocpd(tmp_path / "a.db", [process]))
     assert report.ranks[0].busy_ns == 30 * US
-    assert restriction_texts(report) == [MARK]
+    assert list_restriction_texts(report) == [MARK]
 
 
 @pytest.mark.real_files
 def test_the_busy_time_of_a_trace_with_a_wrong_end_is_known() -> None:
-    report = idle(real_file("cases/overrun.json"))
+    report = idle(get_real_file("cases/overrun.json"))
     (rank,) = report.ranks
     assert (rank.busy_ns, rank.span_ns) == (30 * US, 1010 * US)
     assert MARK in title_of(report)

@@ -11,9 +11,9 @@ import bubbleviz
 from tests.interpret.test_graphs import LAUNCH
 from tests.interpret.test_unrecorded_work import UNRECORDED, US
 from tests.support.export_forms import WRITERS
-from tests.support.idle_runs import spent
-from tests.support.notes import restriction_texts
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.idle_runs import list_times
+from tests.support.notes import list_restriction_texts
+from tests.support.nsys_exports import C, K, R, write_profile
 
 #: Kernels of each graph launch, of 100 us each, and time from one launch to the next.
 NAMES = "abcdefgh"
@@ -42,7 +42,7 @@ def write_replays(
             for n, name in enumerate(names)
         ]
         kernels += edit(i, rows)
-    return profile(folder, kernels, calls, tuple(ranges))
+    return write_profile(folder, kernels, calls, tuple(ranges))
 
 
 def keep_slices(kept: Mapping[int, slice]) -> Edit:
@@ -58,9 +58,9 @@ def test_partial_replays_are_counted_in_every_format(
     report = bubbleviz.idle(
         WRITERS[form](write_replays(tmp_path, keep_slices({4: kept})), tmp_path)
     )
-    assert restriction_texts(report) == [MARK]
+    assert list_restriction_texts(report) == [MARK]
     # From the launch to the first kernel of the next launch; the recorded ones take 100 us each.
-    assert spent(report.ranks[0])[UNRECORDED] == 1_020 - 100 * len(NAMES[kept])
+    assert list_times(report.ranks[0])[UNRECORDED] == 1_020 - 100 * len(NAMES[kept])
     (note,) = [note for note in report.limitations if "graph launches" in note.what]
     assert "idle time around these launches is unknown" in note.reason
 
@@ -69,11 +69,11 @@ def test_kernels_may_be_lost_in_the_middle(tmp_path: Path) -> None:
     report = bubbleviz.idle(
         write_replays(tmp_path, lambda i, rows: rows[:2] + rows[6:] if i == 4 else rows)
     )
-    assert restriction_texts(report) == [MARK]
+    assert list_restriction_texts(report) == [MARK]
 
 
 def test_replays_of_equal_kernels_may_be_partial(tmp_path: Path) -> None:
-    assert restriction_texts(
+    assert list_restriction_texts(
         bubbleviz.idle(write_replays(tmp_path, keep_slices({4: slice(5, None)}), names="aaaaaaaa"))
     )
 
@@ -81,11 +81,11 @@ def test_replays_of_equal_kernels_may_be_partial(tmp_path: Path) -> None:
 def test_a_loss_begins_and_ends_inside_launches(tmp_path: Path) -> None:
     kept = {3: slice(5), 4: slice(0), 5: slice(0), 6: slice(6, None)}
     report = bubbleviz.idle(write_replays(tmp_path, keep_slices(kept)))
-    assert restriction_texts(report) == [
+    assert list_restriction_texts(report) == [
         "incomplete: 2 of 10 graph launches have no recorded kernels, and 2 only some"
     ]
     # From the first of these launches to the kernels of the one after them.
-    assert spent(report.ranks[0])[UNRECORDED] == 4_020 - 500 - 200
+    assert list_times(report.ranks[0])[UNRECORDED] == 4_020 - 500 - 200
 
 
 def write_queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
@@ -99,7 +99,7 @@ def write_queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
         ]
         kernels += edit(i, rows)
     calls = [C(10 * US * i, 10 * US * i + 5 * US, 10 + i, name=LAUNCH) for i in range(10)]
-    return profile(folder, kernels, calls)
+    return write_profile(folder, kernels, calls)
 
 
 def skip_kernels(i: int, rows: list[K]) -> list[K]:
@@ -113,13 +113,15 @@ def test_kernels_that_a_graph_did_not_run_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "lost").mkdir()
     (tmp_path / "skipped").mkdir()
     lost = bubbleviz.idle(write_queued(tmp_path / "lost", keep_slices({4: slice(3)})))
-    assert restriction_texts(lost) == [MARK]
-    assert spent(lost.ranks[0])[UNRECORDED] == 500
-    assert not restriction_texts(bubbleviz.idle(write_queued(tmp_path / "skipped", skip_kernels)))
+    assert list_restriction_texts(lost) == [MARK]
+    assert list_times(lost.ranks[0])[UNRECORDED] == 500
+    assert not list_restriction_texts(
+        bubbleviz.idle(write_queued(tmp_path / "skipped", skip_kernels))
+    )
 
 
 def test_launches_that_run_concurrently_are_not_partial(tmp_path: Path) -> None:
-    assert not restriction_texts(
+    assert not list_restriction_texts(
         bubbleviz.idle(write_queued(tmp_path, keep_slices({4: slice(3)}), every_us=100))
     )
 
@@ -138,20 +140,20 @@ def test_launches_that_run_concurrently_are_not_partial(tmp_path: Path) -> None:
     ids=lambda edit: edit[0],
 )
 def test_launches_that_are_not_known_to_be_partial(tmp_path: Path, edit: tuple[str, Edit]) -> None:
-    assert not restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit[1])))
+    assert not list_restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit[1])))
 
 
 def test_few_launches_show_no_partial_replay(tmp_path: Path) -> None:
     edit = keep_slices({1: slice(3)})
-    assert not restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=4)))
-    assert restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=5)))
+    assert not list_restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=4)))
+    assert list_restriction_texts(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=5)))
 
 
 def test_a_bubble_in_a_partial_replay_is_unknown(tmp_path: Path) -> None:
     names = [f"{phase}{i}.0.0" for phase in "FB" for i in range(5)]
     ranges = [R(PERIOD * (i + 1) - US, PERIOD * (i + 1) + 900 * US, n) for i, n in enumerate(names)]
     report = bubbleviz.analyze([write_replays(tmp_path, keep_slices({4: slice(3)}), ranges=ranges)])
-    assert MARK in restriction_texts(report)
+    assert MARK in list_restriction_texts(report)
     unknown = [(row.start_ns, row.end_ns) for row in report.bubbles if row.cause == "unknown"]
     launched_ns, next_start_ns = PERIOD * 5, PERIOD * 6 + 20 * US
     assert unknown == [

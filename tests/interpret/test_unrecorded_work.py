@@ -22,12 +22,12 @@ from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.view import View
 from tests.interpret.test_graphs import CALLS, LAUNCH, NODES, RANGES
 from tests.interpret.test_graphs import graphs as traced_graphs
-from tests.support.edited_databases import change
+from tests.support.edited_databases import edit_database
 from tests.support.export_forms import WRITERS
-from tests.support.idle_runs import spent
-from tests.support.needs import real_file
-from tests.support.notes import restriction_codes, restriction_texts
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.idle_runs import list_times
+from tests.support.needs import get_real_file
+from tests.support.notes import list_restriction_codes, list_restriction_texts
+from tests.support.nsys_exports import C, K, R, write_profile
 
 US = 1_000
 #: Graph launches in a planted run, each of two kernels that take 400 us of its 1,000 us.
@@ -45,15 +45,15 @@ def graphs(folder: Path, lost: Sequence[int] = (), *, launch: str = LAUNCH) -> P
         for node in () if i in lost else (1, 2):
             at = start + (100 + 200 * (node - 1)) * US
             kernels.append(K(at, at + 200 * US, 10 + i, graph_node=node))
-    return profile(folder, kernels, calls)
+    return write_profile(folder, kernels, calls)
 
 
 @pytest.mark.parametrize("form", WRITERS)
 def test_lost_graphs_are_counted_in_every_format(tmp_path: Path, form: str) -> None:
     report = bubbleviz.idle(WRITERS[form](graphs(tmp_path, (3, 4, 7)), tmp_path))
-    assert restriction_texts(report) == [MARK]
+    assert list_restriction_texts(report) == [MARK]
     # From the lost launch to the next recorded kernel; the device is idle before the launch, too.
-    assert spent(report.ranks[0])[UNRECORDED] == 2_100 + 1_100
+    assert list_times(report.ranks[0])[UNRECORDED] == 2_100 + 1_100
     assert "larger buffers" in advice(report)[0]
     assert not any("--cuda-graph-trace" in note.reason for note in report.limitations)
 
@@ -61,8 +61,8 @@ def test_lost_graphs_are_counted_in_every_format(tmp_path: Path, form: str) -> N
 @pytest.mark.parametrize("form", WRITERS)
 def test_graphs_that_are_all_recorded_have_no_mark(tmp_path: Path, form: str) -> None:
     report = bubbleviz.idle(WRITERS[form](graphs(tmp_path), tmp_path))
-    assert not restriction_texts(report)
-    assert UNRECORDED not in spent(report.ranks[0])
+    assert not list_restriction_texts(report)
+    assert UNRECORDED not in list_times(report.ranks[0])
 
 
 def test_calls_inside_a_launch_are_no_launches(tmp_path: Path) -> None:
@@ -71,10 +71,14 @@ def test_calls_inside_a_launch_are_no_launches(tmp_path: Path) -> None:
     calls = [C(k.start - 90 * US, k.start - 80 * US, k.correlation, name=LAUNCH) for k in kernels]
     inside = [C(c.start + US, c.end - US, (c.correlation or 0) + 50) for c in calls]
     nested = [replace(call, name="cuGraphLaunch") for call in inside]
-    assert not restriction_texts(bubbleviz.idle(profile(tmp_path, kernels, [*calls, *nested])))
+    assert not list_restriction_texts(
+        bubbleviz.idle(write_profile(tmp_path, kernels, [*calls, *nested]))
+    )
 
-    report = bubbleviz.idle(profile(tmp_path, [*kernels[:3], *kernels[5:]], [*calls, *nested]))
-    assert restriction_texts(report) == [
+    report = bubbleviz.idle(
+        write_profile(tmp_path, [*kernels[:3], *kernels[5:]], [*calls, *nested])
+    )
+    assert list_restriction_texts(report) == [
         "incomplete: 2 of 8 graph launches have no recorded kernels"
     ]
 
@@ -84,23 +88,23 @@ def queued(folder: Path, n_recorded: int, capture_end: int) -> Path:
     kernels = [K((1 + i) * 1_000 * US, (2 + i) * 1_000 * US, 10 + i) for i in range(n_recorded)]
     calls = [C(100 * US * i, 100 * US * i + 5, 10 + i, name=LAUNCH) for i in range(COUNT)]
     calls.append(C(capture_end - 5, capture_end, 99, name="cudaStreamSynchronize"))
-    return profile(folder, kernels, calls)
+    return write_profile(folder, kernels, calls)
 
 
 def test_launches_that_may_not_have_run_are_not_lost(tmp_path: Path) -> None:
     # The last launch has no time to run, and of three that were queued none has.
-    assert not restriction_texts(bubbleviz.idle(graphs(tmp_path, (9,))))
-    assert not restriction_texts(bubbleviz.idle(queued(tmp_path, 7, 8_000 * US)))
+    assert not list_restriction_texts(bubbleviz.idle(graphs(tmp_path, (9,))))
+    assert not list_restriction_texts(bubbleviz.idle(queued(tmp_path, 7, 8_000 * US)))
 
 
 def test_launches_after_recording_stopped_are_lost(tmp_path: Path) -> None:
     report = bubbleviz.idle(queued(tmp_path, 7, 30_000 * US))
-    assert restriction_texts(report) == [MARK]
+    assert list_restriction_texts(report) == [MARK]
 
 
 def test_no_launch_after_recording_stopped_is_recorded(tmp_path: Path) -> None:
     report = bubbleviz.idle(graphs(tmp_path, (8, 9)))
-    assert restriction_texts(report) == [
+    assert list_restriction_texts(report) == [
         "incomplete: 2 of 10 graph launches have no recorded kernels"
     ]
 
@@ -123,7 +127,7 @@ def without_graphs(
         calls.append(C(start + 6 * US, start + 9 * US, 50 + i))
         kernels.append(K(start + 900 * US, start + 950 * US, 50 + i))
     kernels += [K(1_200 * US + i * US, 1_201 * US + i * US, 900 + i) for i in range(n_unlinked)]
-    path = profile(folder, kernels, calls)
+    path = write_profile(folder, kernels, calls)
     whole = [(k.start - 890 * US, k.start - 90 * US, 10 + i) for i, k in enumerate(kernels[:COUNT])]
     return traced_graphs(path, [whole[i] for i in traced]) if traced else path
 
@@ -135,10 +139,10 @@ NONE_RECORDED = "incomplete: 10 of 10 graph launches have no recorded kernels"
 @pytest.mark.parametrize("form", WRITERS)
 def test_graphs_without_any_recorded_kernel_are_lost(tmp_path: Path, form: str, tid: int) -> None:
     report = bubbleviz.idle(WRITERS[form](without_graphs(tmp_path, tid=tid), tmp_path))
-    assert restriction_texts(report) == [NONE_RECORDED]
+    assert list_restriction_texts(report) == [NONE_RECORDED]
     # All idle time between kernels lies around a launch, but for that between a kernel and the
     # next launch.
-    assert spent(report.ranks[0])[UNRECORDED] == 9 * 900
+    assert list_times(report.ranks[0])[UNRECORDED] == 9 * 900
     (note,) = [note for note in report.limitations if "graph launches" in note.what]
     assert ("--cuda-graph-trace=node" in note.reason) == (form in ("nsys", "parquet"))
 
@@ -148,11 +152,11 @@ def test_graphs_traced_as_a_whole_are_not_lost(tmp_path: Path, form: str) -> Non
     (tmp_path / "all").mkdir()
     (tmp_path / "some").mkdir()
     every_graph = without_graphs(tmp_path / "all", traced=range(COUNT))
-    assert not restriction_texts(bubbleviz.idle(WRITERS[form](every_graph, tmp_path / "all")))
+    assert not list_restriction_texts(bubbleviz.idle(WRITERS[form](every_graph, tmp_path / "all")))
     some_graphs = without_graphs(tmp_path / "some", traced=(0, 1, 2, 6, 7, 8, 9))
-    assert restriction_texts(bubbleviz.idle(WRITERS[form](some_graphs, tmp_path / "some"))) == [
-        MARK
-    ]
+    assert list_restriction_texts(
+        bubbleviz.idle(WRITERS[form](some_graphs, tmp_path / "some"))
+    ) == [MARK]
 
 
 @pytest.mark.parametrize(("n_unlinked", "is_marked"), [(9, True), (10, False)])
@@ -160,13 +164,13 @@ def test_kernels_of_unknown_launches_may_be_those_of_graphs(
     tmp_path: Path, n_unlinked: int, *, is_marked: bool
 ) -> None:
     report = bubbleviz.idle(without_graphs(tmp_path, n_unlinked=n_unlinked))
-    assert bool(restriction_texts(report)) == is_marked
+    assert bool(list_restriction_texts(report)) == is_marked
 
 
 def test_processes_that_launch_no_graph_lose_none(tmp_path: Path) -> None:
     kernels = [K(1_000 * US, 1_500 * US, 1), K(2_000 * US, 2_500 * US, 2)]
-    assert not restriction_texts(
-        bubbleviz.idle(profile(tmp_path, kernels, [C(0, 5, 1), C(10, 15, 2)]))
+    assert not list_restriction_texts(
+        bubbleviz.idle(write_profile(tmp_path, kernels, [C(0, 5, 1), C(10, 15, 2)]))
     )
 
 
@@ -184,8 +188,8 @@ def test_a_bubble_around_a_lost_graph_is_unknown(tmp_path: Path) -> None:
     kernels = [replace(k, start=k.start * US, end=k.end * US) for k in recorded]
     calls = [replace(c, start=c.start * US, end=c.end * US) for c in CALLS]
     ranges = [replace(r, start=r.start * US, end=(r.end or 0) * US) for r in RANGES]
-    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, ranges)])
-    assert "graphs-lost" in restriction_codes(report)
+    report = bubbleviz.analyze([write_profile(tmp_path, kernels, calls, ranges)])
+    assert "graphs-lost" in list_restriction_codes(report)
     mark = "incomplete: 1 of 4 graph launches has no recorded kernels"
     assert any(mark in line for line in describe_headline(report))
     assert mark in render(report, View())
@@ -196,9 +200,9 @@ def test_a_bubble_around_a_lost_graph_is_unknown(tmp_path: Path) -> None:
 def test_idle_time_around_a_lost_kernel_is_unknown(tmp_path: Path) -> None:
     kernels = [K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i) for i in range(8) if i != 4]
     calls = [C(1_000 * US * i, 1_000 * US * i + 5, i) for i in range(8)]
-    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
-    assert restriction_codes(report) == ["kernels-lost"]
-    assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(1_000, abs=1)
+    report = bubbleviz.idle(write_profile(tmp_path, kernels, calls))
+    assert list_restriction_codes(report) == ["kernels-lost"]
+    assert list_times(report.ranks[0])[UNRECORDED] == pytest.approx(1_000, abs=1)
 
 
 def test_lost_graphs_mark_the_windows_with_unknown_time(tmp_path: Path) -> None:
@@ -206,7 +210,7 @@ def test_lost_graphs_mark_the_windows_with_unknown_time(tmp_path: Path) -> None:
 
     def marks(begin_us: int, end_us: int) -> list[str]:
         window = f"time:{begin_us / 1e6}s-{end_us / 1e6}s"
-        return restriction_texts(bubbleviz.idle(path, window=window))
+        return list_restriction_texts(bubbleviz.idle(path, window=window))
 
     # Lost launches begin at 4,000, 5,000 and 8,000 us; kernels follow at 6,100 and 9,100 us.
     assert marks(1_000, 3_900) == []
@@ -218,8 +222,8 @@ def test_lost_graphs_mark_the_windows_with_unknown_time(tmp_path: Path) -> None:
 
 def test_a_window_after_work_from_before_the_capture_has_no_mark(tmp_path: Path) -> None:
     path = captured_late(tmp_path)
-    assert restriction_texts(bubbleviz.idle(path, window="time:0.463s-0.473s")) == []
-    assert restriction_texts(bubbleviz.idle(path, window="time:0.1s-0.47s")) == [BEFORE]
+    assert list_restriction_texts(bubbleviz.idle(path, window="time:0.463s-0.473s")) == []
+    assert list_restriction_texts(bubbleviz.idle(path, window="time:0.1s-0.47s")) == [BEFORE]
 
 
 def test_advice_on_a_short_incomplete_profile_is_to_record_all(tmp_path: Path) -> None:
@@ -236,13 +240,13 @@ def stopped(
     launched = [every_us * US * i for i in range(1, n_launches + 1)]
     launches = [C(at, at + 5 * US, i) for i, at in enumerate(launched, 1)]
     kernels = [K(at + 8 * US, at + 98 * US, i) for i, at in enumerate(launched, 1)]
-    return profile(folder, kernels[:n_recorded], [*launches, *calls])
+    return write_profile(folder, kernels[:n_recorded], [*launches, *calls])
 
 
 @pytest.mark.parametrize("form", WRITERS)
 def test_kernels_launched_after_recording_stopped_are_lost(tmp_path: Path, form: str) -> None:
     report = bubbleviz.idle(WRITERS[form](stopped(tmp_path, 20), tmp_path))
-    assert restriction_codes(report) == ["kernels-lost"]
+    assert list_restriction_codes(report) == ["kernels-lost"]
     (note,) = [note for note in report.limitations if "not recorded" in note.what]
     assert note.count == 80
     assert "they were launched after the last recorded work" in note.reason
@@ -272,7 +276,7 @@ def test_kernels_from_before_a_wait_for_the_device_are_lost(
 ) -> None:
     wait = C(began_us * US, (began_us + 90) * US, 999, name=name)
     report = bubbleviz.idle(WRITERS[form](stopped(tmp_path, 98, wait), tmp_path))
-    assert bool(restriction_texts(report)) == is_lost
+    assert bool(list_restriction_texts(report)) == is_lost
 
 
 @pytest.mark.parametrize(
@@ -287,16 +291,16 @@ def test_kernels_from_before_a_wait_for_the_device_are_lost(
 def test_some_waits_for_a_device_show_no_lost_kernels(tmp_path: Path, edit: str) -> None:
     wait = C(10_005 * US, 10_095 * US, 999, name="cudaDeviceSynchronize")
     path = stopped(tmp_path, 98, wait)
-    assert restriction_texts(bubbleviz.idle(path))
-    change(path, edit)
-    assert not restriction_texts(bubbleviz.idle(path))
+    assert list_restriction_texts(bubbleviz.idle(path))
+    edit_database(path, edit)
+    assert not list_restriction_texts(bubbleviz.idle(path))
 
 
 def test_kernels_that_wait_as_long_as_others_are_not_lost(tmp_path: Path) -> None:
     # Kernels take longer than launches, so the last ones have not run.
     calls = [C(100 * US * i, 100 * US * i + 5, i) for i in range(1, 101)]
     kernels = [K(200 * US * i, 200 * US * i + 190 * US, i) for i in range(1, 51)]
-    assert not restriction_texts(bubbleviz.idle(profile(tmp_path, kernels, calls)))
+    assert not list_restriction_texts(bubbleviz.idle(write_profile(tmp_path, kernels, calls)))
 
 
 # Work from before the capture.
@@ -323,16 +327,16 @@ def captured_late(
     rows = [K(150 * US, 160 * US, 1, stream=20), K(*first, 2), *kernels]
     rows.append(K(464 * MS, 473 * MS, 3))
     calls = [C(100 * US, 105 * US, 1), C(120 * US, 125 * US, 2), C(130 * US, 135 * US, 3)]
-    return profile(folder, rows, calls if call is None else [*calls, call])
+    return write_profile(folder, rows, calls if call is None else [*calls, call])
 
 
 @pytest.mark.parametrize("form", WRITERS)
 def test_work_from_before_the_capture_makes_idle_time_unknown(tmp_path: Path, form: str) -> None:
     export = captured_late(tmp_path)
     report = bubbleviz.idle(WRITERS[form](export, tmp_path))
-    assert restriction_texts(report) == [BEFORE]
-    assert spent(report.ranks[0])[UNRECORDED] == 463_000 - 160
-    assert "stream or rank dependency" not in spent(report.ranks[0])
+    assert list_restriction_texts(report) == [BEFORE]
+    assert list_times(report.ranks[0])[UNRECORDED] == 463_000 - 160
+    assert "stream or rank dependency" not in list_times(report.ranks[0])
     assert f"unknown), {BEFORE}" in title_of(report)
     assert "start while the devices are idle" in advice(report)[0]
 
@@ -351,7 +355,7 @@ def test_waits_that_recorded_work_explains_are_not_unknown(
     tmp_path: Path, case: tuple[str, tuple[K, ...]]
 ) -> None:
     report = bubbleviz.idle(captured_late(tmp_path, *case[1]))
-    assert not restriction_texts(report)
+    assert not list_restriction_texts(report)
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -364,21 +368,21 @@ def test_a_host_function_before_the_launch_explains_its_wait(
     start_ns = start_us * US
     call = C(start_ns, start_ns + US, 77, name="cudaLaunchHostFunc", tid=tid)
     report = bubbleviz.idle(WRITERS[form](captured_late(tmp_path, call=call), tmp_path))
-    assert restriction_texts(report) == expected
+    assert list_restriction_texts(report) == expected
 
 
 def test_little_work_on_other_streams_explains_no_wait(tmp_path: Path) -> None:
     copies = [K(at * MS, at * MS + 20 * US, 50 + at, stream=21) for at in range(20, 460, 40)]
     report = bubbleviz.idle(captured_late(tmp_path, *copies))
-    assert restriction_texts(report) == [BEFORE]
+    assert list_restriction_texts(report) == [BEFORE]
     unknown = 463_000 - 160 - 20 * len(copies)
-    assert spent(report.ranks[0])[UNRECORDED] == unknown
+    assert list_times(report.ranks[0])[UNRECORDED] == unknown
 
 
 def test_short_waits_of_first_work_are_not_unknown(tmp_path: Path) -> None:
     report = bubbleviz.idle(captured_late(tmp_path, first=(180 * US, 200 * US)))
-    assert BEFORE not in restriction_texts(report)
-    assert UNRECORDED not in spent(report.ranks[0])
+    assert BEFORE not in list_restriction_texts(report)
+    assert UNRECORDED not in list_times(report.ranks[0])
 
 
 @pytest.mark.parametrize("launched_ms", [1, 9, 15, 50, 120])
@@ -386,10 +390,10 @@ def test_a_long_wait_shows_earlier_work_whenever_it_began(tmp_path: Path, launch
     rows = [K(0, 10 * US, 1, stream=20), K(463 * MS, 464 * MS, 2), K(464 * MS, 473 * MS, 3)]
     launched = [0, launched_ms * MS, launched_ms * MS + 10 * US]
     calls = [C(at - 10 * US, at - 5 * US, i) for i, at in enumerate(launched, 1)]
-    report = bubbleviz.idle(profile(tmp_path, rows, calls))
-    assert restriction_texts(report) == [BEFORE]
+    report = bubbleviz.idle(write_profile(tmp_path, rows, calls))
+    assert list_restriction_texts(report) == [BEFORE]
     unknown_us = 463_000 - 1_000 * launched_ms
-    assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(unknown_us, abs=20)
+    assert list_times(report.ranks[0])[UNRECORDED] == pytest.approx(unknown_us, abs=20)
 
 
 @pytest.mark.parametrize(("gap_ms", "expected"), [(20, []), (11, []), (1, [BEFORE])])
@@ -401,19 +405,19 @@ def test_first_work_may_wait_as_long_as_later_work(
     rows = [K(end - 30 * MS, end, i) for i, end in enumerate(ends, 1)]
     rows += [K(ends[-1] + 20 * MS, ends[-1] + 21 * MS, 11, stream=9)]
     calls = [C(-20 + i, -19 + i, i) for i in range(1, 12)]
-    assert restriction_texts(bubbleviz.idle(profile(tmp_path, rows, calls))) == expected
+    assert list_restriction_texts(bubbleviz.idle(write_profile(tmp_path, rows, calls))) == expected
 
 
 def test_first_work_that_is_launched_late_may_wait(tmp_path: Path) -> None:
     rows = [K(0, 10 * US, 1, stream=20), K(600 * MS, 601 * MS, 2), K(601 * MS, 602 * MS, 3)]
     calls = [C(-10, -5, 1), C(300 * MS, 300 * MS + 5, 2), C(301 * MS, 301 * MS + 5, 3)]
-    assert not restriction_texts(bubbleviz.idle(profile(tmp_path, rows, calls)))
+    assert not list_restriction_texts(bubbleviz.idle(write_profile(tmp_path, rows, calls)))
 
 
 def test_the_launching_call_may_take_long(tmp_path: Path) -> None:
     rows = [K(0, 10 * US, 1, stream=20), K(400 * MS, 401 * MS, 2)]
     calls = [C(-10, -5, 1), C(20 * US, 400 * MS - 10, 2)]
-    assert not restriction_texts(bubbleviz.idle(profile(tmp_path, rows, calls)))
+    assert not list_restriction_texts(bubbleviz.idle(write_profile(tmp_path, rows, calls)))
 
 
 @pytest.mark.parametrize("is_delayed", [True, False])
@@ -430,10 +434,10 @@ def test_a_pipeline_is_marked_if_operations_were_delayed(tmp_path: Path, is_dela
             calls.append(C(opened + US, opened + 2 * US, number, tid=tid))
             ranges.append(R(opened, opened + 3 * US, name, tid=tid))
     report = bubbleviz.analyze(
-        [profile(tmp_path, sorted(kernels, key=lambda k: k.start), calls, ranges)]
+        [write_profile(tmp_path, sorted(kernels, key=lambda k: k.start), calls, ranges)]
     )
     assert any("before the capture" in note.what for note in report.limitations)
-    codes = restriction_codes(report)
+    codes = list_restriction_codes(report)
     assert ("work-before-capture" in codes) == is_delayed
 
 
@@ -475,8 +479,8 @@ def test_unknown_times_agree_with_a_slow_reference(
 
 @pytest.mark.real_files
 def test_the_second_replay_of_a_graph_is_unknown() -> None:
-    report = bubbleviz.idle(real_file("cases/graph.json"))
-    assert restriction_texts(report) == [
+    report = bubbleviz.idle(get_real_file("cases/graph.json"))
+    assert list_restriction_texts(report) == [
         "incomplete: 1 of 3 graph launches has no recorded kernels"
     ]
-    assert spent(report.ranks[0])[UNRECORDED] == 1_010
+    assert list_times(report.ranks[0])[UNRECORDED] == 1_010

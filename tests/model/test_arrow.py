@@ -24,9 +24,9 @@ from bubbleviz.render.formats import csv as csv_renderer
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
-from tests.support.drawn_reports import HOSTILE, Op, report_of
+from tests.support.drawn_reports import HOSTILE, Op, make_report
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 #: Columns of ``--bubbles`` that name operations; as a table they give their rows.
 LABELS = {"before", "after", "peer_operation"}
@@ -49,7 +49,7 @@ def report(request: pytest.FixtureRequest) -> Report:
         overhead=True,
         copies=True,
     )
-    return analysed(run)
+    return analyze_planting(run)
 
 
 def tables(report: Report) -> tuple[ArrowTable, ...]:
@@ -68,7 +68,7 @@ def written(values: list[Any]) -> list[str]:
 
 
 def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) -> None:
-    for empty, full in zip(tables(report_of([])), tables(report), strict=True):
+    for empty, full in zip(tables(make_report([])), tables(report), strict=True):
         assert pa.table(empty).num_rows == 0
         assert pa.table(empty).schema == pa.table(full).schema
         assert pl.DataFrame(empty).shape == (0, pl.DataFrame(full).width)
@@ -112,7 +112,7 @@ def test_gaps_are_those_of_the_file(report: Report) -> None:
 
 
 def test_an_operation_without_work_has_no_times() -> None:
-    report = report_of([Op(0, Phase.F, 0, 0, 10), Op(0, Phase.B, 0, 11, 12, busy=None)])
+    report = make_report([Op(0, Phase.F, 0, 0, 10), Op(0, Phase.B, 0, 11, 12, busy=None)])
 
     table = pa.table(report.operations)
 
@@ -156,7 +156,7 @@ def test_iterations_are_those_of_the_json(report: Report) -> None:
 
 
 def test_hostile_names_are_values_like_others() -> None:
-    report = report_of([Op(0, Phase.F, 0, 0, 10, name=HOSTILE)])
+    report = make_report([Op(0, Phase.F, 0, 0, 10, name=HOSTILE)])
     named = make_iteration_records(replace(i, name=HOSTILE) for i in report.iterations)
     whole = HOSTILE.replace("\ud800", "?")
 
@@ -202,11 +202,11 @@ def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
 def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:
     named = make_iteration_records(replace(i, name="\n" + "n" * 10_000) for i in report.iterations)
 
-    for value in (report, report_of([]), report.operations, report.busy, report.bubbles, named):
+    for value in (report, make_report([]), report.operations, report.busy, report.bubbles, named):
         assert len(repr(value)) < 400
         assert repr(value).isprintable()
     assert repr(report).startswith("Report(")
-    assert repr(report_of([])) == (
+    assert repr(make_report([])) == (
         "Report(schedule bubble ratio unknown, 0 ranks, 0 iterations, 0 operations, 0 limitations)"
     )
     assert f"{len(report.operations):,} operations" in repr(report)

@@ -29,7 +29,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges
 from bubbleviz.native import library as native
 from scripts.build_native import compile_library
-from tests.support.compiled import compiled_library
+from tests.support.compiled import build_library
 
 TIMES = st.integers(0, 20)
 SPANS = st.lists(st.tuples(TIMES, TIMES), max_size=12)
@@ -46,7 +46,7 @@ CALLS = st.lists(st.lists(st.tuples(PROCESSES, THREADS, IDS, TIMES), max_size=8)
 
 def both(work: Callable[[], Any]) -> tuple[Any, Any]:
     """Return what some work gives without the compiled part, and with that of this source."""
-    library = compiled_library()
+    library = build_library()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "_loaded", lambda: library)
         patch.setenv(native.SWITCH, "0")
@@ -332,13 +332,13 @@ def test_both_make_the_same_of_examples(what: str) -> None:
 
 @pytest.mark.parametrize("owner", [4, -2])
 def test_a_stray_owner_is_refused(owner: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_loaded", compiled_library)
+    monkeypatch.setattr(native, "_loaded", build_library)
     with pytest.raises(IndexError, match="1 rows have an owner"):
         times([(owner, 0, 5, 1)])
 
 
 def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
-    compiled_library()  # skips without a compiler
+    build_library()  # skips without a compiler
     own, other = tmp_path / "own.so", tmp_path / "other.so"
 
     assert compile_library(own) == ""

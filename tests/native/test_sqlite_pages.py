@@ -25,7 +25,7 @@ from bubbleviz.sources.sqlite.pages import (
     PageTable,
     unpack_rows,
 )
-from tests.support.compiled import compiled_library, texts_of
+from tests.support.compiled import build_library, read_texts
 from tests.support.places import CHECKOUT
 
 PAGE = 512
@@ -51,7 +51,7 @@ def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | No
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> Iterator[None]:
     """Decode with the C part as its source is now."""
-    functions = compiled_library()
+    functions = build_library()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(native.SWITCH, raising=False)
         patch.setattr(native, "_loaded", lambda: functions)
@@ -76,7 +76,7 @@ def _decoded(path: Path) -> list[tuple[int, str | None]] | None:
 
 def _rows_of(packed: PackedRows) -> list[tuple[int, str | None]]:
     rows = unpack_rows(packed)
-    return list(zip(rows[0][0].tolist(), texts_of(rows), strict=True))
+    return list(zip(rows[0][0].tolist(), read_texts(rows), strict=True))
 
 
 def _by_sqlite(path: Path) -> list[tuple[int, str]]:
@@ -216,7 +216,7 @@ def test_texts_are_numbered(texts: list[str | None], times: int) -> None:
     length = np.array([-1 if text is None else len(text) for text in raw], np.int64)
     rows = unpack_rows((length[None], b"".join(filter(None, raw))))
 
-    assert texts_of(rows) == texts * times
+    assert read_texts(rows) == texts * times
     assert len(rows[2]) == len({*texts} - {None})
 
 
@@ -297,7 +297,7 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_damaged_pages_are_safe_under_sanitizers() -> None:
     """As ``python scripts/fuzz_pages.py`` does for longer."""
-    compiled_library()
+    build_library()
     done = subprocess.run(
         [sys.executable, str(CHECKOUT / "scripts/fuzz_pages.py"), "1"],
         capture_output=True,

@@ -14,7 +14,7 @@ import msgspec
 
 from tests.planting.options import Planting
 from tests.planting.places import Clock
-from tests.support.exact import WINDOWS, WORK, Span, idle_share, numbers_of
+from tests.support.exact import WINDOWS, WORK, Span, compute_idle_share, compute_numbers
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def compute_iterations(
     for k in sorted({op.iteration for op in operations}):
         operations_of_iteration = [op for op in operations if op.iteration == k]
         work = [op for op in operations_of_iteration if op.phase in WORK]
-        ranks = numbers_of(k, k + 1, operations, unattributed).values()
+        ranks = compute_numbers(k, k + 1, operations, unattributed).values()
         complete = all(op.complete for op in work)
         low, ratio = (dict[str, float | None].fromkeys(WINDOWS) for _ in range(2))
         for name in WINDOWS:
@@ -141,8 +141,8 @@ def compute_iterations(
                     sum(column)
                     for column in zip(*((a.work(name), a.length) for a in accounts), strict=True)
                 )
-                ratio[name] = idle_share(busy, window)
-                low[name] = idle_share(busy + sum(a.unattributed for a in accounts), window)
+                ratio[name] = compute_idle_share(busy, window)
+                low[name] = compute_idle_share(busy + sum(a.unattributed for a in accounts), window)
         training = any(op.phase != "F" for op in work)
         result.append(
             TrueIteration(

@@ -22,7 +22,7 @@ from tests.planting.orders import (
 from tests.planting.places import TRAINING_STARTS_NS
 from tests.planting.programs import POSTPONED, Duration, Simulation, Task, simulate
 from tests.planting.reductions import compute_opening_ns, compute_reduced_ns, is_idle
-from tests.support.stage_times import stage_durations
+from tests.support.stage_times import make_durations
 
 #: How many times as long a slow microbatch or iteration takes.
 SLOW = 1.5
@@ -76,7 +76,7 @@ def simulate_run(planting: Planting) -> Simulation:
 def _make_durations(planting: Planting, plan: Plan) -> Duration:
     """Return the duration function of the tasks, with jitter and all planted slowness."""
     chunks = plan.chunks
-    base = stage_durations(
+    base = make_durations(
         planting.forward_ns // chunks,
         planting.backward_ns // chunks,
         planting.weight_ns // chunks,

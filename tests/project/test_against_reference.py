@@ -19,7 +19,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.restrictions import ITERATIONS_UNMARKED
 from tests.support import reference, strategies
-from tests.support.exact import length
+from tests.support.exact import measure_union
 from tests.support.nsys_exports import START_END, C, K, R, T
 from tests.support.strategies import Rows
 
@@ -70,7 +70,7 @@ def of_reference(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
             o.named.microbatches[0] if o.named.microbatches else NONE,
             o.occurrence,
             o.span,
-            length(o.busy),
+            measure_union(o.busy),
             o.active,
             o.ranges[0].start,
             any(r.cut for r in o.ranges),

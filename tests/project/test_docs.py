@@ -19,7 +19,11 @@ from bubbleviz.count.ratios import list_ratios
 from bubbleviz.render.formats import list_renderers
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.view import View
-from tests.support.documented_files import GUIDES, lay_out, lay_out_jax
+from tests.support.documented_files import (
+    GUIDES,
+    write_documented_files,
+    write_documented_jax_files,
+)
 from tests.support.places import CHECKOUT, FIXTURES
 
 README = CHECKOUT / "README.md"
@@ -183,14 +187,14 @@ def test_conventions_in_guides_match_their_examples(name: str, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def documented(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documented")
-    lay_out(folder)
+    write_documented_files(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def documented_jax(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("jax")
-    lay_out_jax(folder)
+    write_documented_jax_files(folder)
     return folder
 
 

@@ -16,7 +16,7 @@ from scripts.fuzzing.judging import Ended, list_contents, list_problems
 from scripts.fuzzing.kinds import KINDS, write_inputs
 from scripts.fuzzing.sqlite_damage import damage_database
 from scripts.fuzzing.worker import Answer, Request, run_captured
-from tests.support.edited_databases import columns_of
+from tests.support.edited_databases import read_columns
 from tests.support.places import EXAMPLE
 
 DONE = Ended("analyze", 0, "", b"a table\n", b"bubbleviz: warning: something\n", 0.1)
@@ -124,7 +124,7 @@ def test_damaged_databases_can_be_opened(tmp_path: Path) -> None:
         path.write_bytes(EXAMPLE.read_bytes())
         damage_database(path, random.Random(seed))
         with suppress(sqlite3.DatabaseError):  # a few seeds damage the schema itself
-            changed += columns_of(path) != columns_of(EXAMPLE)
+            changed += read_columns(path) != read_columns(EXAMPLE)
             opened += 1
 
     assert opened > 30

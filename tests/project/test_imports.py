@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import started
+from tests.support.command_line import run_program
 from tests.support.places import CHECKOUT
 
 PACKAGE = CHECKOUT / "bubbleviz"
@@ -113,6 +113,6 @@ sys.exit(main(sys.argv[1:]))
     ids=lambda arguments: arguments[0],
 )
 def test_commands_run_without_optional_extras(arguments: tuple[str, ...]) -> None:
-    done = started(["-c", WITHOUT_EXTRAS, *arguments])
+    done = run_program(["-c", WITHOUT_EXTRAS, *arguments])
 
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD
 from bubbleviz.sources.sqlite.database import SQLITE_QUERIES
 from bubbleviz.sources.sqlite.queries import Query, sql_root
-from tests.support.command_line import started
+from tests.support.command_line import run_program
 from tests.support.places import CHECKOUT
 
 
@@ -126,7 +126,7 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
         f"found = [[main(c.split()), *sorted({{*{HEAVY}}} & {{*sys.modules}})] "
         f"for _, c in {commands}]; print(); print(json.dumps(found))"
     )
-    done = started(["-c", script])
+    done = run_program(["-c", script])
 
     assert json.loads(done.stdout.splitlines()[-1]) == [[code] for code, _ in commands]
 
@@ -176,7 +176,7 @@ def test_a_small_profile_loads_only_what_it_needs(
         f"print(code, [m for m in {left_out} if m in sys.modules])"
     )
 
-    assert started(["-c", script, *arguments]).stdout.splitlines()[-1] == "0 []"
+    assert run_program(["-c", script, *arguments]).stdout.splitlines()[-1] == "0 []"
 
 
 COMMANDS = sorted(

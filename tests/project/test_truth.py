@@ -12,7 +12,13 @@ import bubbleviz
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.truth import Truth
-from tests.support.planted_runs import RUNS, check_ratios, found_rows, rank_numbers, true_rows
+from tests.support.planted_runs import (
+    RUNS,
+    check_ratios,
+    list_reported_rows,
+    list_true_rows,
+    rank_numbers,
+)
 
 
 @cache
@@ -27,10 +33,10 @@ def analysed(name: str) -> tuple[Report, Truth]:
 @pytest.mark.parametrize("name", RUNS)
 def test_operations_equal_the_truth(name: str) -> None:
     report, truth = analysed(name)
-    reported_rows = found_rows(report)
+    reported_rows = list_reported_rows(report)
 
     assert len(reported_rows) > 2 * len(report.ranks)
-    assert reported_rows == true_rows(report, truth, truth.operations)
+    assert reported_rows == list_true_rows(report, truth, truth.operations)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -25,12 +25,12 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.view import View
 from tests.planting import Planting
-from tests.support.drawn_reports import Op, named, report_of
+from tests.support.drawn_reports import Op, make_report, rename_all
 from tests.support.hostile import HOSTILE
 from tests.support.opened_pages import Open, Opened
-from tests.support.opened_pages import percent as written_percent
+from tests.support.opened_pages import format_percent as written_percent
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog
@@ -49,7 +49,7 @@ SLOW_COPY = Planting(
 
 
 def test_an_empty_report_can_be_looked_at(opened: Open) -> None:
-    page = opened(report_of([])).page
+    page = opened(make_report([])).page
 
     assert page.locator("#failed").is_hidden()
     assert "0 ranks" in page.locator("#about").inner_text()
@@ -90,7 +90,7 @@ GAPPED = {"kernels": 10, "kernel_gap_ns": 100_000, "optimizer_ns": 0, "communica
 def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
     planting: dict[str, Any], expected: bool, opened: Open
 ) -> None:
-    report = analysed(Planting(**planting))
+    report = analyze_planting(Planting(**planting))
 
     head = opened(report).page.locator("#headline").inner_text()
 
@@ -366,7 +366,7 @@ def pixels(page: Opened) -> str:
 def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Open) -> None:
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
-    page = opened(report_of([*first, *second]))
+    page = opened(make_report([*first, *second]))
     # What begins before the view counts as well.
     page.run(f"timeline.show({from_ns}, 180); return null")
     page.frame()
@@ -427,7 +427,7 @@ def ratio_title(page: Opened) -> str:
 def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
     rows: str, opened: Open
 ) -> None:
-    report = analysed(SLOW_IN_ONE)
+    report = analyze_planting(SLOW_IN_ONE)
     ratios = [{r.rank: r.bubble_ratio["schedule"] for r in it.ranks} for it in report.iterations]
     drawn = [rank.index for rank in report.ranks if rows == "rank" or rank.pipeline == 0]
     drawn.sort(key=lambda rank: (rows == "stage" and report.ranks[rank].stage, rank))
@@ -449,7 +449,7 @@ def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
 
 def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> None:
     """The marked row would show a rank that is as fast as all others, were it another replica."""
-    report = analysed(SLOW_COPY)
+    report = analyze_planting(SLOW_COPY)
     web_page = opened(report)
     web_page.page.select_option("#rows", "stage")
 
@@ -497,7 +497,7 @@ def test_the_headline_has_every_restriction(opened: Open) -> None:
 
 
 def test_the_headline_of_one_iteration_has_no_joint_without_a_spread(opened: Open) -> None:
-    report = replace(analysed(Planting(iterations=1)), limitations=(LACKING,))
+    report = replace(analyze_planting(Planting(iterations=1)), limitations=(LACKING,))
 
     head = opened(report).page.locator("#headline").inner_text()
 
@@ -538,7 +538,7 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
     ids=["all", "image", "long"],
 )
 def test_hostile_names_are_inert(text: str, opened: Open) -> None:
-    page = opened(named(SMALL, text))
+    page = opened(rename_all(SMALL, text))
     said: list[str] = []
 
     def spoken(dialog: Dialog) -> None:

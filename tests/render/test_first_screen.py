@@ -24,10 +24,17 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import HOSTILE, Op, named, pipelines_of, ranks_of, report_of
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.drawn_reports import (
+    HOSTILE,
+    Op,
+    make_pipelines,
+    make_rank_iterations,
+    make_report,
+    rename_all,
+)
+from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 WIDTHS = (60, 80, 100, 160)
 DISPLAYS = [
@@ -41,8 +48,8 @@ DISPLAYS = [
 def run_of(ranks: int) -> Report:
     """Return a report of so many ranks: pipelines of up to 64 stages, replicas beside them."""
     stages = min(ranks, 64)
-    ops, named = pipelines_of(ranks // stages, stages, 8)
-    return report_of(ops, ranks=named)
+    ops, named = make_pipelines(ranks // stages, stages, 8)
+    return make_report(ops, ranks=named)
 
 
 @cache
@@ -59,7 +66,7 @@ def rows_of(lines: list[str]) -> list[str]:
 
 
 def test_no_rank_and_no_iteration() -> None:
-    empty = replace(report_of([]), ranks=(), iterations=make_iteration_records(()))
+    empty = replace(make_report([]), ranks=(), iterations=make_iteration_records(()))
 
     for display in DISPLAYS:
         lines = lines_of(empty, display)
@@ -89,7 +96,7 @@ SLOW_COPY = Planting(
 @pytest.mark.parametrize("width", [40, 48, 60, 72, 80])
 def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
     """Lines are broken between words, and none of the title and the advice is left out."""
-    report = analysed(SLOW_COPY)
+    report = analyze_planting(SLOW_COPY)
     shown, wide = (
         " ".join(" ".join(lines_of(report, Display(width=own))).split()) for own in (width, 160)
     )
@@ -106,7 +113,7 @@ def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
 @pytest.mark.parametrize(("slow", "words"), [(4, "(pipeline p1)"), (0, "(first of 2 ranks)")])
 def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None:
     """A usual terminal has room for it on one line."""
-    report = analysed(Planting(stages=3, microbatches=6, replicas=2, slow_rank=slow))
+    report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2, slow_rank=slow))
     (title,) = [line for line in lines_of(report, Display()) if line.startswith("Iteration ")]
 
     assert f": one row per stage {words} " in title
@@ -153,7 +160,8 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
         for rank in first.ranks
     )
     changed = replace(
-        report, iterations=make_iteration_records((replace(first, ranks=ranks_of(ranks)),))
+        report,
+        iterations=make_iteration_records((replace(first, ranks=make_rank_iterations(ranks)),)),
     )
 
     lines = lines_of(changed, Display())
@@ -178,7 +186,7 @@ def test_no_word_is_broken(display: Display) -> None:
 
 
 def test_hostile_names_stay_on_their_lines() -> None:
-    hostile = named(run_of(4), HOSTILE)
+    hostile = rename_all(run_of(4), HOSTILE)
     ranks = tuple(replace(rank, stage=None) for rank in hostile.ranks)
     changed = replace(hostile, ranks=ranks, limitations=hostile.limitations[:1])
 
@@ -281,7 +289,7 @@ def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: Com
 def test_a_culprit_is_marked_in_its_row_among_all_stages(
     fault: dict[str, Any], named: str, advised: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    job = simulated(replace(Job(stages=16, microbatches=16, replicas=2, iterations=3), **fault))
+    job = simulate_job(replace(Job(stages=16, microbatches=16, replicas=2, iterations=3), **fault))
     screen = cli.printed("analyze", str(job.written(tmp_path / "operations.csv")))
 
     assert [line.split()[1] for line in rows_of(screen.splitlines())] == [
@@ -304,7 +312,7 @@ SLOW_IN_ONE = Planting(
 
 @pytest.mark.parametrize("rows", ["stage", "rank"])
 def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: str) -> None:
-    report = analysed(SLOW_IN_ONE)
+    report = analyze_planting(SLOW_IN_ONE)
     for iteration in report.iterations:
         ratio_of = {own.rank: own.bubble_ratio["schedule"] for own in iteration.ranks}
         # The advice is about a rank of the second pipeline, whose ranks are drawn.
@@ -320,7 +328,7 @@ def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: s
 
 def test_the_title_has_the_window_of_the_ratio_and_not_what_is_drawn() -> None:
     """The optimizer runs after the window of ``schedule`` and is drawn, too."""
-    report = analysed(Planting(stages=2, microbatches=2, optimizer_ns=500_000))
+    report = analyze_planting(Planting(stages=2, microbatches=2, optimizer_ns=500_000))
     iteration = report.iterations[0]
     lines = lines_of(report, Display(), View(iterations=(0,)))
     title = next(line for line in lines if line.startswith("Iteration "))
@@ -331,7 +339,7 @@ def test_the_title_has_the_window_of_the_ratio_and_not_what_is_drawn() -> None:
 
 
 def test_an_iteration_without_a_window_says_what_is_drawn() -> None:
-    report = report_of([Op(0, Phase.F, 0, 0, 2_000_000)])
+    report = make_report([Op(0, Phase.F, 0, 0, 2_000_000)])
     (iteration,) = report.iterations
     ratios = {
         name: replace(ratio, value=None, window_ns=None) for name, ratio in iteration.ratios.items()

@@ -29,12 +29,12 @@ from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import RunSummary
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, restored
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import named, report_of
+from tests.support.drawn_reports import make_report, rename_all
 from tests.support.hostile import HOSTILE
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
 
-EMPTY = report_of([])
+EMPTY = make_report([])
 ONE = FIXTURES / "1f1b"
 SMALL = analyze(ONE)
 
@@ -90,7 +90,7 @@ def test_an_empty_report_is_a_page() -> None:
 
 def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> None:
     slow = Job(slows={2: (1.5, 2)}, iterations=4)
-    report = analyze(simulated(slow).written(tmp_path / "operations.csv"))
+    report = analyze(simulate_job(slow).written(tmp_path / "operations.csv"))
     saved = summary_of(report)
 
     assert saved.typical_iteration in {0, 1}
@@ -129,7 +129,7 @@ def test_the_columns_are_those_of_the_operations() -> None:
 @pytest.mark.parametrize("text", [*HOSTILE, "</script><script>alert(1)</script>", "\ud800"])
 def test_names_are_not_markup(text: str) -> None:
     plain, hostile = (
-        Elements(html.render(report, View())) for report in (SMALL, named(SMALL, text))
+        Elements(html.render(report, View())) for report in (SMALL, rename_all(SMALL, text))
     )
 
     assert hostile.tags == plain.tags

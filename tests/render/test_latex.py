@@ -19,7 +19,7 @@ from bubbleviz.count.statistics import Spread
 from bubbleviz.render.formats.latex import escape_latex, render
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import named, report_of
+from tests.support.drawn_reports import make_report, rename_all
 from tests.support.hostile import HOSTILE
 
 #: Every command that the table may hold.
@@ -90,7 +90,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_an_empty_report_is_a_table_of_dashes() -> None:
-    text = render(report_of([]), View())
+    text = render(make_report([]), View())
 
     check(without_comments(text))
     _, *table_rows = rows(text)
@@ -183,7 +183,7 @@ def test_of_many_profiles_comments_name_the_first(report: Report) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_inert(report: Report, name: str) -> None:
-    text = render(named(report, name), View())
+    text = render(rename_all(report, name), View())
     plain = render(report, View())
 
     check(without_comments(text))

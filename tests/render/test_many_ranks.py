@@ -23,7 +23,7 @@ from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.render.test_page_reading import violations
 from tests.support.opened_pages import Open, Opened
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -43,7 +43,7 @@ def replicas() -> Report:
         slow_rank=6,
         slow_rank_factor=1.4,
     )
-    return analysed(planting)
+    return analyze_planting(planting)
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
     SVG,
     Op,
-    one_f_one_b,
-    parsed,
-    report_of,
-    tooltips,
-    written,
+    list_texts,
+    list_tooltips,
+    make_report,
+    parse_svg,
+    run_1f1b,
 )
 
 
@@ -42,8 +42,8 @@ def random_report(ranks: int, each: int) -> Report:
     columns["start_ns"], columns["end_ns"] = (end - busy).ravel(), end.ravel()
     whole = [Op(rank, Phase.F, 0, 0, int(end.max())) for rank in range(ranks)]
     return replace(
-        report_of(whole),
-        operations=report_of([]).operations.replace_columns(**columns),
+        make_report(whole),
+        operations=make_report([]).operations.replace_columns(**columns),
         busy=BusyIntervals(np.arange(rows), columns["start_ns"], columns["end_ns"]),
     )
 
@@ -53,8 +53,8 @@ def test_sixty_four_ranks_stay_below_five_megabytes(each: int) -> None:
     svg = render(random_report(64, each), View())
 
     assert len(svg) < 5_000_000
-    assert len(tooltips(svg)) <= MOST_TOOLTIPS
-    assert parsed(svg).get("width") == str(int(SCREEN.width))
+    assert len(list_tooltips(svg)) <= MOST_TOOLTIPS
+    assert parse_svg(svg).get("width") == str(int(SCREEN.width))
 
 
 def test_what_is_merged_is_marked_and_told() -> None:
@@ -62,10 +62,10 @@ def test_what_is_merged_is_marked_and_told() -> None:
 
     svg = render(report, View())
 
-    texts = " ".join(written(svg))
+    texts = " ".join(list_texts(svg))
     assert "merged: narrower than 0.5 px (10,000 operations)" in texts
     assert "Dotted below: 10,000 operations narrower than 0.5 px" in texts
-    dotted = [path for path in parsed(svg).iter() if path.get("stroke-dasharray") == "1 1"]
+    dotted = [path for path in parse_svg(svg).iter() if path.get("stroke-dasharray") == "1 1"]
     # A row each, and a swatch a phase.
     assert len(dotted) == 2 + 3
 
@@ -76,11 +76,13 @@ def test_the_legend_shows_merged_operations_in_their_colours(communication: bool
     ops = [Op(0, Phase.F, 0, 0, 10_000_000), Op(0, wide, 0, 10_000_000, 20_000_000)]
     ops += [Op(0, narrow, n, at, at + 500) for n, at in enumerate(range(0, 300_000, 10_000))]
 
-    svg = render(report_of(ops), View(communication=True))
+    svg = render(make_report(ops), View(communication=True))
 
-    merged = {path.get("fill") for path in parsed(svg).iter() if path.get("class") == "bv-merged"}
-    dots = [path for path in parsed(svg).iter() if path.get("stroke-dasharray") == "1 1"]
-    paths = list(parsed(svg).iter(f"{SVG}path"))
+    merged = {
+        path.get("fill") for path in parse_svg(svg).iter() if path.get("class") == "bv-merged"
+    }
+    dots = [path for path in parse_svg(svg).iter() if path.get("stroke-dasharray") == "1 1"]
+    paths = list(parse_svg(svg).iter(f"{SVG}path"))
     swatch = next(
         before
         for before, after in pairwise(paths)
@@ -94,11 +96,11 @@ def test_idle_time_between_merged_operations_stays_bubble() -> None:
     # A quarter of each of 10,000 ns is work; so narrow that they are merged.
     ops = [Op(0, Phase.F, n, 10_000 * n, 10_000 * n + 2_500) for n in range(5_000)]
 
-    svg = render(report_of(ops), View())
+    svg = render(make_report(ops), View())
 
     (merged,) = (
         path.get("d", "")
-        for path in parsed(svg).iter()
+        for path in parse_svg(svg).iter()
         if path.get("class") == "bv-merged" and path.get("fill") == "#397af2"
     )
     heights = [float(y) for y in re.findall(r"V([0-9.]+)", merged)]
@@ -107,7 +109,7 @@ def test_idle_time_between_merged_operations_stays_bubble() -> None:
 
 
 def test_merged_communication_and_unattributed_compute_are_told() -> None:
-    ops = one_f_one_b(1, 1)
+    ops = run_1f1b(1, 1)
     # Each in two parts, and one operation all the same.
     ops += [
         Op(0, Phase.SEND_F, n, at, at + 500, busy=((at, at + 200), (at + 300, at + 500)))
@@ -116,7 +118,7 @@ def test_merged_communication_and_unattributed_compute_are_told() -> None:
     bubbles = [(0, 1_000 * n, 1_000 * n + 500) for n in range(3)]
 
     texts = " ".join(
-        written(render(report_of(ops, unattributed=bubbles), View(communication=True)))
+        list_texts(render(make_report(ops, unattributed=bubbles), View(communication=True)))
     )
 
     assert "(30 operations and 3 times unattributed compute)" in texts
@@ -125,7 +127,7 @@ def test_merged_communication_and_unattributed_compute_are_told() -> None:
 def test_windows_too_close_to_be_told_apart_are_hatched_as_one() -> None:
     count = 4_000
     ops = [Op(0, Phase.F, 0, 100 * n, 100 * n + 90, iteration=n) for n in range(count)]
-    report = report_of(ops)
+    report = make_report(ops)
 
     svg = render(report, View(iterations=tuple(range(count))))
 
@@ -135,8 +137,8 @@ def test_windows_too_close_to_be_told_apart_are_hatched_as_one() -> None:
 def test_many_operations_without_device_time_are_counted() -> None:
     ops = [Op(0, Phase.F, n, 0, 9, busy=None) for n in range(1_000)]
 
-    svg = render(report_of([*ops, *one_f_one_b(1, 1)]), View())
+    svg = render(make_report([*ops, *run_1f1b(1, 1)]), View())
 
-    (names,) = (text for text in tooltips(svg) if text.startswith("without"))
+    (names,) = (text for text in list_tooltips(svg) if text.startswith("without"))
     assert names.endswith("and 992 more")
-    assert "Hollow mark: 1,000 without GPU work" in " ".join(written(svg))
+    assert "Hollow mark: 1,000 without GPU work" in " ".join(list_texts(svg))

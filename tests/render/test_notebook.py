@@ -18,7 +18,7 @@ from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.text.report import render_text as table_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import HOSTILE, SVG, Op, named, rank_of, report_of
+from tests.support.drawn_reports import HOSTILE, SVG, Op, make_rank, make_report, rename_all
 from tests.support.places import FIXTURES
 
 
@@ -37,7 +37,7 @@ class Read:
 
 
 def test_an_empty_report_shows_that_it_is() -> None:
-    empty = report_of([], limitations=(Limitation("all of it", "nothing ran"),))
+    empty = make_report([], limitations=(Limitation("all of it", "nothing ran"),))
 
     elements = Read(render_fragment(empty))
 
@@ -103,7 +103,7 @@ def test_ids_of_two_reports_in_one_notebook_differ(report: Report) -> None:
 
 def test_hostile_names_are_inert() -> None:
     ops = [Op(0, Phase.F, 0, 0, 10), Op(0, Phase.BW, 0, 20, 30)]
-    hostile = named(report_of(ops), HOSTILE)
+    hostile = rename_all(make_report(ops), HOSTILE)
 
     html = render_fragment(hostile)
     elements = Read(html)
@@ -120,9 +120,9 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
     count = 300
     ops = [Op(rank, Phase.F, 0, rank, rank + 10) for rank in range(count)]
     ranks = tuple(
-        replace(rank_of(r), stage=None if stage is None else r // 2) for r in range(count)
+        replace(make_rank(r), stage=None if stage is None else r // 2) for r in range(count)
     )
-    many = report_of(ops, ranks=ranks)
+    many = make_report(ops, ranks=ranks)
 
     _, *drawn = draw_bounded_picture(many)
 

@@ -19,13 +19,13 @@ from bubbleviz.report.saved import read_summary
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
 from tests.render.test_page_reading import violations
-from tests.support.drawn_reports import report_of
-from tests.support.forward_runs import UNIT_NS, Serving, table_of
+from tests.support.drawn_reports import make_report
+from tests.support.forward_runs import UNIT_NS, Serving, write_table
 from tests.support.memory_events import Allocations, plant_memory
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.opened_pages import Open, Opened, percent, significant
-from tests.support.planted_runs import analysed
-from tests.support.torch_traces import traces_of
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.opened_pages import Open, Opened, format_percent, format_significant
+from tests.support.planted_runs import analyze_planting
+from tests.support.torch_traces import write_traces
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -57,7 +57,7 @@ def saved(report: Report, folder: Path) -> str:
 
 
 def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) -> None:
-    report = analysed(RUN)
+    report = analyze_planting(RUN)
     slowdowns = report.slowdowns
     assert slowdowns is not None
     places = {rank.index: (rank.pipeline, rank.stage) for rank in report.ranks}
@@ -83,7 +83,7 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
 
 
 def test_the_curve_has_the_slowdown_of_each_iteration(opened: Open) -> None:
-    report = analysed(RUN)
+    report = analyze_planting(RUN)
     slowdowns = report.slowdowns
     assert slowdowns is not None
     web_page = opened(report)
@@ -96,7 +96,7 @@ def test_the_curve_has_the_slowdown_of_each_iteration(opened: Open) -> None:
 
 
 def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -> None:
-    report = analysed(
+    report = analyze_planting(
         replace(RUN, stages=2, microbatches=2, replicas=66, iterations=1, slow_rank=131)
     )
     ranks = tuple(
@@ -115,11 +115,11 @@ def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -
 
 
 def test_without_slowdowns_the_page_gives_the_reason(opened: Open, tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
+    path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     panel = opened(bubbleviz.analyze(path)).page.locator("#slowdown-panel")
 
     assert panel.inner_text() == "no complete training iteration was recorded"
-    assert opened(report_of([])).page.locator("#slowdown-panel").inner_text() == (
+    assert opened(make_report([])).page.locator("#slowdown-panel").inner_text() == (
         "Unknown for this run."
     )
 
@@ -128,7 +128,7 @@ def test_a_page_of_many_ranks_says_where_slowdowns_are(
     opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
-    report = analysed(RUN)
+    report = analyze_planting(RUN)
     panel = opened(report).page.locator("#slowdown-panel")
 
     assert "-v slowdown prints them, and -o FILE.json contains them" in panel.inner_text()
@@ -149,7 +149,7 @@ def served(folder: Path) -> tuple[Report, list[int], list[float]]:
         for x, read, n in zip(tokens, prefixes, noise, strict=True)
     ]
     run = Serving([ns / UNIT_NS for ns in times_ns], (1.0, 2.0), tokens=tokens)
-    return bubbleviz.analyze(table_of(folder, run)), tokens, times_ns
+    return bubbleviz.analyze(write_table(folder, run)), tokens, times_ns
 
 
 def test_the_planted_cost_of_a_chunk_is_in_the_table(opened: Open, tmp_path: Path) -> None:
@@ -161,10 +161,10 @@ def test_the_planted_cost_of_a_chunk_is_in_the_table(opened: Open, tmp_path: Pat
         assert first[:3] == ["0", str(len(tokens)), "100 to 1,024"]
         costs = report.explanation.chunk_costs
         for row, cost, factor in zip((first, second), costs, (1, 2), strict=True):
-            assert row[3] == significant(cost.fixed_ns / 1e6, 4)
-            assert row[4] == significant((cost.token_ns or 0) / 1e3, 4)
-            assert row[5] == significant(cost.token_squared_ns or 0)
-            assert row[7] == percent(cost.explained or 0)
+            assert row[3] == format_significant(cost.fixed_ns / 1e6, 4)
+            assert row[4] == format_significant((cost.token_ns or 0) / 1e3, 4)
+            assert row[5] == format_significant(cost.token_squared_ns or 0)
+            assert row[7] == format_percent(cost.explained or 0)
             planted = [0.2 * factor, 0.5 * factor, 0.1 * factor]
             assert list(map(float, row[3:6])) == pytest.approx(planted, rel=0.05)
 
@@ -189,7 +189,7 @@ def test_the_chart_has_measured_chunks_and_the_fit(opened: Open, tmp_path: Path)
 
 
 def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> None:
-    web_page = opened(analysed(RUN))
+    web_page = opened(analyze_planting(RUN))
 
     assert not {"Chunks", "Memory", "What if"} & set(contents_of(web_page))
     assert section_of(web_page, "chunks").count() == section_of(web_page, "memory").count() == 0
@@ -212,7 +212,7 @@ def in_bytes(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
     folder = tmp_path_factory.mktemp("memory")
     plant(Planting(schedule="gpipe", stages=2, microbatches=4, devices="zero"), folder / "nsys")
-    traces = traces_of(folder / "nsys" / "node0.sqlite", folder)
+    traces = write_traces(folder / "nsys" / "node0.sqlite", folder)
     for trace, truth in zip(traces, TRUTH, strict=True):
         plant_memory(trace, truth, ())
     return bubbleviz.analyze(traces, what_if=True, memory_limit="1.1GB")
@@ -283,7 +283,7 @@ def test_the_line_joins_the_schedules_that_no_other_beats(in_bytes: Report, open
 def test_costs_are_readable(
     scheme: str, width: int, in_bytes: Report, opened: Open, tmp_path: Path
 ) -> None:
-    for report in (in_bytes, served(tmp_path)[0], analysed(RUN)):
+    for report in (in_bytes, served(tmp_path)[0], analyze_planting(RUN)):
         web_page = opened(report, width=width, scheme=scheme)
         assert violations(web_page) == []
         widths = web_page.run(

@@ -16,8 +16,14 @@ from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import Firefox
-from tests.support.drawn_reports import Op, report_of
-from tests.support.opened_pages import PARTS_OF_PAGE, Open, Opened, percent, significant
+from tests.support.drawn_reports import Op, make_report
+from tests.support.opened_pages import (
+    PARTS_OF_PAGE,
+    Open,
+    Opened,
+    format_percent,
+    format_significant,
+)
 from tests.support.places import FIXTURES
 
 SMALL = analyze(FIXTURES / "1f1b")
@@ -110,7 +116,7 @@ def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
     numbers = [0, 0.00123456, 0.5, 1, 4.5, 9.994, 9.996, 27.2727, 99.96, 100, 999.6, 12345.6, -3.14]
     written_numbers = opened(SMALL).run(f"return {numbers}.map((own) => significant(own))")
 
-    assert written_numbers == [significant(number) for number in numbers]
+    assert written_numbers == [format_significant(number) for number in numbers]
     assert written_numbers[:8] == ["0", "0.00123", "0.500", "1.00", "4.50", "9.99", "10.0", "27.3"]
 
 
@@ -118,7 +124,7 @@ def test_percentages_have_two_decimals_at_most(opened: Open) -> None:
     ratios = [0, 3.22e-7, 0.0000999, 0.0001, 0.00123, 0.0456, 0.272727, 1]
     percentages = opened(SMALL).run(f"return {ratios}.map(percent)")
 
-    assert percentages == [percent(ratio) for ratio in ratios]
+    assert percentages == [format_percent(ratio) for ratio in ratios]
     assert percentages[:6] == ["0 %", "< 0.01 %", "< 0.01 %", "0.01 %", "0.12 %", "4.56 %"]
     assert opened(SMALL).run("return percent(-3e-7)") == "> \N{MINUS SIGN}0.01 %"
 
@@ -250,7 +256,7 @@ def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: O
         for rank in range(2)
         for n in range(20_000)
     ]
-    web_page = opened(report_of(ops))
+    web_page = opened(make_report(ops))
     work, wide, rows = web_page.run(
         f"""const span = {share} * (run.endNs - run.startNs);
         timeline.show(run.startNs + 0.4 * span, run.startNs + 1.4 * span);
@@ -291,7 +297,9 @@ def test_firefox_shows_the_report(firefox: Firefox, tmp_path: Path) -> None:
     assert mean is not None
 
     assert run("return document.getElementById('failed').hidden")
-    assert run("return document.getElementById('headline').firstChild.textContent") == percent(mean)
+    assert run(
+        "return document.getElementById('headline').firstChild.textContent"
+    ) == format_percent(mean)
     assert run("return document.querySelectorAll('.chart svg').length") == 4
     assert run("return document.documentElement.scrollWidth") <= 1280
     assert run("return timeline.canvas.width") > 1000

@@ -19,17 +19,17 @@ from tests.support.drawn_reports import (
     MS,
     SVG,
     Op,
-    one_f_one_b,
-    parsed,
-    rank_of,
-    report_of,
-    written,
+    list_texts,
+    make_rank,
+    make_report,
+    parse_svg,
+    run_1f1b,
 )
 from tests.support.hostile import HOSTILE
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.pipeline_jobs import Job, simulate_job
 
-SHORT = report_of(one_f_one_b(2, 4))
-LONG = report_of(one_f_one_b(2, 4, forward=20 * MS, backward=40 * MS))
+SHORT = make_report(run_1f1b(2, 4))
+LONG = make_report(run_1f1b(2, 4, forward=20 * MS, backward=40 * MS))
 
 
 def drawn(*reports: Report, heading: str = "runs") -> str:
@@ -39,7 +39,7 @@ def drawn(*reports: Report, heading: str = "runs") -> str:
 def rows(svg: str) -> list[tuple[float, float, list[float]]]:
     """Return left and top of every row with boxes, and the right edges of its boxes."""
     rows_of_boxes = []
-    for group in parsed(svg).iter(f"{SVG}g"):
+    for group in parse_svg(svg).iter(f"{SVG}g"):
         place = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", group.get("transform", ""))
         if place is None:
             continue
@@ -56,15 +56,15 @@ def rows(svg: str) -> list[tuple[float, float, list[float]]]:
 
 
 def test_no_panels_are_an_empty_picture() -> None:
-    assert written(draw_panels([], "runs")) == ["Nothing to draw: no run"]
+    assert list_texts(draw_panels([], "runs")) == ["Nothing to draw: no run"]
 
 
 def test_a_panel_without_work_says_so_beside_others() -> None:
-    texts = written(drawn(report_of([]), SHORT))
+    texts = list_texts(drawn(make_report([]), SHORT))
 
     assert texts[:3] == ["runs", "run 0", "Nothing to draw: no GPU has any operation"]
     assert "run 1" in texts
-    assert written(drawn(report_of([], ranks=(rank_of(0),))))[-1] == (
+    assert list_texts(drawn(make_report([], ranks=(make_rank(0),))))[-1] == (
         "Nothing to draw: no iteration was found"
     )
 
@@ -93,7 +93,7 @@ def test_a_run_twice_as_long_is_twice_as_wide(reports: tuple[Report, Report]) ->
 
 
 def test_each_run_begins_at_its_own_first_work() -> None:
-    later = report_of(one_f_one_b(2, 4, start=10**15))
+    later = make_report(run_1f1b(2, 4, start=10**15))
 
     svg = drawn(SHORT, later)
 
@@ -101,7 +101,7 @@ def test_each_run_begins_at_its_own_first_work() -> None:
 
 
 def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:
-    texts = written(drawn(SHORT, LONG, SHORT))
+    texts = list_texts(drawn(SHORT, LONG, SHORT))
 
     # (m + p - 1) (F + BW) = 5 x 60 ms: the last tick has its label.
     assert "300\u00a0ms" in texts
@@ -111,7 +111,7 @@ def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:
 
 
 def test_titles_ratios_and_one_legend() -> None:
-    texts = written(drawn(SHORT, LONG, heading="two runs"))
+    texts = list_texts(drawn(SHORT, LONG, heading="two runs"))
 
     assert texts[0] == "two runs"
     assert [texts.count(title) for title in ("run 0", "run 1")] == [1, 1]
@@ -121,27 +121,30 @@ def test_titles_ratios_and_one_legend() -> None:
 
 
 def test_the_legend_has_the_shades_of_every_panel() -> None:
-    chunks = report_of([Op(0, Phase.F, 0, 0, 9 * MS), Op(0, Phase.F, 1, 9 * MS, 18 * MS, chunk=1)])
+    chunks = make_report(
+        [Op(0, Phase.F, 0, 0, 9 * MS), Op(0, Phase.F, 1, 9 * MS, 18 * MS, chunk=1)]
+    )
 
     alone, both = (
-        len(list(parsed(svg).iter(f"{SVG}path"))) for svg in (drawn(chunks), drawn(chunks, chunks))
+        len(list(parse_svg(svg).iter(f"{SVG}path")))
+        for svg in (drawn(chunks), drawn(chunks, chunks))
     )
     mixed = drawn(SHORT, chunks)
 
     assert both > alone
-    assert written(mixed).count("F forward") == 1
-    assert {"0", "1"} <= set(written(mixed))
+    assert list_texts(mixed).count("F forward") == 1
+    assert {"0", "1"} <= set(list_texts(mixed))
 
 
 def test_limitations_are_counted() -> None:
     limited = replace(SHORT, limitations=(Limitation("a", "b"), Limitation("c", "d")))
 
-    assert "run 0: 2 limitations, listed in its own report." in " ".join(written(drawn(limited)))
+    assert "run 0: 2 limitations, listed in its own report." in " ".join(list_texts(drawn(limited)))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_titles_are_text(name: str) -> None:
-    svg = draw_panels([(name, SHORT, View()), (name, report_of([]), View())], name)
+    svg = draw_panels([(name, SHORT, View()), (name, make_report([]), View())], name)
 
     assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
     assert len(svg) < 60_000
@@ -149,8 +152,8 @@ def test_hostile_titles_are_text(name: str) -> None:
 
 def test_what_is_simulated_gets_no_advice(tmp_path: Path) -> None:
     job = Job(rank={1: 1.5}, iterations=3)
-    report = bubbleviz.analyze(simulated(job).written(tmp_path / "operations.csv"), ideal=True)
-    texts = written(theory(report, View()))
+    report = bubbleviz.analyze(simulate_job(job).written(tmp_path / "operations.csv"), ideal=True)
+    texts = list_texts(theory(report, View()))
 
     below = " ".join(texts)
     assert "1f1b at the measured times" in texts
@@ -160,9 +163,9 @@ def test_what_is_simulated_gets_no_advice(tmp_path: Path) -> None:
 
 
 def test_advice_below_panels_says_which_run_it_is_on(tmp_path: Path) -> None:
-    slow = [simulated(Job(stage={stage: 1.4}, iterations=3)) for stage in (1, 2)]
+    slow = [simulate_job(Job(stage={stage: 1.4}, iterations=3)) for stage in (1, 2)]
     paths = [job.written(tmp_path / f"{number}.csv") for number, job in enumerate(slow)]
-    below = " ".join(written(drawn(*map(bubbleviz.analyze, paths))))
+    below = " ".join(list_texts(drawn(*map(bubbleviz.analyze, paths))))
 
     for number, stage in enumerate((1, 2)):
         assert re.search(rf"► run {number}: [^.►]*stage {stage}\b", below)

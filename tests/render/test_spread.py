@@ -26,9 +26,16 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import MS, Op, pipelines_of, ranks_of, report_of, written
+from tests.support.drawn_reports import (
+    MS,
+    Op,
+    list_texts,
+    make_pipelines,
+    make_rank_iterations,
+    make_report,
+)
 from tests.support.places import CHECKOUT
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 GOLDEN = CHECKOUT / "tests" / "golden"
 FORWARD, BACKWARD = 10 * MS, 20 * MS
@@ -37,8 +44,8 @@ FORWARD, BACKWARD = 10 * MS, 20 * MS
 @cache
 def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Report:
     """Return ideal pipelines of 4 microbatches, those that are slow all by a half."""
-    ops, ranks = pipelines_of(pipelines, stages, 4, slow)
-    report = report_of(ops, ranks=ranks)
+    ops, ranks = make_pipelines(pipelines, stages, 4, slow)
+    report = make_report(ops, ranks=ranks)
     busy = [
         tuple(
             replace(entry, busy_ns=_busy(ops, entry.rank), compute_ns=1, active_ns=1)
@@ -47,7 +54,7 @@ def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Re
         for iteration in report.iterations
     ]
     iterations = [
-        replace(i, ranks=ranks_of(busy_of_ranks))
+        replace(i, ranks=make_rank_iterations(busy_of_ranks))
         for i, busy_of_ranks in zip(report.iterations, busy, strict=True)
     ]
     return replace(report, iterations=make_iteration_records(iterations))
@@ -99,7 +106,8 @@ def test_a_rank_stands_out_alone() -> None:
     slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
     ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
     changed = replace(
-        report, iterations=make_iteration_records([replace(iteration, ranks=ranks_of(ranks))])
+        report,
+        iterations=make_iteration_records([replace(iteration, ranks=make_rank_iterations(ranks))]),
     )
     (standout,) = standouts(changed, means_of(changed))
     assert standout.ranks == (3,)
@@ -117,7 +125,8 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     busy[3]["Optimizer"] = round(times * MS)
     ranks = [replace(own, busy_ns=b) for own, b in zip(iteration.ranks, busy, strict=True)]
     changed = replace(
-        report, iterations=make_iteration_records([replace(iteration, ranks=ranks_of(ranks))])
+        report,
+        iterations=make_iteration_records([replace(iteration, ranks=make_rank_iterations(ranks))]),
     )
 
     found_standouts = standouts(changed, means_of(changed))
@@ -148,7 +157,7 @@ def planted() -> Report:
         iterations=2,
         jitter=0.02,
     )
-    return analysed(planting)
+    return analyze_planting(planting)
 
 
 @pytest.mark.usefixtures("few")
@@ -215,7 +224,7 @@ def test_the_picture_of_a_spread() -> None:
 
 
 def test_the_note_of_a_spread_describes_its_numbers() -> None:
-    texts = " ".join(written(render(run_of(6, slow=(2,)), View(rows="spread"))))
+    texts = " ".join(list_texts(render(run_of(6, slow=(2,)), View(rows="spread"))))
 
     assert "minimum and maximum ratio of all its replicas and the ratio of the drawn one" in texts
     assert "mean ratio" not in texts
@@ -226,7 +235,7 @@ def test_a_picture_of_many_ranks_stays_small() -> None:
     svg = render(run_of(300, 4, slow=(7,)), View())
 
     assert len(svg) < 500_000
-    assert "300 ranks: " in " ".join(written(svg))
+    assert "300 ranks: " in " ".join(list_texts(svg))
 
 
 # The command line

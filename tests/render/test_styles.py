@@ -25,11 +25,11 @@ from tests.support.drawn_reports import (
     MS,
     SVG,
     Op,
-    one_f_one_b,
-    parsed,
-    rank_of,
-    report_of,
-    written,
+    list_texts,
+    make_rank,
+    make_report,
+    parse_svg,
+    run_1f1b,
 )
 from tests.support.places import FIXTURES
 
@@ -39,7 +39,7 @@ POINTS_PER_MM = 72 / 25.4
 
 def points(svg: str) -> list[float]:
     """Return the font size of every text, in pt on paper, from the document alone."""
-    root = parsed(svg)
+    root = parse_svg(svg)
     width = re.fullmatch(r"([0-9.]+)mm", root.get("width", ""))
     assert width is not None
     unit = float(width[1]) * POINTS_PER_MM / float(root.get("viewBox", "").split()[2])
@@ -75,7 +75,7 @@ def test_other_widths_are_refused(text: str) -> None:
 def test_letters_are_7_pt_at_the_width(width: float, style: str | None) -> None:
     view = View(style=style, width_mm=width, causes=True, heat_map=True, communication=True)
 
-    sizes = points(render(report_of(one_f_one_b(4, 8)), view))
+    sizes = points(render(make_report(run_1f1b(4, 8)), view))
 
     assert max(sizes) == pytest.approx(7, abs=0.005)
     # Numbers in boxes may be smaller, as small as journals take.
@@ -84,9 +84,9 @@ def test_letters_are_7_pt_at_the_width(width: float, style: str | None) -> None:
 
 
 def test_a_paper_figure_has_no_title_and_no_notes() -> None:
-    report = report_of(one_f_one_b(4, 8), limitations=(Limitation("no NIC metrics", "none"),))
+    report = make_report(run_1f1b(4, 8), limitations=(Limitation("no NIC metrics", "none"),))
 
-    screen, paper = written(render(report, View())), written(render(report, PAPER_89))
+    screen, paper = list_texts(render(report, View())), list_texts(render(report, PAPER_89))
 
     for text in ("schedule bubble ratio 27.3\u00a0%", "no NIC metrics: none"):
         assert text in screen
@@ -96,13 +96,13 @@ def test_a_paper_figure_has_no_title_and_no_notes() -> None:
 
 
 def test_long_names_give_way_at_a_narrow_width() -> None:
-    ranks = tuple(rank_of(index, "a-host-of-a-long-name", stage=index) for index in range(2))
+    ranks = tuple(make_rank(index, "a-host-of-a-long-name", stage=index) for index in range(2))
     unknown = tuple(replace(rank, stage=None) for rank in ranks)
 
-    assert "stage 1" in written(render(report_of(one_f_one_b(2, 2), ranks=ranks), PAPER_89))
+    assert "stage 1" in list_texts(render(make_report(run_1f1b(2, 2), ranks=ranks), PAPER_89))
     narrow = View(width_mm=89)
     for view in (narrow, PAPER_89):
-        texts = written(render(report_of(one_f_one_b(2, 2), ranks=unknown), view))
+        texts = list_texts(render(make_report(run_1f1b(2, 2), ranks=unknown), view))
         assert {"rank 0", "rank 1"} <= set(texts)
     assert not any("…" in text for text in texts)
 
@@ -113,7 +113,7 @@ def test_long_names_give_way_at_a_narrow_width() -> None:
 def text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
     """Return (left, top, right, bottom) of the texts outside the rows that are not turned."""
     boxes = []
-    root = parsed(svg)
+    root = parse_svg(svg)
     turned = {t for g in root.iter(f"{SVG}g") if g.get("transform") for t in g.iter(f"{SVG}text")}
     sizes = {text: group for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")}
     for text in root.iter(f"{SVG}text"):
@@ -140,13 +140,13 @@ def text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
 def test_no_text_lies_on_another_or_off_the_page(
     stages: int, microbatches: int, width_mm: float | None, style: str | None, unit: int, more: bool
 ) -> None:
-    ops = one_f_one_b(stages, microbatches, forward=unit, backward=2 * unit)
+    ops = run_1f1b(stages, microbatches, forward=unit, backward=2 * unit)
     view = View(style=style, width_mm=width_mm, causes=more, heat_map=more)
 
-    svg = render(report_of(ops), view)
+    svg = render(make_report(ops), view)
 
     boxes = text_boxes(svg)
-    width = float(parsed(svg).get("viewBox", "").split()[2])
+    width = float(parse_svg(svg).get("viewBox", "").split()[2])
     for number, (left, top, right, bottom) in enumerate(boxes):
         assert 0 <= left <= right <= width + 0.01
         for other in boxes[number + 1 :]:
@@ -159,7 +159,7 @@ def test_no_text_lies_on_another_or_off_the_page(
 
 def numbers(report: Report, view: View) -> int:
     """Return how many boxes have a number."""
-    root = parsed(render(report, view))
+    root = parse_svg(render(report, view))
     rows = [g for g in root.iter(f"{SVG}g") if g.get("transform", "").startswith("translate")]
     return len([text for row in rows for text in row.iter(f"{SVG}text")])
 
@@ -167,23 +167,23 @@ def numbers(report: Report, view: View) -> int:
 @pytest.mark.parametrize("view", [View(), PAPER_89, PAPER_183])
 @pytest.mark.parametrize("microbatches", [1, 4, 8, 12, 16, 24, 32, 64, 128])
 def test_all_boxes_have_numbers_or_none_has(microbatches: int, view: View) -> None:
-    ops = one_f_one_b(4, microbatches)
+    ops = run_1f1b(4, microbatches)
 
-    assert numbers(report_of(ops), view) in {0, len(ops)}
+    assert numbers(make_report(ops), view) in {0, len(ops)}
 
 
 def test_short_recomputation_takes_no_numbers_from_others() -> None:
     ops = [Op(0, Phase.F, n, n * MS, (n + 1) * MS) for n in range(4)]
     recomputed = [*ops, Op(0, Phase.R, 0, 4 * MS, 4 * MS + 100)]
 
-    assert numbers(report_of(recomputed), View()) == 4
+    assert numbers(make_report(recomputed), View()) == 4
 
 
 # Captions
 
 
 def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
-    root = parsed(render(report_of(one_f_one_b(4, 8)), PAPER_89))
+    root = parse_svg(render(make_report(run_1f1b(4, 8)), PAPER_89))
 
     title = root.findtext(f"{SVG}title") or ""
     assert title == ("One training iteration on 4 pipeline stages; 27.3 % of its time is bubble.")
@@ -202,7 +202,7 @@ def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
         paper = ["--style", "paper", "--width", "89mm", "--force"]
         # Two runs of the same content are one: then nothing is drawn.
         if main([*command, "--svg", str(svg), *paper]) == 0:
-            assert parsed(svg.read_text()).get("width") == "89mm"
+            assert parse_svg(svg.read_text()).get("width") == "89mm"
             assert max(points(svg.read_text())) == pytest.approx(7, abs=0.005)
 
 
@@ -223,7 +223,7 @@ def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLin
 
 
 def test_rows_font_legend_and_labels_are_set_behind_a_style() -> None:
-    report = report_of(one_f_one_b(2, 2))
+    report = make_report(run_1f1b(2, 2))
     usual, other = (
         render(report, View(style=style))
         for style in ("paper", "paper,row=60,font=Times,legend=no,labels=yes")
@@ -232,17 +232,17 @@ def test_rows_font_legend_and_labels_are_set_behind_a_style() -> None:
     assert "backward" in usual
     assert "backward" not in other
     assert 'font-family="Times, Helvetica' in other
-    assert float(str(parsed(other).get("height"))[:-2]) > float(
-        str(parsed(usual).get("height"))[:-2]
+    assert float(str(parse_svg(other).get("height"))[:-2]) > float(
+        str(parse_svg(usual).get("height"))[:-2]
     )
 
 
 @pytest.mark.parametrize("style", ["screen", "paper"])
 def test_rows_are_as_high_as_the_whole_picture_allows(style: str) -> None:
-    report = report_of(one_f_one_b(16, 8))
+    report = make_report(run_1f1b(16, 8))
 
     for draw in (render, theory):
-        svg = parsed(draw(report, View(style=f"{style},height=160mm")))
+        svg = parse_svg(draw(report, View(style=f"{style},height=160mm")))
         assert svg.get("height") in {"160mm", "604.72"}
         with pytest.raises(UsageError, match=r"height=30mm: .* least height is \d+mm; give"):
             draw(report, View(style=f"{style},height=30mm"))

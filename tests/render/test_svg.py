@@ -27,20 +27,20 @@ from tests.support.drawn_reports import (
     MS,
     SVG,
     Op,
-    iteration_of,
-    named,
-    one_f_one_b,
-    parsed,
-    ran,
-    rank_of,
-    ranks_of,
-    report_of,
-    tooltips,
-    written,
+    list_texts,
+    list_tooltips,
+    make_iteration,
+    make_rank,
+    make_rank_iterations,
+    make_report,
+    parse_svg,
+    rename_all,
+    run_1f1b,
+    run_plan,
 )
 from tests.support.places import GOLDEN
-from tests.support.planted_runs import analysed
-from tests.support.stage_times import stage_durations
+from tests.support.planted_runs import analyze_planting
+from tests.support.stage_times import make_durations
 
 # Which windows
 
@@ -48,7 +48,7 @@ from tests.support.stage_times import stage_durations
 def periodic(*windows: tuple[int, int], ends: int) -> Report:
     """Return a report of one iteration whose ranks have these ``period`` windows."""
     ops = [Op(rank, Phase.F, 0, start, ends) for rank, (start, _) in enumerate(windows)]
-    report = report_of(ops, headline="period")
+    report = make_report(ops, headline="period")
     (iteration,) = report.iterations
     ranks = tuple(
         replace(
@@ -62,7 +62,7 @@ def periodic(*windows: tuple[int, int], ends: int) -> Report:
     return replace(
         report,
         iterations=make_iteration_records(
-            (replace(iteration, ratios=ratios, ranks=ranks_of(ranks)),)
+            (replace(iteration, ratios=ratios, ranks=make_rank_iterations(ranks)),)
         ),
     )
 
@@ -71,7 +71,7 @@ def hatched(svg: str) -> list[tuple[float, float]]:
     """Return left edge and width of what is hatched, row by row."""
     (path,) = (
         element.get("d", "")
-        for element in parsed(svg).iter(f"{SVG}path")
+        for element in parse_svg(svg).iter(f"{SVG}path")
         if element.get("fill", "").startswith("url(#bv-bubble)")
         and element.get("d", "").count("M") > 1
     )
@@ -96,24 +96,24 @@ def test_the_bracket_is_the_window_of_the_first_row_and_says_so() -> None:
     left, width = hatched(svg)[0]
     (bracket,) = re.findall(r"M([0-9.]+) [0-9.]+v8M([0-9.]+) [0-9.]+v8", svg)
     assert [float(x) for x in bracket] == pytest.approx([left, left + width], abs=0.02)
-    assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms (period window)" in written(svg)
-    assert any("brackets show the first row's" in text for text in written(svg))
-    assert not any("brackets" in text for text in written(render(small(), View())))
+    assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms (period window)" in list_texts(svg)
+    assert any("brackets show the first row's" in text for text in list_texts(svg))
+    assert not any("brackets" in text for text in list_texts(render(small(), View())))
 
 
 def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
-    report = report_of(one_f_one_b(2, 2))
+    report = make_report(run_1f1b(2, 2))
     without = render(replace(report, headline="period"), View())
 
-    assert written(without)[0] == "period bubble ratio unknown"
+    assert list_texts(without)[0] == "period bubble ratio unknown"
     assert hatched(without) == hatched(render(report, View()))
 
 
 def test_the_plus_or_minus_says_what_it_is() -> None:
-    ops = one_f_one_b(2, 2) + one_f_one_b(2, 2, iteration=1, start=200 * MS)
-    more = ops + one_f_one_b(2, 2, iteration=2, start=400 * MS)
+    ops = run_1f1b(2, 2) + run_1f1b(2, 2, iteration=1, start=200 * MS)
+    more = ops + run_1f1b(2, 2, iteration=2, start=400 * MS)
 
-    two, three = (" ".join(written(render(report_of(of), View()))[:2]) for of in (ops, more))
+    two, three = (" ".join(list_texts(render(make_report(of), View()))[:2]) for of in (ops, more))
 
     assert "33.3\u00a0% (33.3\u00a0% and 33.3\u00a0%) mean over 2 iterations" in two
     assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) mean over 3 iterations", three)
@@ -123,14 +123,14 @@ def test_the_plus_or_minus_says_what_it_is() -> None:
 
 
 def test_an_operation_without_device_time_gets_no_box() -> None:
-    ops = one_f_one_b(2, 2)
+    ops = run_1f1b(2, 2)
     ops[0] = replace(ops[0], busy=None)
 
-    svg = render(report_of(ops), View())
+    svg = render(make_report(ops), View())
 
-    assert "without device time: F0" in tooltips(svg)
-    assert not [text for text in tooltips(svg) if text.startswith("F0 (F0.0.0): at 0.000")]
-    assert any("Hollow mark: 1 without GPU work" in text for text in written(svg))
+    assert "without device time: F0" in list_tooltips(svg)
+    assert not [text for text in list_tooltips(svg) if text.startswith("F0 (F0.0.0): at 0.000")]
+    assert any("Hollow mark: 1 without GPU work" in text for text in list_texts(svg))
 
 
 # Colours
@@ -158,10 +158,10 @@ def test_text_is_legible_on_both_papers() -> None:
 def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
     ops = [Op(0, Phase.F, 0, 0, 60), Op(0, Phase.W, 1, 40, 100)]
 
-    svg = render(report_of(ops), View())
+    svg = render(make_report(ops), View())
 
-    boxes = [path for path in parsed(svg).iter(f"{SVG}path") if path.get("class") == "bv-paper"]
-    lowered = [path for path in parsed(svg).iter(f"{SVG}path") if "v15h" in path.get("d", "")]
+    boxes = [path for path in parse_svg(svg).iter(f"{SVG}path") if path.get("class") == "bv-paper"]
+    lowered = [path for path in parse_svg(svg).iter(f"{SVG}path") if "v15h" in path.get("d", "")]
     assert len(boxes) == len(lowered) == 1
     assert boxes[0].get("d", "").split("h")[1] == lowered[0].get("d", "").split("h")[1].replace(
         "v15", "v30"
@@ -172,7 +172,7 @@ def rendered_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float
     """Return (colour, (left, top, right, bottom)) of boxes of rows, those behind others first."""
     shape = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h")
     boxes = []
-    for path in parsed(svg).iter(f"{SVG}path"):
+    for path in parse_svg(svg).iter(f"{SVG}path"):
         if path.get("class") == "bv-paper" or path.find(f"{SVG}title") is not None:
             left, top, wide, high = map(float, shape.findall(path.get("d", ""))[0])
             boxes.append((path.get("fill", ""), (left, top, left + wide, top + high)))
@@ -190,7 +190,7 @@ def seen_at(svg: str, x: float, y: float) -> str:
 
 def numbers_at(svg: str) -> list[tuple[str, float, float]]:
     """Return the numbers of microbatches, with the places of their lower edges."""
-    centred = (g for g in parsed(svg).iter(f"{SVG}g") if g.get("pointer-events") == "none")
+    centred = (g for g in parse_svg(svg).iter(f"{SVG}g") if g.get("pointer-events") == "none")
     texts = [text for group in centred for text in group.iter(f"{SVG}text")]
     return sorted((t.text or "", float(t.get("x", "")), float(t.get("y", ""))) for t in texts)
 
@@ -199,7 +199,7 @@ def numbers_at(svg: str) -> list[tuple[str, float, float]]:
 def test_operations_side_by_side_have_a_half_and_a_number_each(end: int) -> None:
     ops = [Op(0, Phase.F, 0, 0, 60), Op(0, Phase.W, 1, 0, end), Op(0, Phase.F, 2, 100, 200)]
 
-    svg = render(report_of(ops), View())
+    svg = render(make_report(ops), View())
 
     forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
     assert seen_at(svg, 100, 5) == forward
@@ -215,7 +215,7 @@ def test_operations_of_two_streams_keep_to_their_halves() -> None:
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
 
-    svg = render(report_of([*first, *second]), View())
+    svg = render(make_report([*first, *second]), View())
 
     forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
     for x in (150, 250, 450, 620, 750):
@@ -226,10 +226,10 @@ def test_operations_of_two_streams_keep_to_their_halves() -> None:
 
 
 def test_numbers_are_written_upright_in_all_boxes_or_in_none() -> None:
-    wide, narrow = (render(report_of(one_f_one_b(4, m)), View()) for m in (8, 40))
+    wide, narrow = (render(make_report(run_1f1b(4, m)), View()) for m in (8, 40))
 
-    assert written(wide).count("7") == 8
-    assert not {"7", "39"} & set(written(narrow))
+    assert list_texts(wide).count("7") == 8
+    assert not {"7", "39"} & set(list_texts(narrow))
     assert "rotate(-90" not in wide + narrow
 
 
@@ -242,9 +242,9 @@ def small() -> Report:
         tuple(Operation(rank, Phase[word[0]], int(word[1])) for word in order.split())
         for rank, order in enumerate(("F0 F1 B0 F2 B1 W0 B2 W1 W2", "F0 B0 F1 B1 W0 F2 B2 W1 W2"))
     )
-    durations = stage_durations(10 * MS, 11 * MS, 8 * MS, 6 * MS)
-    ops = ran(Plan(2, 3, 1, (0, 1), orders), durations, latency=MS, optimizer=True)
-    return report_of(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
+    durations = make_durations(10 * MS, 11 * MS, 8 * MS, 6 * MS)
+    ops = run_plan(Plan(2, 3, 1, (0, 1), orders), durations, latency=MS, optimizer=True)
+    return make_report(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
 
 
 # Several clocks, copies
@@ -271,18 +271,18 @@ def error_bars(svg: str) -> list[tuple[float, float]]:
     """Return (left, right) of the error bars, from the top down."""
     return [
         (float(left), float(right))
-        for path in parsed(svg).iter(f"{SVG}path")
+        for path in parse_svg(svg).iter(f"{SVG}path")
         if path.get("class") == "bv-mark" and path.get("fill") == "none"
         for left, right in re.findall(r"M([0-9.]+) [0-9.]+H([0-9.]+)", path.get("d", ""))
     ]
 
 
 def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
-    report = on_clocks(report_of(one_f_one_b(4, 4)), 0, 500_000, 1_000_000, None)
+    report = on_clocks(make_report(run_1f1b(4, 4)), 0, 500_000, 1_000_000, None)
 
     svg = render(report, View())
 
-    texts = written(svg)
+    texts = list_texts(svg)
     assert [text for text in texts if text.startswith("node")] == [
         "node0 GPU 0, clock ± 0",
         "node1 GPU 1, clock ± 500.0 µs",
@@ -294,24 +294,26 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
     assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
     # Around the first start of the rank, one F later a rank.
     assert lower + higher > left + right
-    assert error_bars(render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000), View())) == []
+    assert error_bars(render(on_clocks(make_report(run_1f1b(2, 2)), 0, 1_000), View())) == []
     # Machines of one hostname have clocks of their own.
-    local = render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000_000, host="localhost"), View())
+    local = render(on_clocks(make_report(run_1f1b(2, 2)), 0, 1_000_000, host="localhost"), View())
     assert len(error_bars(local)) == 1
-    assert "localhost GPU 1, clock ± 1.000 ms" in written(local)
+    assert "localhost GPU 1, clock ± 1.000 ms" in list_texts(local)
 
 
 def with_ratio(**changes: object) -> list[str]:
     """Return the texts of a picture whose iteration has another ratio."""
-    report = report_of(one_f_one_b(2, 2))
+    report = make_report(run_1f1b(2, 2))
     (iteration,) = report.iterations
     ratio = replace(iteration.ratios["schedule"], **changes)  # type: ignore[arg-type]  # by name
     changed = replace(iteration, ratios={**iteration.ratios, "schedule": ratio})
-    return written(render(replace(report, iterations=make_iteration_records((changed,))), View()))
+    return list_texts(
+        render(replace(report, iterations=make_iteration_records((changed,))), View())
+    )
 
 
 def test_copies_of_a_stage_share_a_row_if_asked() -> None:
-    texts = written(render(COPIES, View(rows="stage")))
+    texts = list_texts(render(COPIES, View(rows="stage")))
 
     assert [text for text in texts if "GPU" in text] == [
         "1 of 2: node1:0 GPU 0",
@@ -319,15 +321,15 @@ def test_copies_of_a_stage_share_a_row_if_asked() -> None:
     ]
     note = "Rows: stages, each drawn as its first replica, with the ratio of that replica."
     assert note in " ".join(texts)
-    by_rank = written(render(COPIES, View(rows="rank")))
+    by_rank = list_texts(render(COPIES, View(rows="rank")))
     assert len([text for text in by_rank if "GPU" in text]) == 4
     assert "share a row" not in " ".join(by_rank)
 
 
 def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
     """The marked row would show a rank that is as fast as all others, were it another replica."""
-    report = analysed(Planting(stages=3, microbatches=6, replicas=2, slow_rank=4))
-    texts = written(render(report, View(rows="stage")))
+    report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2, slow_rank=4))
+    texts = list_texts(render(report, View(rows="stage")))
 
     iteration = shown_iteration(report)
     assert iteration is not None
@@ -353,7 +355,7 @@ def test_golden() -> None:
 
 
 LEFT_OUT, CUT = {"averaged": False}, {"averaged": False, "complete": False}
-BARE: dict[str, object] = {**CUT, "ranks": ranks_of(())}
+BARE: dict[str, object] = {**CUT, "ranks": make_rank_iterations(())}
 
 
 @pytest.mark.parametrize(
@@ -376,20 +378,20 @@ def test_the_first_median_iteration_is_typical(
     lengths: tuple[int, ...], changes: tuple[dict[str, Any], ...], index: int | None
 ) -> None:
     iterations = make_iteration_records(
-        replace(iteration_of(n, [Op(0, Phase.F, 0, 0, length)]), **change)
+        replace(make_iteration(n, [Op(0, Phase.F, 0, 0, length)]), **change)
         for n, (length, change) in enumerate(
             zip(lengths, changes or [{}] * len(lengths), strict=True)
         )
     )
-    found = replace(report_of([]), iterations=iterations).typical_iteration()
+    found = replace(make_report([]), iterations=iterations).typical_iteration()
 
     assert (found and found.index) == index
 
 
 PAIR = Op(0, Phase.FB, 7, 0, 9 * MS, 0, second_microbatch=3, second_chunk=1)
-LONE = report_of([], limitations=(Limitation("no ranges", "NVTX was not recorded"),))
-TWO_NODES = tuple(rank_of(index, f"node{index // 4}") for index in range(8))
-SENDING = [*one_f_one_b(2, 2), Op(0, Phase.SEND_F, 0, 10 * MS, 12 * MS)]
+LONE = make_report([], limitations=(Limitation("no ranges", "NVTX was not recorded"),))
+TWO_NODES = tuple(make_rank(index, f"node{index // 4}") for index in range(8))
+SENDING = [*run_1f1b(2, 2), Op(0, Phase.SEND_F, 0, 10 * MS, 12 * MS)]
 NEIGHBOURS, SLIVERS = (
     [
         Op(0, Phase.F, mb, start, end, iteration=iteration)
@@ -403,15 +405,15 @@ NEIGHBOURS, SLIVERS = (
     )
 )
 COPIES = replace(
-    report_of(
-        [replace(op, rank=op.rank + 2 * n, busy=()) for op in one_f_one_b(2, 2) for n in (0, 1)]
+    make_report(
+        [replace(op, rank=op.rank + 2 * n, busy=()) for op in run_1f1b(2, 2) for n in (0, 1)]
     ),
-    ranks=tuple(rank_of(i, pipeline=i // 2, stage=i % 2) for i in range(4)),
+    ranks=tuple(make_rank(i, pipeline=i // 2, stage=i % 2) for i in range(4)),
 )
 
 
 def test_what_the_edge_cuts_to_less_than_a_pixel_is_not_told() -> None:
-    svg = render(report_of(SLIVERS), View(iterations=(0,)))
+    svg = render(make_report(SLIVERS), View(iterations=(0,)))
 
     assert "other iteration" not in svg
     assert "merged" not in svg
@@ -425,27 +427,31 @@ def test_what_the_edge_cuts_to_less_than_a_pixel_is_not_told() -> None:
             View(),
             {"Nothing to draw: no GPU has any operation", "no ranges: NVTX was not recorded"},
         ),
-        (report_of(SENDING), View(ranks=(7,)), {"Nothing to draw: no such rank"}),
-        (report_of(SENDING), View(iterations=(7,)), {"Nothing to draw: no such iteration or rank"}),
-        (report_of([PAIR]), View(), {"7;3", "FB7;3: at 0.000 ms for 9.000 ms"}),
-        (report_of(SENDING), View(communication=True), {"communication (thin lane)"}),
-        (report_of(NEIGHBOURS), View(iterations=(0,)), {"other iteration"}),
-        (report_of(one_f_one_b(8, 8), ranks=TWO_NODES), View(), {"node0:0 GPU 0", "node1:7 GPU 7"}),
+        (make_report(SENDING), View(ranks=(7,)), {"Nothing to draw: no such rank"}),
+        (
+            make_report(SENDING),
+            View(iterations=(7,)),
+            {"Nothing to draw: no such iteration or rank"},
+        ),
+        (make_report([PAIR]), View(), {"7;3", "FB7;3: at 0.000 ms for 9.000 ms"}),
+        (make_report(SENDING), View(communication=True), {"communication (thin lane)"}),
+        (make_report(NEIGHBOURS), View(iterations=(0,)), {"other iteration"}),
+        (make_report(run_1f1b(8, 8), ranks=TWO_NODES), View(), {"node0:0 GPU 0", "node1:7 GPU 7"}),
     ],
 )
 def test_a_picture_says_what_it_shows(report: Report, view: View, texts: set[str]) -> None:
     svg = render(report, view)
 
-    assert texts <= {*written(svg), *tooltips(svg)}
-    assert "Nothing" not in "".join(texts) or len(written(svg)) == len(texts)
-    assert ("communication (thin lane)" in written(svg)) == view.communication
+    assert texts <= {*list_texts(svg), *list_tooltips(svg)}
+    assert "Nothing" not in "".join(texts) or len(list_texts(svg)) == len(texts)
+    assert ("communication (thin lane)" in list_texts(svg)) == view.communication
 
 
 def test_hostile_names_are_inert() -> None:
-    svg = render(named(report_of(one_f_one_b(2, 2)), HOSTILE), View())
+    svg = render(rename_all(make_report(run_1f1b(2, 2)), HOSTILE), View())
 
     assert "<script" not in svg
-    assert not [element for element in parsed(svg).iter() if "script" in element.tag]
+    assert not [element for element in parse_svg(svg).iter() if "script" in element.tag]
     assert len(svg) < 20_000
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff\ufffe\uffff]", svg)
 
@@ -470,19 +476,19 @@ def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -
 
 
 def test_clock_bounds_are_those_of_the_iteration_that_is_drawn() -> None:
-    report = analysed(Planting(iterations=3))
+    report = analyze_planting(Planting(iterations=3))
     ratio = replace(report.iterations[1].ratios["schedule"], interval=(0.30, 0.36))
     drawn = replace(report.iterations[1], ratios={"schedule": ratio})
     iterations = make_iteration_records((report.iterations[0], drawn, report.iterations[2]))
     svg = render(replace(report, iterations=iterations), View(iterations=(1,)))
 
-    text = " ".join(written(svg)).replace("\u00a0", " ")
+    text = " ".join(list_texts(svg)).replace("\u00a0", " ")
     assert f"Clock bounds of iteration {drawn.name}: 30.0 % to 36.0 %." in text
 
 
 @pytest.mark.parametrize("microbatches", [8, 128])
 def test_the_description_explains_numbers_only_if_boxes_have_some(microbatches: int) -> None:
-    svg = render(analysed(Planting(microbatches=microbatches, iterations=1)), View())
+    svg = render(analyze_planting(Planting(microbatches=microbatches, iterations=1)), View())
 
     has_numbers = bool(numbers_at(svg))
     assert has_numbers == (microbatches == 8)
@@ -498,7 +504,7 @@ SLOW_IN_ONE = Planting(
 @pytest.mark.parametrize("rows", ["rank", "stage", "spread"])
 @pytest.mark.parametrize("shown", [(0,), (2,), (0, 1, 2)])
 def test_the_number_next_to_a_row_is_of_what_it_draws(rows: str, shown: tuple[int, ...]) -> None:
-    report = analysed(SLOW_IN_ONE)
+    report = analyze_planting(SLOW_IN_ONE)
     view = View(rows=rows, iterations=shown)
     selection = select(report, view)
     assert selection is not None
@@ -507,7 +513,7 @@ def test_the_number_next_to_a_row_is_of_what_it_draws(rows: str, shown: tuple[in
         for index in shown
     ]
 
-    texts = written(render(report, view))
+    texts = list_texts(render(report, view))
 
     title = "mean bubble" if len(shown) > 1 else "bubble"
     printed = texts[: texts.index(title)]

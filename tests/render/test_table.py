@@ -19,7 +19,7 @@ from bubbleviz.render.text.report import render_text as render
 from bubbleviz.render.text.terminal import WIDTH
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import ranks_of
+from tests.support.drawn_reports import make_rank_iterations
 
 
 def section(text: str, title: str) -> list[str]:
@@ -182,7 +182,7 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
         replace(r, bubble_ratio={**r.bubble_ratio, "schedule": 0.1 * (1 + r.rank)})
         for r in report.iteration(0).ranks
     ]
-    changed = with_first(report, ranks, ranks=ranks_of(own))
+    changed = with_first(report, ranks, ranks=make_rank_iterations(own))
     view = View(iterations=(0,), rows="stage")
 
     header, _, *rows, note = section(render(changed, view), "Iteration 0")
@@ -198,7 +198,7 @@ def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> N
     ranks = tuple(replace(rank, stage=0, pipeline=None) for rank in report.ranks)
     first, second, *others = report.iteration(0).ranks
     lacking = replace(second, bubble_ratio=dict.fromkeys(second.bubble_ratio))
-    changed = with_first(report, ranks, ranks=ranks_of([first, lacking, *others]))
+    changed = with_first(report, ranks, ranks=make_rank_iterations([first, lacking, *others]))
 
     view = View(iterations=(0,), rows="stage")
     header, _, row, _ = section(render(changed, view), "Iteration 0")

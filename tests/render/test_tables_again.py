@@ -14,7 +14,7 @@ from bubbleviz.render.formats import csv as csv_renderer
 from bubbleviz.render.formats import get_renderer
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE, analysed
+from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE, analyze_planting
 
 pytestmark = pytest.mark.thorough
 
@@ -93,7 +93,7 @@ def check(report: Report, folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", RENDERERS)
 @pytest.mark.parametrize("name", [*RUNS, *MORE])
 def test_planted_runs(name: str, kind: str, tmp_path: Path) -> None:
-    check(analysed((RUNS | MORE)[name]), tmp_path, kind)
+    check(analyze_planting((RUNS | MORE)[name]), tmp_path, kind)
 
 
 def test_a_table_of_a_table_is_the_same_table(report: Report, tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
 from tests.support import strategies
-from tests.support.drawn_reports import MS, Op, report_of
+from tests.support.drawn_reports import MS, Op, make_report
 from tests.support.hostile_profiles import CONVENTION, DIRECTING, HOSTILE, hostile_profile
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import CHECKOUT
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 from tests.support.trace_files import Loaded, Slice, read_chrome
 
 CHROME = get_renderer("chrome").render
@@ -201,7 +201,7 @@ def assert_counters(report: Report, trace: Loaded, base_ns: int) -> None:
 
 
 def test_a_report_of_nothing_has_a_trace() -> None:
-    trace = checked(report_of([]), explained=False)
+    trace = checked(make_report([]), explained=False)
 
     assert trace.processes == [(1, ALL_RANKS)]
     assert trace.slices == []
@@ -211,7 +211,7 @@ def test_a_report_of_nothing_has_a_trace() -> None:
 
 def test_overlapping_operations_keep_their_times() -> None:
     ops = [forward(0, 10), forward(3, 12), forward(10, 10), forward(12, 12), forward(12, 15)]
-    trace = checked(report_of(ops), explained=False)
+    trace = checked(make_report(ops), explained=False)
 
     shown = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
     assert shown == [(op.start, op.end) for op in ops]
@@ -221,7 +221,7 @@ def test_overlapping_operations_keep_their_times() -> None:
 @pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
 def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) -> None:
     trace = checked(
-        report_of([forward(start, start + 1), forward(start + 1, start + 1001)]), explained=False
+        make_report([forward(start, start + 1), forward(start + 1, start + 1001)]), explained=False
     )
 
     assert trace.facts["base_ns"] == start
@@ -230,13 +230,13 @@ def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) ->
 
 
 def test_microseconds_are_written_exactly() -> None:
-    text = CHROME(report_of([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
+    text = CHROME(make_report([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
 
     assert '"ts":9007199253740.990,"dur":1000.001' in text
 
 
 def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
-    trace = checked(analysed(RUNS["1f1b"]))
+    trace = checked(analyze_planting(RUNS["1f1b"]))
     stages = len(trace.processes) - 1
     taker = {flow: slice_ for slice_ in trace.slices for flow in slice_.entering}
     starts = [
@@ -260,7 +260,7 @@ def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
 
 @pytest.mark.parametrize("name", ["zb-v", "interleaved"])
 def test_a_microbatch_passes_all_chunks(name: str) -> None:
-    trace = checked(analysed(RUNS[name]))
+    trace = checked(analyze_planting(RUNS[name]))
     operations = [
         operation
         for operation in trace.of("operation")
@@ -276,7 +276,7 @@ def test_a_microbatch_passes_all_chunks(name: str) -> None:
 
 
 def test_no_flow_goes_back_in_time() -> None:
-    report = analysed(RUNS["1f1b"])
+    report = analyze_planting(RUNS["1f1b"])
     early = np.where(report.operations.rank == 1, 10**12, 0)
     operations = report.operations.replace_columns(
         start_ns=report.operations.start_ns - early, end_ns=report.operations.end_ns - early
@@ -292,7 +292,7 @@ def test_no_flow_goes_back_in_time() -> None:
 
 
 def test_bubbles_say_what_was_waited_for() -> None:
-    trace = checked(analysed(RUNS["all causes"]))
+    trace = checked(analyze_planting(RUNS["all causes"]))
     waits = [bubble for bubble in trace.of("bubble") if bubble.name == "dependency"]
 
     labels = {name for _, name in trace.processes}
@@ -316,7 +316,7 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
         R(7 * MS + 1, 7 * MS + 30_000, "short"),
         R(9 * MS - 9_000, 9 * MS, "B0.0.0"),
     ]
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
     trace = checked(report)
     hosts = [bubble.arguments for bubble in trace.of("bubble") if bubble.name == "host"]
 
@@ -416,7 +416,7 @@ def tables(trace: Loaded) -> sqlite3.Connection:
 def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its_ratios(
     name: str,
 ) -> None:
-    report = analysed(RUNS[name])
+    report = analyze_planting(RUNS[name])
     trace = checked(report)
     with closing(tables(trace)) as database:
         rows = database.execute(SQL).fetchall()

@@ -21,7 +21,7 @@ from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import MS, Op, one_f_one_b, parsed, report_of
+from tests.support.drawn_reports import MS, Op, make_report, parse_svg, run_1f1b
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
@@ -51,8 +51,8 @@ def size(png: bytes) -> tuple[int, int]:
 
 
 def test_a_pdf_holds_shapes_and_text_and_no_pixels_and_a_png_twice_those_of_the_svg() -> None:
-    svg = picture(report_of(one_f_one_b(4, 8)), View())
-    width, height = (float(number) for number in parsed(svg).get("viewBox", "").split()[2:])
+    svg = picture(make_report(run_1f1b(4, 8)), View())
+    width, height = (float(number) for number in parse_svg(svg).get("viewBox", "").split()[2:])
     pdf = as_pdf(svg)
     inside = opened(pdf)
 
@@ -80,7 +80,7 @@ def test_a_png_of_a_huge_picture_is_kept_small() -> None:
 )
 def test_hostile_names_are_text(name: str) -> None:
     ops = [Op(0, Phase.F, 0, 0, 5 * MS, name=name)]
-    svg = picture(report_of(ops, limitations=(Limitation(name, name),)), View())
+    svg = picture(make_report(ops, limitations=(Limitation(name, name),)), View())
 
     assert as_pdf(svg).startswith(b"%PDF-")
     assert as_png(svg).startswith(b"\x89PNG")

@@ -26,9 +26,9 @@ from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from tests.support.planted_runs import analysed
 )
 def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, beginning: str) -> None:
     jittery = Planting(stages=8, microbatches=8, jitter=0.05, slow_stage=5, slow_factor=slow_factor)
-    report = analysed(jittery)
+    report = analyze_planting(jittery)
 
     saved = {change.name: change.makespan_ns for change in report.explanation.changes}
     assert min(saved.values()) < 0.995 * saved["measured"]
@@ -45,7 +45,7 @@ def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, begin
 
 def test_layers_move_off_no_stage_that_holds_less_than_the_mean() -> None:
     uneven = Planting(microbatches=8, jitter=0.002, slow_stage=2, slow_factor=1.4)
-    report = analysed(replace(uneven, slow_rank=3, slow_rank_factor=1.04))
+    report = analyze_planting(replace(uneven, slow_rank=3, slow_rank_factor=1.04))
 
     assert str(describe_first_steps(report)).startswith("Move layers off stage 2 (")
 
@@ -57,7 +57,7 @@ def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
     interleaved = Planting(
         schedule="interleaved-1f1b", chunks=2, stages=4, microbatches=8, names=names
     )
-    report = analysed(interleaved, what_if=True)
+    report = analyze_planting(interleaved, what_if=True)
 
     assert report.schedule is not None
     assert (report.schedule.name is None) is not advised
@@ -66,7 +66,7 @@ def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
 
 @pytest.mark.parametrize(("saved", "advised"), [(0.019, False), (0.021, True)])
 def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: bool) -> None:
-    report = analysed(Planting(), what_if=True)
+    report = analyze_planting(Planting(), what_if=True)
     assert report.what_if is not None
     same = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*same, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
@@ -81,7 +81,7 @@ def advice_on_schedule(report: Report) -> AdviceEntry | None:
 
 
 def test_the_schedule_that_ran_is_not_advised() -> None:
-    report = analysed(Planting(), what_if=True)
+    report = analyze_planting(Planting(), what_if=True)
     assert report.what_if is not None
     replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("1f1b", 4, 8, 1, makespan_ns=90e6, fits=True))
@@ -93,7 +93,7 @@ def test_the_schedule_that_ran_is_not_advised() -> None:
 
 
 def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> None:
-    report = analysed(Planting(), what_if=True)
+    report = analyze_planting(Planting(), what_if=True)
     assert report.what_if is not None
     assert report.what_if.same is not None
     same_ns = 1e6 * report.what_if.same.makespan_ms
@@ -114,7 +114,7 @@ def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> Non
     ("between", "expected"), [(0.009, "There is almost no idle"), (0.011, "Iterations have almost")]
 )
 def test_a_little_idle_time_between_iterations_is_told(between: float, expected: str) -> None:
-    report = analysed(Planting(stages=1))
+    report = analyze_planting(Planting(stages=1))
     period = replace(report.summary.bubble_ratio["period"], mean=between)
     ratios = {**report.summary.bubble_ratio, "period": period}
     report = replace(report, summary=replace(report.summary, bubble_ratio=ratios))
@@ -136,7 +136,7 @@ CLOCK_SET = Planting(
 
 
 def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed() -> None:
-    report = analysed(CLOCK_SET)
+    report = analyze_planting(CLOCK_SET)
 
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
@@ -148,7 +148,7 @@ def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed(
 
 
 def test_advice_that_rests_on_the_clock_of_a_rank_stands_beside() -> None:
-    report = analysed(replace(CLOCK_SET, slow_rank=2))
+    report = analyze_planting(replace(CLOCK_SET, slow_rank=2))
 
     assert str(describe_first_steps(report)).startswith("Repair the clocks and record again")
     assert {advice.kind for advice in report.advice} == {"stage"}
@@ -200,7 +200,7 @@ def test_nothing_is_advised_from_an_empty_average(
 def test_what_else_would_save_stands_below_what_to_do_first(
     tmp_path: Path, cli: CommandLine
 ) -> None:
-    table = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "operations.csv")
+    table = simulate_job(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "operations.csv")
     report = bubbleviz.analyze(table)
     further = describe_further_steps(report)
     screen = " ".join(cli.printed("analyze", str(table)).split())
@@ -222,7 +222,7 @@ def test_two_more_things_are_told_that_save_something(
 ) -> None:
     listed = [Advice("link", "link", SLOW_LINK, 0.0, 1.0, saving, 1) for saving in savings]
     monkeypatch.setattr(advice, "_list_advice", lambda *_: listed)
-    report = replace(analysed(Planting()))
+    report = replace(analyze_planting(Planting()))
 
     assert advise(report).further == tuple(listed[1 : 1 + expected])
 
@@ -266,7 +266,7 @@ def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
 def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> None:
     table = tmp_path / "operations.csv"
     uneven = {2: 1.6, 4: 1.06, 6: 1.05}
-    simulated(Job(iteration=uneven, iterations=8, noise=0.001, replicas=1)).written(table)
+    simulate_job(Job(iteration=uneven, iterations=8, noise=0.001, replicas=1)).written(table)
     report = bubbleviz.analyze(str(table))
     (told,) = report.advice
 
@@ -280,7 +280,7 @@ def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> N
 
 def test_what_slows_iterations_little_shows_in_its_number(tmp_path: Path) -> None:
     table = tmp_path / "operations.csv"
-    simulated(Job(iteration={2: 1.04, 3: 1.04}, noise=0.001), 3).written(table)
+    simulate_job(Job(iteration={2: 1.04, 3: 1.04}, noise=0.001), 3).written(table)
     assert "Operations take 1.04x the usual time" in (
         describe_first_steps(bubbleviz.analyze(str(table))) or ""
     )
@@ -303,8 +303,8 @@ def test_other_schedules_are_not_pointed_at_where_they_are_compared() -> None:
 
 
 def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
-    slow = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "slow.csv")
-    uniform = simulated(Job(noise=0.0)).written(tmp_path / "uniform.csv")
+    slow = simulate_job(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "slow.csv")
+    uniform = simulate_job(Job(noise=0.0)).written(tmp_path / "uniform.csv")
     slow_steps, uniform_steps = (
         json.loads(json.dumps(make_document(bubbleviz.analyze(table)))) for table in (slow, uniform)
     )
@@ -316,7 +316,7 @@ def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
 
 
 def test_late_hosts_of_other_stages_are_counted_in_words() -> None:
-    report = analysed(Planting(stages=4, microbatches=8, late_stage=1, late_ns=400_000))
+    report = analyze_planting(Planting(stages=4, microbatches=8, late_stage=1, late_ns=400_000))
 
     assert latest_host(report, (1,)).startswith(" on stage 1")
     assert latest_host(report, (0, 1, 2, 3)).endswith("3 other stages")

@@ -31,10 +31,10 @@ from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import report_of
+from tests.support.drawn_reports import make_report
 from tests.support.nsys_exports import ExportRows
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import RUNS, ZERO_BUBBLE, analysed
+from tests.support.planted_runs import RUNS, ZERO_BUBBLE, analyze_planting
 
 
 def headline_of(report: Report) -> float | None:
@@ -94,7 +94,7 @@ def test_flops_that_are_none_are_refused(text: str) -> None:
 
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     """What ran and does not count as work is a part of the bubble as idle time is."""
-    report = analysed(RUNS["late host"])
+    report = analyze_planting(RUNS["late host"])
     (most, *_) = parts = bubble_parts(report)
     saved = tmp_path / "report.json"
     saved.write_text(json_document.render(report, View()))
@@ -125,7 +125,7 @@ def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
 @pytest.mark.parametrize("gap_ns", [0, 50_000])
 def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
     """Each operation of 1 ms, or 2 ms if it is a whole backward, has two gaps."""
-    report = analysed(Planting(stages=2, microbatches=4, kernels=3, kernel_gap_ns=gap_ns))
+    report = analyze_planting(Planting(stages=2, microbatches=4, kernels=3, kernel_gap_ns=gap_ns))
 
     share = 2 * 2 * gap_ns / 3_000_000
     assert report.launch_gap == pytest.approx(share, abs=0.001)
@@ -133,7 +133,7 @@ def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
 
 
 def test_a_report_without_operations_has_no_launch_gaps() -> None:
-    assert report_of([]).launch_gap is None
+    assert make_report([]).launch_gap is None
 
 
 @pytest.mark.parametrize(("gap_us", "saving"), [(0, None), (20, 0.2), (40, 0.4)])

@@ -42,14 +42,14 @@ from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.summary import AdviceEntry, Average, RestrictionEntry, RunSummary
 from bubbleviz.report.view import View
-from tests.support.averages import average_of
+from tests.support.averages import make_average
 from tests.support.command_line import CommandLine
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
-from tests.support.summaries import saved_idle, saved_run, slowdowns
+from tests.support.summaries import make_saved_idle, make_saved_run, make_slowdowns
 
 ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
-NONE = average_of(None, None, 0)
+NONE = make_average(None, None, 0)
 LINK = AdviceEntry("link", 0.12, "Check the link", "link-0-1", 0.01)
 STAGE = AdviceEntry("stage", 0.2, "Balance the stages", "stage-1")
 LITTLE = AdviceEntry("rank", 0.009, "Look at rank 3", "rank-3")
@@ -68,15 +68,15 @@ def run(
     **changes: Any,
 ) -> ComparedRun:
     known = mean is not None
-    bubble = average_of(mean, std if n > 1 else None, n) if known else NONE
-    window = average_of(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
+    bubble = make_average(mean, std if n > 1 else None, n) if known else NONE
+    window = make_average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
     saved: RunSummary | IdleSummary
     if name == "idle":
-        saved = saved_idle(bubble, window)
+        saved = make_saved_idle(bubble, window)
     else:
         intervals = {} if interval is None else {name: interval}
         changes.setdefault("headline", name)
-        saved = saved_run({name: (bubble, window)}, intervals=intervals, **changes)
+        saved = make_saved_run({name: (bubble, window)}, intervals=intervals, **changes)
     return ComparedRun(title, f"/x/{title}.json", saved)
 
 
@@ -299,7 +299,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
             ("stage 0: BW -> B + W 4.000 -> 5.000 ms (1.25x)",),
         ),
         (
-            {"slowdown": slowdowns(last_rank=1.25, link=1.009)},
+            {"slowdown": make_slowdowns(last_rank=1.25, link=1.009)},
             ("rank 13 (node3 GPU 1): cost 25.00 % of an iteration, 1.00 % before",),
         ),
         (
@@ -315,7 +315,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
 def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) -> None:
     before: dict[str, Any] = {
         "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS, (0, "BW"): 4 * MS},
-        "slowdown": slowdowns(last_rank=1.01, link=1.0),
+        "slowdown": make_slowdowns(last_rank=1.01, link=1.0),
         "schedule": "1f1b",
         "microbatches": 8,
         "advice": (STAGE,),
@@ -553,7 +553,7 @@ VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_si
 
 def average(values: list[float]) -> Average:
     statistics = measure_spread(list(values))
-    return average_of(statistics.mean, statistics.std, statistics.n)
+    return make_average(statistics.mean, statistics.std, statistics.n)
 
 
 @pytest.mark.parametrize(
@@ -577,7 +577,7 @@ def test_no_spread_gives_no_test(
 
 @given(st.floats(-1e30, 1e30), st.sampled_from([0.0, 1e-300, 1.0, 1e30]), st.integers(2, 10**9))
 def test_no_number_is_ever_nan_or_infinite(mean: float, std: float, n: int) -> None:
-    one, two = average_of(mean, std, n), average_of(1.0, 1e-300, 2)
+    one, two = make_average(mean, std, n), make_average(1.0, 1e-300, 2)
     for found in (compare_means(one, two), compare_means(two, one), compare_means(two, two)):
         assert found is not None
         numbers = [found.mean, found.t, found.df, found.p, *(found.ci95 or ())]

@@ -11,7 +11,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from tests.planting import Planting, plant
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.pipeline_jobs import Job, simulate_job
 
 UNEVEN = Job(stage={3: 1.8})
 SLOW = Job(rank={6: 1.5})
@@ -45,7 +45,7 @@ CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
 
 
 def _report(job: Job, folder: Path, name: str) -> str:
-    simulated(job, len(name)).written(folder / f"{name}.csv")
+    simulate_job(job, len(name)).written(folder / f"{name}.csv")
     path = str(folder / f"{name}.json")
     assert main(["analyze", str(folder / f"{name}.csv"), "-o", path]) == 0
     return path
@@ -109,7 +109,7 @@ def test_twice_the_microbatches_is_followed_advice(transfer: float, tmp_path: Pa
 
 
 def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
-    simulated(ONE_SCHEDULE).written(tmp_path / "before.csv")
+    simulate_job(ONE_SCHEDULE).written(tmp_path / "before.csv")
     before, path = str(tmp_path / "before.json"), str(tmp_path / "before.csv")
     assert main(["analyze", path, "--what-if", "-o", before]) == 0
     # Only the schedule that was advised keeps the promise.

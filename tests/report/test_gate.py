@@ -21,10 +21,10 @@ from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import looks_saved, read_saved
 from bubbleviz.report.summary import RunSummary
 from tests.planting import Planting, plant
-from tests.support.averages import average_of
+from tests.support.averages import make_average
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
-from tests.support.summaries import saved_run
+from tests.support.summaries import make_saved_run
 
 NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 0}
 
@@ -81,10 +81,10 @@ def test_what_is_no_report_is_refused_in_a_sentence(
 
 def with_mean(mean: float | None, n: int = 3) -> RunSummary:
     """Return a report with that mean of ``schedule``."""
-    none = average_of(None, None, 0)
+    none = make_average(None, None, 0)
     std = 0.0 if n > 1 else None
-    bubble = none if mean is None else average_of(mean, std, n)
-    return saved_run({"schedule": (bubble, none)})
+    bubble = none if mean is None else make_average(mean, std, n)
+    return make_saved_run({"schedule": (bubble, none)})
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 9))

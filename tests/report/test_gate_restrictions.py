@@ -14,7 +14,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.report.restrictions import RESTRICTIONS, read_restrictions
 from bubbleviz.report.saved import read_pipeline, read_saved
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change
+from tests.support.edited_databases import edit_database
 from tests.support.places import EXAMPLE, FIXTURES
 
 LIMIT = ("--max-bubble", "schedule=0.999")
@@ -73,7 +73,7 @@ def test_a_restricted_ratio_fails_and_every_output_says_why(
     code: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     statements, words = RESTRICTED[code]
-    path = change(tmp_path / "node0.sqlite", *statements, source=EXAMPLE)
+    path = edit_database(tmp_path / "node0.sqlite", *statements, source=EXAMPLE)
     svg, latex, report = (tmp_path / name for name in ("a.svg", "a.tex", "report.json"))
     outputs = ["--svg", str(svg), "--latex", str(latex), "--json", str(report)]
     head = " ".join(cli.printed("analyze", str(path), *outputs).split("\n\n")[0].split())

@@ -28,10 +28,10 @@ from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
-from tests.support.edited_databases import change
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.edited_databases import edit_database
+from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations": 2}
 #: Nine tenths of an operation are gaps between its kernels.
@@ -107,7 +107,7 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
     ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
 
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     time = report.kernel_time
     assert (time.unattributed_ns, time.bubble_ns, time.window_ns) == (178, 2, 200)
@@ -125,7 +125,7 @@ def _shortened(folder: Path, source: str, which: str = "1") -> Report:
     """Return the report on a fixture whose kernels (which SQL names) run a twentieth as long."""
     shorter = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20"
     for path in sorted((FIXTURES / source).glob("*.sqlite")):
-        change(folder / path.name, f"{shorter} WHERE {which}", source=path)
+        edit_database(folder / path.name, f"{shorter} WHERE {which}", source=path)
     return bubbleviz.analyze(folder)
 
 
@@ -187,7 +187,9 @@ def _losing(folder: Path, share: int) -> Report:
     """Return the report on a planted run that lost one of so many CUDA calls; 0 for none."""
     plant(Planting(iterations=3), folder)
     lost = f"{share} > 0 AND rowid % max({share}, 1) = 0"
-    change(next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {lost}")
+    edit_database(
+        next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {lost}"
+    )
     return bubbleviz.analyze(folder)
 
 
@@ -237,7 +239,7 @@ def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> 
 def test_of_what_outweighs_the_bubble_the_larger_is_told(
     gap: int, loose: int, expected: str
 ) -> None:
-    report = replace(analysed(Planting()))
+    report = replace(analyze_planting(Planting()))
     vars(report)["kernel_time"] = KernelTime(1000, 600, 100, gap, loose, 900)
 
     assert str(describe_first_steps(report)).startswith(expected)

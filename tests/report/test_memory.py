@@ -24,11 +24,11 @@ from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.view import View
 from bubbleviz.schedules.plan_memory import set_memory
 from tests.planting import Planting, plant
-from tests.support.columnar_exports import columnar
+from tests.support.columnar_exports import write_columnar
 from tests.support.command_line import CommandLine
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.places import FIXTURES
-from tests.support.torch_traces import traces_of
+from tests.support.torch_traces import write_traces
 
 MB = 1_000_000
 BASE = Planting(stages=2, microbatches=4, devices="zero")
@@ -42,7 +42,7 @@ TRUTH = (
 def planted(planting: Planting, folder: Path, layers: tuple[int, ...] = ()) -> list[str]:
     """Return traces, one a rank, with planted allocations."""
     plant(planting, folder / "nsys")
-    traces = traces_of(folder / "nsys" / "node0.sqlite", folder)
+    traces = write_traces(folder / "nsys" / "node0.sqlite", folder)
     for trace, truth in zip(traces, TRUTH, strict=True):
         plant_memory(trace, truth, layers)
     return [str(trace) for trace in traces]
@@ -55,7 +55,7 @@ def kinds(report: bubbleviz.Report) -> dict[tuple[int | None, str], PhaseMemory]
 
 def test_memory_is_read_where_it_is_recorded_and_asked_for(tmp_path: Path) -> None:
     plant(BASE, tmp_path / "nsys")
-    traces = traces_of(tmp_path / "nsys" / "node0.sqlite", tmp_path)
+    traces = write_traces(tmp_path / "nsys" / "node0.sqlite", tmp_path)
 
     assert bubbleviz.analyze(traces, memory=True).memory is None
     assert bubbleviz.analyze(tmp_path / "nsys", memory=True).memory is None
@@ -263,5 +263,5 @@ def test_the_memory_table_of_nsys_tells_the_same(tmp_path: Path) -> None:
     assert report.memory is not None
     # nsys knows nothing of what was there before.
     assert [peak.resident_bytes for peak in report.memory.ranks] == [0, 0]
-    directory = columnar(export, tmp_path)
+    directory = write_columnar(export, tmp_path)
     assert bubbleviz.analyze(directory, memory=True).memory == report.memory

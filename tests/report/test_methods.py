@@ -19,9 +19,9 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import report_of
+from tests.support.drawn_reports import make_report
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def report() -> Report:
 
 
 def test_nothing_measured_is_said() -> None:
-    assert methods(report_of([])) == (
+    assert methods(make_report([])) == (
         "No bubble ratio could be measured with bubbleviz 0 from 1 Nsight Systems profile on 0 "
         "ranks (0 hosts): Iterations do not overlap, so each is looked at as if alone."
     )
@@ -38,7 +38,7 @@ def test_nothing_measured_is_said() -> None:
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera", "zb-v"])
 def test_microbatches_of_both_directions_are_counted(schedule: str) -> None:
-    report = analysed(
+    report = analyze_planting(
         Planting(schedule=schedule, microbatches=8, iterations=2, iteration_ranges=True)
     )
 

@@ -11,8 +11,8 @@ import pytest
 import bubbleviz
 from bubbleviz.report.sentences import describe_further_steps
 from tests.support.command_line import CommandLine
-from tests.support.operation_tables import csv_of
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.operation_tables import write_csv
+from tests.support.pipeline_jobs import Job, simulate_job
 
 COLUMNS = ("rank", "stage", "phase", "iteration", "microbatch", "start_ns", "end_ns")
 WORK_NS, TRANSFER_NS = 4_000_000, 1_000_000
@@ -42,7 +42,7 @@ def write_gpipe_table(path: Path, spacing_ns: int) -> Path:
                 row = (stage, stage, phase, iteration, microbatch, start_ns, start_ns + WORK_NS)
                 rows.append(row)
     columns = dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
-    return csv_of(path, columns)
+    return write_csv(path, columns)
 
 
 def test_nothing_is_promised_if_the_replay_misses_the_measurement(
@@ -97,7 +97,7 @@ def test_savings_are_promised_if_the_replay_is_exact(tmp_path: Path) -> None:
 def test_time_between_iterations_is_a_share_of_the_printed_period(
     tmp_path: Path, cli: CommandLine
 ) -> None:
-    table = simulated(Job(between=40.0)).written(tmp_path / "operations.csv")
+    table = simulate_job(Job(between=40.0)).written(tmp_path / "operations.csv")
     told = bubbleviz.analyze(table).advice[0]
     text = " ".join(cli.printed("analyze", str(table), "-v", "advice").split())
 

@@ -24,8 +24,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import bubbleviz
 from bubbleviz.render.formats import list_renderers
 from bubbleviz.render.picture.picture import picture
-from tests.support.notes import restriction_codes
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.notes import list_restriction_codes
+from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
 
 
@@ -36,7 +36,9 @@ def example(**options: Any) -> bubbleviz.Report:
 
 
 def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None:
-    table = simulated(Job(rank={6: 1.5}, iteration={2: 1.5})).written(tmp_path / "operations.csv")
+    table = simulate_job(Job(rank={6: 1.5}, iteration={2: 1.5})).written(
+        tmp_path / "operations.csv"
+    )
     report = bubbleviz.analyze(table)
 
     assert report.bubble_ratio == report.summary.bubble_ratio[report.headline].mean
@@ -234,7 +236,7 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
     doubted = json.loads(saved.read_text())
     doubted["restrictions"] = [{"code": "ranks-missing", "text": "ranks are missing"}]
     saved.write_text(json.dumps(doubted))
-    assert restriction_codes(bubbleviz.simulate(report=saved)) == ["ranks-missing"]
+    assert list_restriction_codes(bubbleviz.simulate(report=saved)) == ["ranks-missing"]
     with pytest.raises(bubbleviz.BubblevizError, match="needs schedule, stages and microbatches"):
         bubbleviz.simulate("1f1b")
 
@@ -314,7 +316,7 @@ def test_metrics_go_to_trackers_by_the_names_of_watch(
 
 def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:
     before, after = (
-        bubbleviz.analyze(simulated(job).written(tmp_path / f"{number}.csv"))
+        bubbleviz.analyze(simulate_job(job).written(tmp_path / f"{number}.csv"))
         for number, job in enumerate((Job(rank={6: 1.5}), Job()))
     )
     before.save(tmp_path / "before.json")

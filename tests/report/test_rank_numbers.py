@@ -17,15 +17,15 @@ from bubbleviz.render.text.report import render_text
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.pipeline_jobs import Job, simulate_job
 
 #: The job's rank of each place in pipeline order: stages of a replica do not follow each other.
 SHUFFLED = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
 def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLine) -> None:
-    job = simulated(Job(rank={3: 1.6}))
+    job = simulate_job(Job(rank={3: 1.6}))
     for row in job.rows:
         row["rank"] = SHUFFLED[int(row["rank"])]
     table = str(job.written(tmp_path / "operations.csv"))
@@ -97,6 +97,6 @@ def test_the_slowness_table_has_the_slowdown_of_each_rank(tmp_path: Path) -> Non
 
 
 def test_the_slowdown_of_ranks_that_cannot_be_replayed_is_unknown(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
+    path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
 
     assert np.isnan(bubbleviz.analyze(path).slowness.slowdown).all()

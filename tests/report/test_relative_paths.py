@@ -13,7 +13,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.report.published_paths import with_relative_paths
-from tests.support.drawn_reports import report_of
+from tests.support.drawn_reports import make_report
 from tests.support.places import FIXTURES
 
 
@@ -59,7 +59,7 @@ def test_the_command_line_names_no_directory_of_the_machine(
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path / "run")
     given = ["bubbleviz", "analyze", *(word.format(root=tmp_path) for word in words)]
-    report = replace(report_of([]), command=shlex.join(given))
+    report = replace(make_report([]), command=shlex.join(given))
 
     command = with_relative_paths(report).command
 

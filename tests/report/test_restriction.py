@@ -22,12 +22,12 @@ from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.edited_databases import change
-from tests.support.notes import find_limitation, limitation_subjects, restriction_texts
-from tests.support.nsys_exports import C, ExportRows, K, R, profile
+from tests.support.edited_databases import edit_database
+from tests.support.notes import find_limitation, list_limitation_subjects, list_restriction_texts
+from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 from tests.support.places import EXAMPLE, FIXTURES
 from tests.support.report_texts import text_of
-from tests.support.torch_traces import traces_of, with_world
+from tests.support.torch_traces import set_world_size, write_traces
 
 INCOMPLETE = "incomplete: ranks of the run are missing"
 NO_PIPELINE = "no pipeline was measured: one stage is no pipeline"
@@ -57,7 +57,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
 
     assert report.incomplete
     assert not report.single_stage
-    assert "stages without a profile" in limitation_subjects(report)
+    assert "stages without a profile" in list_limitation_subjects(report)
     text = text_of(report)
     assert f"! ({INCOMPLETE})" in text.splitlines()[0]
     assert "one stage is no pipeline" not in text
@@ -130,8 +130,8 @@ def _traces(folder: Path, world: int) -> list[Path]:
     """Return the traces of one stage, whose rank 0 is in a world of that size."""
     plant(Planting(stages=1, files="rank"), folder / "exports")
     exports = sorted((folder / "exports").glob("*.sqlite"))
-    traces = [trace for export in exports for trace in traces_of(export, folder)]
-    return with_world(traces, world)
+    traces = [trace for export in exports for trace in write_traces(export, folder)]
+    return set_world_size(traces, world)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
     pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
     rows = f"{column} >> 24 = (SELECT pid FROM pids WHERE rank ="
     lost = (f"DELETE FROM {what} WHERE {rows} {rank})" for rank in ranks)
-    return change(
+    return edit_database(
         folder / "node0.sqlite", f"CREATE TEMP TABLE pids AS {pids}", *lost, source=EXAMPLE
     )
 
@@ -202,7 +202,7 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
 
     # Transfers of the first and last stage that are left show that there are others.
     missing = [] if rank in (1, 2) else [INCOMPLETE]
-    words = restriction_texts(report)
+    words = list_restriction_texts(report)
     counted = [] if rank else ["stages are counted from the first that has a profile"]
     assert words == [*missing, WITHOUT_WORK, *counted]
     head = " ".join(text_of(report).split("\n\n")[0].split())
@@ -249,7 +249,7 @@ def test_a_helper_that_names_one_forward_is_no_stage(
     )
     thread = "MAX(globalTid) + (77 << 24) AS tid"
     first = f"CREATE TEMP TABLE first AS SELECT MIN(start) AS begin, {thread} FROM NVTX_EVENTS"
-    path = change(tmp_path / "node0.sqlite", first, *added, source=EXAMPLE)
+    path = edit_database(tmp_path / "node0.sqlite", first, *added, source=EXAMPLE)
     report = bubbleviz.analyze(path)
 
     assert first_of(report) == (WITHOUT_WORK if stage else None)
@@ -265,7 +265,7 @@ def one_stage(tmp_path: Path) -> Report:
         *(R(200 * i, 200 * i + 5, "F0.0.0") for i in range(2)),
         *(R(200 * i + 70, 200 * i + 75, "B0.0.0") for i in range(2)),
     ]
-    return bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    return bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
 
 def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None:

@@ -21,7 +21,7 @@ from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import RunSummary, values_of
 from scripts.json_schema import SCHEMA_FILES, schema_text
-from tests.support.pipeline_jobs import Job, simulated
+from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
 
 
@@ -41,7 +41,9 @@ def test_json_of_a_fixture_is_read_as_its_summary(name: str) -> None:
 
 
 def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> None:
-    table = simulated(Job(rank={6: 1.5}, iteration={2: 1.5})).written(tmp_path / "operations.csv")
+    table = simulate_job(Job(rank={6: 1.5}, iteration={2: 1.5})).written(
+        tmp_path / "operations.csv"
+    )
     summary, again = read_again(bubbleviz.analyze(str(table)))
 
     assert summary.advice

@@ -14,14 +14,14 @@ from bubbleviz.schedules.known import SCHEDULES
 from bubbleviz.schedules.measured_times import StageTimes
 from tests.planting import Planting
 from tests.support.command_line import CommandLine
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 RUN: dict[str, Any] = {"iterations": 6, "transfer_ns": 50_000, "communication": True}
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 
 
 def _run(**options: Any) -> bubbleviz.Report:
-    return analysed(Planting(**RUN | options))
+    return analyze_planting(Planting(**RUN | options))
 
 
 UNEQUAL = (1.0, 0.6, 1.4, 0.8, 1.9, 0.5, 1.1, 0.7)

@@ -36,7 +36,7 @@ from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import simulate_outcome
 from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.support.command_line import CommandLine
-from tests.support.needs import reference_file
+from tests.support.needs import get_reference_file
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 #: Names and least microbatches a stage of schedules whose plans have one direction.
@@ -106,7 +106,7 @@ def test_ranks_take_turns(lines: list[str]) -> None:
 
 @pytest.mark.real_files
 def test_a_file_that_pytorch_lowered_is_lowered_alike() -> None:
-    file = reference_file("torch_csv/ZBVZeroBubble.2ranks.4mb.comms.csv")
+    file = get_reference_file("torch_csv/ZBVZeroBubble.2ranks.4mb.comms.csv")
     theirs = torch_csv.read(file.read_text(encoding="utf-8"), "theirs")
 
     assert theirs == lowered(theirs.plan)

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.support.places import CHECKOUT
-from tests.support.pytorch import python_with_torch
+from tests.support.pytorch import get_python_with_torch
 
 pytestmark = pytest.mark.frameworks
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.frameworks
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a script of the repository with PyTorch."""
     return subprocess.run(
-        [python_with_torch(), "-m", module, *arguments],
+        [get_python_with_torch(), "-m", module, *arguments],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
-from tests.support.needs import reference_file
+from tests.support.needs import get_reference_file
 from tests.support.published_orders import ONE_WAY
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
@@ -38,7 +38,7 @@ def test_files_that_pytorch_wrote_are_the_schedules(subtests: pytest.Subtests) -
         ("ZBVZeroBubble.2ranks.4mb.comms.csv", "zb-v"),
     ]:
         with subtests.test(file=file):
-            plan = read_file(str(reference_file(f"torch_csv/{file}"))).plan
+            plan = read_file(str(get_reference_file(f"torch_csv/{file}"))).plan
             wanted = find_schedule(name).plan(2, 4, 2)
 
             assert plan.name == file

@@ -21,7 +21,7 @@ from bubbleviz.schedules.search.orders import improve, shortest_orders
 from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, problem_of
 from bubbleviz.schedules.simulation import simulate_outcome
 from bubbleviz.schedules.workload import Workload, build_device_workload
-from tests.support.published_orders import Row, numbers, reference
+from tests.support.published_orders import Row, read_numbers, read_reference
 
 pytestmark = pytest.mark.thorough
 
@@ -324,7 +324,7 @@ PLACED = {
 
 def workload_of(row: Row) -> Workload:
     """Return the times and the memory of a published order, in ticks of 1 us / v."""
-    p, m, v, tf, tb, tw, tcomm = numbers(
+    p, m, v, tf, tb, tw, tcomm = read_numbers(
         row, "p", "m", "chunks", "tf_us", "tb_us", "tw_us", "tcomm_us"
     )
     placement = make_v_placement(p) if PLACED[row["schedule"]] else make_looped_placement(p, v)
@@ -339,7 +339,7 @@ def test_no_published_order_is_shorter(
     monkeypatch.setattr("bubbleviz.schedules.planning._MAX_TIMED", 10_000_000)
     for name in PLACED:
         with subtests.test(name=name):
-            rows = [row for row in reference("schedules.csv") if row["schedule"] == name]
+            rows = [row for row in read_reference("schedules.csv") if row["schedule"] == name]
             rows = [row for row in rows if row["makespan_us"] and row["p"] == "4"]
 
             assert rows

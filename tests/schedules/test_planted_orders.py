@@ -10,8 +10,8 @@ from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import SCHEDULES, find_schedule
 from bubbleviz.schedules.plan import Plan
 from tests.planting import orders
-from tests.support.needs import reference_file
-from tests.support.published_orders import OURS, listed_plan, numbers, reference
+from tests.support.needs import get_reference_file
+from tests.support.published_orders import OURS, parse_listed_plan, read_numbers, read_reference
 
 #: Names of the schedules that have one order at all times.
 NAMES = sorted(rule.name for rule in SCHEDULES if rule.has_one_order)
@@ -72,13 +72,15 @@ def test_planted_orders_are_the_published_ones() -> None:
         "torch:ScheduleInterleaved1F1B",
         "torch:ScheduleLoopedBFS",
     )
-    rows = [row for row in reference("schedules.csv") if row["schedule"] in same and row["order"]]
+    rows = [
+        row for row in read_reference("schedules.csv") if row["schedule"] in same and row["order"]
+    ]
     compared = 0
     for row in rows:
-        p, m, v = numbers(row, "p", "m", "chunks")
+        p, m, v = read_numbers(row, "p", "m", "chunks")
         if m % p == 0 or row["schedule"] in same[:2]:
             planted = orders.make_plan(OURS[row["schedule"]], p, m, v)
-            assert cells_of(planted) == cells_of(listed_plan(row)), row["schedule"]
+            assert cells_of(planted) == cells_of(parse_listed_plan(row)), row["schedule"]
             compared += 1
     assert compared >= 4
 
@@ -93,7 +95,7 @@ def test_planted_orders_are_the_published_ones() -> None:
     ],
 )
 def test_planted_orders_are_those_of_pytorch(file: str, name: str) -> None:
-    text = reference_file(f"torch_csv/{file}").read_text(encoding="utf-8")
+    text = get_reference_file(f"torch_csv/{file}").read_text(encoding="utf-8")
 
     assert cells_of(orders.make_plan(name, 2, 4)) == cells_of(torch_csv.read(text, file).plan)
 

@@ -17,8 +17,15 @@ from bubbleviz.schedules.plan_memory import compute_peak_memory
 from bubbleviz.schedules.simulation import Simulation, simulate
 from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.planting import orders, programs
-from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
-from tests.support.stage_times import stage_durations
+from tests.support.published_orders import (
+    OURS,
+    WITH_ORDER,
+    Row,
+    parse_listed_plan,
+    read_numbers,
+    read_reference,
+)
+from tests.support.stage_times import make_durations
 
 #: A chunk takes a quarter, a third or a half of its stage's time: in these ticks exactly.
 TICKS_A_US = 12
@@ -34,7 +41,7 @@ def workload(plan: Plan, times: Sequence[int], transfer: int = 0) -> Workload:
 
 
 def simulated(row: Row, plan: Plan) -> Simulation:
-    *times, transfer = numbers(row, "tf_us", "tb_us", "tw_us", "tcomm_us")
+    *times, transfer = read_numbers(row, "tf_us", "tb_us", "tw_us", "tcomm_us")
     a_chunk = TICKS_A_US // plan.chunks
     return simulate(plan, workload(plan, [us * a_chunk for us in times], transfer * TICKS_A_US))
 
@@ -107,11 +114,13 @@ def test_sizes_that_a_schedule_does_not_allow(name: str, sizes: tuple[int, int, 
 
 @pytest.mark.real_files
 def test_listed_orders_take_the_published_time() -> None:
-    rows = [row for row in reference("schedules.csv") if row["order"] and "(" not in row["order"]]
+    rows = [
+        row for row in read_reference("schedules.csv") if row["order"] and "(" not in row["order"]
+    ]
 
     assert len(rows) > 500
     for row in rows:
-        plan = listed_plan(row)
+        plan = parse_listed_plan(row)
         simulation = simulated(row, plan)
         found = (
             us(simulation.cost_ns),
@@ -128,11 +137,11 @@ def test_listed_orders_take_the_published_time() -> None:
 
 @pytest.mark.real_files
 def test_our_orders_take_the_published_time() -> None:
-    rows = [row for row in reference("schedules.csv") if row["schedule"] in OURS]
+    rows = [row for row in read_reference("schedules.csv") if row["schedule"] in OURS]
 
     assert len(rows) > 200
     for row in rows:
-        p, m, chunks = numbers(row, "p", "m", "chunks")
+        p, m, chunks = read_numbers(row, "p", "m", "chunks")
         if m < 2 * p and row["schedule"] in {"ZB-H1", "ZB-H2"}:
             continue  # not handcrafted there; see test_search.py, few microbatches
         plan = find_schedule(OURS[row["schedule"]]).plan(p, m, chunks)
@@ -195,7 +204,7 @@ def test_a_plan_runs_as_one_iteration_of_a_planted_run(
     work = replace(work, forward_ns=each[0], backward_ns=each[1], weight_ns=each[2], fused_ns=fused)
     ran = simulate(plan, work)
     planted = programs.simulate(
-        [planted_plan(plan)], stage_durations(each[0], each[1], each[2]), transfer_ns=transfer
+        [planted_plan(plan)], make_durations(each[0], each[1], each[2]), transfer_ns=transfer
     )
 
     for name in ("device", "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"):

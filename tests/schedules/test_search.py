@@ -30,8 +30,8 @@ from bubbleviz.schedules.search.problem import Codes, codes_of, problem_of
 from bubbleviz.schedules.simulation import simulate_outcome
 from bubbleviz.schedules.workload import build_device_workload
 from tests.support.command_line import CommandLine
-from tests.support.measured_orders import devices_of, of_orders
-from tests.support.published_orders import Row, numbers, reference
+from tests.support.measured_orders import list_devices, run_orders
+from tests.support.published_orders import Row, read_numbers, read_reference
 from tests.support.published_rates import PUBLISHED_RUNS, STAGES
 
 pytestmark = pytest.mark.thorough
@@ -66,7 +66,7 @@ def checked(plan: Plan, memory: Memory) -> None:
 
 
 def searched(row: Row, name: str, memory: MemoryOptions, *, of_makespan: bool = False) -> Ideal:
-    p, m, *us = numbers(row, "p", "m", "tf_us", "tb_us", "tw_us", "tcomm_us")
+    p, m, *us = read_numbers(row, "p", "m", "tf_us", "tb_us", "tw_us", "tcomm_us")
     tf, tb, tw, tcomm = (one / 1000 for one in us)
     times = StageTimes((tf,), (tb,), (tw,), tcomm)
     return ideal(name, p, m, times, memory=memory, by_makespan=of_makespan)
@@ -88,7 +88,7 @@ def published_orders() -> Iterator[tuple[str, Row, tuple[float, float]]]:
         ("4", "16", "paper_1.5B_m24"),
         ("8", "16", "unit_comm"),
     }
-    for row in reference("schedules.csv"):
+    for row in read_reference("schedules.csv"):
         name = row["schedule"]
         if name in SEARCHED and (row["p"], row["m"], row["times"]) in parts:
             yield name, row, of_model(4096, 32) if name.startswith("ZB-") else (1.0, 1.0)
@@ -254,7 +254,7 @@ def test_zb_v_is_searched_only_within_a_limit() -> None:
 def test_v_half_has_half_a_microbatch_more_with_an_odd_number_of_stages(p: int) -> None:
     times = StageTimes((1.0,), (1.0,), (1.0,))
     half, least = (ideal(name, p, 4 * p, times) for name in ("v-half", "v-min"))
-    run = of_orders(devices_of(half.plan))
+    run = run_orders(list_devices(half.plan))
     told = recognise_schedule(run.ranks, run.operations, run.iterations)
 
     assert half.memory.limit == (p + 2) / 2

@@ -22,7 +22,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.sources.kineto.memory import read_memory
-from tests.support.edited_databases import change, rebuilt
+from tests.support.edited_databases import edit_database, rebuild_table
 from tests.support.hostile_profiles import (
     CALLS,
     CONVENTION,
@@ -33,7 +33,7 @@ from tests.support.hostile_profiles import (
     RANGES,
     hostile_profile,
 )
-from tests.support.nsys_exports import HOST_ID, R, T, global_id, profile
+from tests.support.nsys_exports import HOST_ID, R, T, pack_global_id, write_profile
 from tests.support.places import FIXTURES
 
 OUTPUTS = ("svg", "csv", "json", "text")
@@ -131,7 +131,7 @@ def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid:
         late_ns: how much later than others its session started.
         pid: its process.
     """
-    return profile(
+    return write_profile(
         folder,
         [replace(kernel, pid=pid) for kernel in KERNELS],
         [replace(call, pid=pid) for call in CALLS],
@@ -156,14 +156,14 @@ def folder_of(path: Path) -> Path:
 
 
 def run_of(bench: Bench, *ranges: R) -> Path:
-    return profile(bench.inputs, KERNELS, CALLS, list(ranges))
+    return write_profile(bench.inputs, KERNELS, CALLS, list(ranges))
 
 
 def without_a_start(path: Path) -> Path:
     first = "SELECT min(rowid) FROM NVTX_EVENTS WHERE text GLOB 'F[0-9]*'"
-    return change(
+    return edit_database(
         path,
-        *rebuilt("NVTX_EVENTS"),
+        *rebuild_table("NVTX_EVENTS"),
         f"UPDATE NVTX_EVENTS SET start = NULL WHERE rowid = ({first})",
     )
 
@@ -222,19 +222,19 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "a journal": (lambda b: [beside(run_of_one(b.inputs), "-journal")], ("-journal", *WRITING)),
     "a log": (lambda b: [beside(run_of_one(b.inputs), "-wal")], ("-wal", *WRITING)),
     "a database that is no export": (
-        lambda b: [change(b.inputs / "shop.sqlite", "CREATE TABLE orders (id INTEGER)")],
+        lambda b: [edit_database(b.inputs / "shop.sqlite", "CREATE TABLE orders (id INTEGER)")],
         ("no nsys export", "StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"),
     ),
     "a database without any table": (
-        lambda b: [change(b.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")],
+        lambda b: [edit_database(b.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")],
         ("no nsys export",),
     ),
     "a trace of another database": (
-        lambda b: [change(b.inputs / "x.rpd", "CREATE TABLE users (id)")],
+        lambda b: [edit_database(b.inputs / "x.rpd", "CREATE TABLE users (id)")],
         ("no nsys export, nor a profile of ROCm",),
     ),
     "a database without anything": (
-        lambda b: [change(b.inputs / "x.db", "PRAGMA user_version = 3")],
+        lambda b: [edit_database(b.inputs / "x.db", "PRAGMA user_version = 3")],
         ("no profile of rocprofv3: it has none of the tables",),
     ),
     "a start that is NULL": (
@@ -361,7 +361,7 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
     largest = (
         f"UPDATE {table} SET rowid = {2**63 - 1} WHERE rowid = (SELECT max(rowid) FROM {table})"
     )
-    outcome = bench.run("analyze", change(path, largest))
+    outcome = bench.run("analyze", edit_database(path, largest))
 
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == whole
@@ -369,7 +369,7 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
 
 
 def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
-    path = change(run_of_one(bench.inputs), "PRAGMA journal_mode=WAL")
+    path = edit_database(run_of_one(bench.inputs), "PRAGMA journal_mode=WAL")
     outcome = bench.analyze(path)
 
     assert (outcome.code, outcome.err) == (0, "")
@@ -387,7 +387,7 @@ def test_a_path_with_every_special_character(bench: Bench) -> None:
 @pytest.mark.parametrize("how", ["DROP TABLE", "DELETE FROM"])
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
 def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str) -> None:
-    path = change(run_of_one(bench.inputs), f"{how} {table}")
+    path = edit_database(run_of_one(bench.inputs), f"{how} {table}")
     outcome = bench.run("inspect", path)
 
     assert "-t cuda,nvtx" in bench.refused(path)
@@ -442,7 +442,9 @@ def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: 
 def test_an_output_is_never_the_convention_file(bench: Bench) -> None:
     convention = bench.inputs / "own.toml"
     convention.write_text(CONVENTION, encoding="utf-8")
-    path = profile(bench.inputs, KERNELS, CALLS, [replace(r, name=f"x {r.name}") for r in RANGES])
+    path = write_profile(
+        bench.inputs, KERNELS, CALLS, [replace(r, name=f"x {r.name}") for r in RANGES]
+    )
 
     assert "own.toml" in sentence(
         bench.run("analyze", path, "--convention", convention, "--csv", convention, "--force")
@@ -475,7 +477,7 @@ def hostile_run(bench: Bench, text: str) -> Outcome:
     convention = bench.inputs / "own.toml"
     convention.write_text(CONVENTION, encoding="utf-8")
     path = hostile_profile(bench.inputs, text)
-    change(
+    edit_database(
         path,
         "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, uuid TEXT)",
         "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)",
@@ -536,7 +538,7 @@ def test_hostile_names_are_inert(bench: Bench, text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_names_and_tables_are_inert_in_a_refusal(bench: Bench, text: str) -> None:
     quoted = text.replace('"', '""').split("\0", maxsplit=1)[0]
-    other = change(bench.inputs / "x.sqlite", f'CREATE TABLE "{quoted}" (id INTEGER)')
+    other = edit_database(bench.inputs / "x.sqlite", f'CREATE TABLE "{quoted}" (id INTEGER)')
 
     assert "most frequent names" in bench.refused(hostile_profile(bench.inputs, text))
     assert "no nsys export" in bench.refused(other)
@@ -559,8 +561,8 @@ SECRET = "hunter2-0123456789abcdef"
 
 def with_secrets(path: Path) -> Path:
     """Put a token wherever an export keeps the recorded host's environment and output."""
-    thread = global_id(1, 1)
-    return change(
+    thread = pack_global_id(1, 1)
+    return edit_database(
         path,
         "CREATE TABLE IF NOT EXISTS META_DATA_CAPTURE (name TEXT, value TEXT)",
         "CREATE TABLE IF NOT EXISTS META_DATA_EXPORT (name TEXT, value TEXT)",
@@ -635,8 +637,8 @@ def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.Mon
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_a_strange_value_is_refused_or_reported(bench: Bench, damage: str, command: str) -> None:
-    path = profile(bench.inputs, KERNELS, CALLS, RANGES, threads=[T(1, "main")])
-    change(with_secrets(path), damage)
+    path = write_profile(bench.inputs, KERNELS, CALLS, RANGES, threads=[T(1, "main")])
+    edit_database(with_secrets(path), damage)
     outcome = bench.analyze(path) if command == "analyze" else bench.run("inspect", path)
 
     assert SECRET not in outcome.out + outcome.err

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.planting import Planting, plant
-from tests.support.columnar_exports import ARROW, columnar
-from tests.support.operation_tables import written
+from tests.support.columnar_exports import ARROW, write_columnar
+from tests.support.operation_tables import write_columns
 from tests.support.places import CHECKOUT
 
 #: Runs a command in which every Arrow file is damaged at some moment of its reading.
@@ -70,10 +70,10 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             name: [*values] * 2000 for name, values in ROWS.items()
         }
         columns["iteration"] = [row // 4 for row in range(8000)]
-        return written(folder, columns)["arrow"]
+        return write_columns(folder, columns)["arrow"]
     plant(Planting(stages=2, microbatches=4), folder)
     (export,) = folder.glob("*.sqlite")
-    return columnar(export, folder, ARROW)
+    return write_columnar(export, folder, ARROW)
 
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])

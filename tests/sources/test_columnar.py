@@ -19,10 +19,10 @@ from bubbleviz.cli.app import main
 from bubbleviz.sources.nsys.queries import QUERIES
 from tests.planting import plant
 from tests.sources.test_raw_reports import put_nsys
-from tests.support.columnar_exports import ARROW, FORMS, Form, columnar
+from tests.support.columnar_exports import ARROW, FORMS, Form, write_columnar
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.needs import real_file
+from tests.support.edited_databases import edit_database, read_columns, rebuild_table
+from tests.support.needs import get_real_file
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import FULL
 
@@ -82,7 +82,7 @@ def test_reports_of_real_exports_are_equal(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Half of them in each form."""
-    for original in sorted(real_file("nsys").glob("*.sqlite"))[form == "arrow" :: 2]:
+    for original in sorted(get_real_file("nsys").glob("*.sqlite"))[form == "arrow" :: 2]:
         # Sentences are cut at a length, so that paths must be equally long.
         compared(Path(shutil.copy(original, tmp_path)), tmp_path, FORMS[form], capsys)
 
@@ -95,7 +95,7 @@ def compared(
     commands: Sequence[tuple[str, ...]] = COMMANDS,
 ) -> None:
     """Hold what commands print of a directory against what they print of the export it is."""
-    directory = columnar(path, folder, form)
+    directory = write_columnar(path, folder, form)
     for command in commands:
         expected = outcome(path, command, capsys)
         assert outcome(directory, command, capsys) == expected, (path.name, command)
@@ -104,13 +104,13 @@ def compared(
 def edited(path: Path, folder: Path, *statements: str) -> Path:
     """Return a copy of an export that has been changed."""
     folder.mkdir(parents=True, exist_ok=True)
-    return change(Path(shutil.copy(path, folder)), *statements)
+    return edit_database(Path(shutil.copy(path, folder)), *statements)
 
 
 #: Columns of the example that queries read.
 STORED = {
     table: sorted({*columns} & QUERIES.columns_read.get(table, frozenset()))
-    for table, columns in columns_of(EXAMPLE).items()
+    for table, columns in read_columns(EXAMPLE).items()
     if QUERIES.columns_read.get(table)
 }
 CORE = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds")
@@ -124,7 +124,7 @@ EDITS: dict[str, tuple[str, ...]] = {
     },
     **{
         f"{t}.{column} is NULL at times": (
-            *rebuilt(t),
+            *rebuild_table(t),
             f'UPDATE "{t}" SET "{column}" = NULL WHERE rowid % 3 = 0',
         )
         for t in CORE[:3]
@@ -147,8 +147,8 @@ def names_in(shown: str) -> list[str]:
 
 
 def test_a_report_in_several_forms_counts_once(tmp_path: Path, cli: CommandLine) -> None:
-    columnar(EXAMPLE, tmp_path)
-    columnar(EXAMPLE, tmp_path, ARROW)
+    write_columnar(EXAMPLE, tmp_path)
+    write_columnar(EXAMPLE, tmp_path, ARROW)
     (tmp_path / "node0.nsys-rep").write_bytes(b"not exported anew")
 
     assert names_in(cli.printed("analyze", str(tmp_path), "--json", "-")) == ["node0_pqtdir"]
@@ -160,7 +160,7 @@ def test_a_report_in_several_forms_counts_once(tmp_path: Path, cli: CommandLine)
 def test_a_directory_without_core_tables_is_told_in_a_sentence(
     command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
+    directory = write_columnar(EXAMPLE, tmp_path)
     for table in ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"):
         (directory / f"{table}.parquet").unlink()
     (directory / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet").unlink()
@@ -174,7 +174,7 @@ def test_a_directory_without_core_tables_is_told_in_a_sentence(
 
 
 def test_a_table_of_an_export_is_no_profile(tmp_path: Path, cli: CommandLine) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
+    directory = write_columnar(EXAMPLE, tmp_path)
     table = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
 
     assert cli.refused("analyze", str(table), code=1) == (
@@ -198,7 +198,7 @@ def test_a_missing_package_is_named_with_the_extra(
     monkeypatch: pytest.MonkeyPatch,
     cli: CommandLine,
 ) -> None:
-    directory = columnar(EXAMPLE, tmp_path, FORMS[form])
+    directory = write_columnar(EXAMPLE, tmp_path, FORMS[form])
     monkeypatch.setitem(sys.modules, package, None)
 
     message = cli.refused("analyze", str(directory), code=1)
@@ -210,7 +210,7 @@ def test_a_missing_package_is_named_with_the_extra(
 def test_parquet_tables_are_read_without_pyarrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
+    directory = write_columnar(EXAMPLE, tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     assert cli.printed("analyze", str(directory), "--json", "-")
@@ -219,10 +219,10 @@ def test_parquet_tables_are_read_without_pyarrow(
 @pytest.mark.parametrize("name", ["a*b", "a[1]", "a?", "it's", "k=v", "a{x,y}", "a\\b"])
 def test_folders_of_any_name(name: str, tmp_path: Path, cli: CommandLine) -> None:
     """A pattern of DuckDB would match other folders, or none."""
-    columnar(FIXTURES / "zb-v" / "rank0.sqlite", tmp_path / "a1").rename(
+    write_columnar(FIXTURES / "zb-v" / "rank0.sqlite", tmp_path / "a1").rename(
         tmp_path / "a1" / "node0_pqtdir"
     )
-    directory = columnar(EXAMPLE, tmp_path / name)
+    directory = write_columnar(EXAMPLE, tmp_path / name)
 
     report = json.loads(cli.printed("analyze", str(directory), "--json", "-"))
     assert report["profiles"][0]["kernels"] == 708
@@ -241,7 +241,7 @@ def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 def test_a_report_is_exported_to_columns(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    made = columnar(EXAMPLE, tmp_path / "made")
+    made = write_columnar(EXAMPLE, tmp_path / "made")
     script = f'test "$3" = parquetdir || exit 7; cp -r {made} "$5{ending}"'
     report = report_and_nsys(tmp_path, monkeypatch, script)
 
@@ -273,7 +273,7 @@ def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
 def test_files_that_were_cut_are_refused(
     form: str, table: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    directory = columnar(EXAMPLE, tmp_path, FORMS[form])
+    directory = write_columnar(EXAMPLE, tmp_path, FORMS[form])
     file = directory / f"{table}{FORMS[form].suffix}"
     raw = file.read_bytes()
     for length in (0, 3, 8, len(raw) // 3, len(raw) // 2, len(raw) - 9):
@@ -283,7 +283,7 @@ def test_files_that_were_cut_are_refused(
 
 
 def test_files_of_another_format_are_refused(tmp_path: Path, cli: CommandLine) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
+    directory = write_columnar(EXAMPLE, tmp_path)
     (directory / "StringIds.parquet").write_text("id,value\n1,forward\n")
 
     message = cli.refused("analyze", str(directory), code=1)
@@ -295,7 +295,7 @@ def test_files_of_another_format_are_refused(tmp_path: Path, cli: CommandLine) -
 def test_overwritten_bytes_end_in_a_report_or_a_sentence(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = columnar(EXAMPLE, tmp_path, FORMS[form])
+    directory = write_columnar(EXAMPLE, tmp_path, FORMS[form])
     n_refused = 0
     for seed in range(60):
         chance = random.Random(seed)
@@ -343,14 +343,14 @@ def with_column(name: str, kind: Any) -> Callable[[Any], Any]:
 def test_columns_of_other_types_are_refused(
     table: str, column: str, kind: Any, tmp_path: Path, cli: CommandLine
 ) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
+    directory = write_columnar(EXAMPLE, tmp_path)
     changed(directory, table, with_column(column, kind))
 
     assert "whole number" in cli.refused("analyze", str(directory), code=1)
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, cli: CommandLine) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
+    directory = write_columnar(EXAMPLE, tmp_path)
     changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
 
     assert "two columns of one name" in cli.refused("analyze", str(directory), code=1)

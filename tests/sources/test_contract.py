@@ -22,8 +22,8 @@ from bubbleviz.sources.nsys.queries import QUERIES
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import planted_runs
-from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.processes import processes_of
+from tests.support.edited_databases import edit_database, read_columns, rebuild_table
+from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 
 pytestmark = pytest.mark.thorough
@@ -69,12 +69,12 @@ def planted(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, tuple[str, 
         )
         if form == "nsys":
             ended = "endGlobalTid = globalTid + 17, eventType = 60"
-            change(files[0], f"UPDATE {NVTX} SET {ended} WHERE {backward}")
+            edit_database(files[0], f"UPDATE {NVTX} SET {ended} WHERE {backward}")
         elif form == "rocpd":
-            files = [write_rocpd(folder / "1_results.db", processes_of(files[0]))]
+            files = [write_rocpd(folder / "1_results.db", read_processes(files[0]))]
         else:
-            files = [write_rpd(folder / "trace.rpd", [p for f in files for p in processes_of(f)])]
-        return {file.name: file.read_bytes() for file in files}, columns_of(files[0])
+            files = [write_rpd(folder / "trace.rpd", [p for f in files for p in read_processes(f)])]
+        return {file.name: file.read_bytes() for file in files}, read_columns(files[0])
 
 
 def unpacked(folder: Path, form: str = "nsys") -> list[Path]:
@@ -233,7 +233,7 @@ def test_a_lost_table_is_told_or_changes_nothing(
         "emptied": f'DELETE FROM "{table}"',
         "renamed": f'ALTER TABLE "{table}" RENAME TO "{table[::-1]}"',
     }
-    change(paths[0], statements[way])
+    edit_database(paths[0], statements[way])
 
     if form == "nsys":
         words = (table, *EMPTY.get(table, ())) if way == "emptied" else (table,)
@@ -249,7 +249,7 @@ def test_columns_that_nothing_reads_change_nothing(tmp_path: Path) -> None:
     paths = unpacked(tmp_path)
     for table, columns in UNREAD.items():
         names = [f'"{c}"' for c in planted()[1][table] if c not in columns] or ["1 AS one"]
-        change(paths[0], *rebuilt(table, ", ".join(names)))
+        edit_database(paths[0], *rebuild_table(table, ", ".join(names)))
 
     assert check(paths, "nsys", ("META_DATA",)) == "same"
 
@@ -262,7 +262,7 @@ def test_a_lost_column_is_told_or_changes_nothing(
     paths = unpacked(tmp_path, form)
     names = [f'"{name}"' for name in planted(form)[1][table] if name != column]
     names += [f'NULL AS "{column}"'] if way == "nulls" else [] if names else ["1 AS one"]
-    change(paths[0], *rebuilt(table, ", ".join(names)))
+    edit_database(paths[0], *rebuild_table(table, ", ".join(names)))
 
     but = SHOWN_AS_NONE.get((bare(table), column), ()) if way == "nulls" else ()
     # Without a product's name that of its architecture is shown.
@@ -286,7 +286,7 @@ def test_a_value_that_cannot_be_is_told(base: str, column: str, value: str, tmp_
     paths = unpacked(tmp_path, "rocpd")
     (table,) = (name for name in planted("rocpd")[1] if bare(name) == f"rocpd_{base}")
     update = f'UPDATE "{table}" SET "{column}" = {value} WHERE rowid % 3 = 0'
-    change(paths[0], *rebuilt(table), update)
+    edit_database(paths[0], *rebuild_table(table), update)
 
     check(paths, "rocpd", ("",))
 
@@ -348,7 +348,7 @@ ADDED = {
 @pytest.mark.parametrize("what", ADDED)
 def test_what_users_add_changes_nothing(what: str, tmp_path: Path) -> None:
     paths = unpacked(tmp_path)
-    change(paths[0], *ADDED[what])
+    edit_database(paths[0], *ADDED[what])
 
     report = bubbleviz.analyze(paths)
 
@@ -362,9 +362,9 @@ def test_the_order_of_rows_changes_nothing(order: str, tmp_path: Path) -> None:
     paths = unpacked(tmp_path)
     for path in paths:
         for table in (KERNEL, RUNTIME, NVTX, MEMCPY):
-            change(path, *rebuilt(table, order=order))
+            edit_database(path, *rebuild_table(table, order=order))
         for table in ("StringIds", "ThreadNames", "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV"):
-            change(path, *rebuilt(table, order="rowid DESC"))
+            edit_database(path, *rebuild_table(table, order="rowid DESC"))
     report = bubbleviz.analyze(paths)
     assert facts(report) == facts(whole())
     assert gpus(report) == gpus(whole())
@@ -373,7 +373,7 @@ def test_the_order_of_rows_changes_nothing(order: str, tmp_path: Path) -> None:
 def all_files(folder: Path, *statements: str) -> Report:
     paths = unpacked(folder)
     for path in paths:
-        change(path, *statements)
+        edit_database(path, *statements)
     return bubbleviz.analyze(paths)
 
 
@@ -442,7 +442,7 @@ def test_exports_of_other_years_give_the_same_ratios(year: str, tmp_path: Path) 
     truth = plant(Planting(stages=2, microbatches=3, text="mixed"), tmp_path)
     path = tmp_path / truth.files[0].path
     then = bubbleviz.analyze([path])
-    now = bubbleviz.analyze([change(path, *dict(old_exports())[year])])
+    now = bubbleviz.analyze([edit_database(path, *dict(old_exports())[year])])
 
     assert facts(now).operations == facts(then).operations
     assert facts(now).ratios == facts(then).ratios

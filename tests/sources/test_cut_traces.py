@@ -20,11 +20,11 @@ from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.view import View
 from bubbleviz.sources import gzip_files
 from tests.planting import Planting, plant
-from tests.support.notes import limitation_subjects, restriction_codes
-from tests.support.nsys_exports import C, K, profile
-from tests.support.torch_traces import traces_of
-from tests.support.xla_files import trace_json
-from tests.support.xla_profiles import tpu
+from tests.support.notes import list_limitation_subjects, list_restriction_codes
+from tests.support.nsys_exports import C, K, write_profile
+from tests.support.torch_traces import write_traces
+from tests.support.xla_files import make_trace_json
+from tests.support.xla_profiles import make_tpu
 
 US = 1_000
 MARK = "incomplete: events are missing, as a file is cut short or damaged"
@@ -36,7 +36,7 @@ def whole_trace(folder: Path) -> Path:
     """Return a PyTorch trace, not gzipped."""
     kernels = [K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i + 1) for i in range(COUNT)]
     calls = [C(1_000 * US * i, 1_000 * US * i + 5, i + 1) for i in range(COUNT)]
-    packed = traces_of(profile(folder, kernels, calls), folder)[0]
+    packed = write_traces(write_profile(folder, kernels, calls), folder)[0]
     path = folder / "whole.json"
     content = packed.read_bytes()
     path.write_bytes(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
@@ -52,7 +52,7 @@ def cut(path: Path, share: float, name: str) -> Path:
 
 
 def test_a_whole_trace_has_no_mark(tmp_path: Path) -> None:
-    assert restriction_codes(bubbleviz.idle(whole_trace(tmp_path))) == []
+    assert list_restriction_codes(bubbleviz.idle(whole_trace(tmp_path))) == []
 
 
 @pytest.mark.parametrize("share", [0.8, 1.0])
@@ -62,7 +62,7 @@ def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, share: float) ->
         K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i + 1, name=name) for i in range(COUNT)
     ]
     calls = [C(1_000 * US * i, 1_000 * US * i + 5, i + 1) for i in range(COUNT)]
-    (packed,) = traces_of(profile(tmp_path, kernels, calls), tmp_path)
+    (packed,) = write_traces(write_profile(tmp_path, kernels, calls), tmp_path)
     content = packed.read_bytes()
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
@@ -76,7 +76,7 @@ def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, share: float) ->
 @pytest.mark.parametrize("share", [0.8, 0.95])
 def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, share: float) -> None:
     report = bubbleviz.idle(cut(whole_trace(tmp_path), share, "cut.json"))
-    assert restriction_codes(report)[0] == "file-damaged"
+    assert list_restriction_codes(report)[0] == "file-damaged"
     assert MARK in title_of(report)
     assert MARK in picture.draw_idle(report)
     assert MARK in page.render(report)
@@ -93,7 +93,7 @@ def test_a_flipped_byte_of_gzip_data_is_marked(
     content[int(0.9 * len(content))] ^= 0xFF
     path = tmp_path / "flipped.json.gz"
     path.write_bytes(content)
-    assert restriction_codes(bubbleviz.idle(path))[0] == "file-damaged"
+    assert list_restriction_codes(bubbleviz.idle(path))[0] == "file-damaged"
 
 
 @pytest.mark.parametrize("is_noticeable", [True, False])
@@ -105,15 +105,17 @@ def test_unreadable_events_are_marked_if_they_are_many(tmp_path: Path, is_notice
     pieces = (joint + event for joint, event in zip(joints, events, strict=True))
     path.write_text(beginning + "".join(pieces))
     report = bubbleviz.idle(path)
-    assert "events that cannot be read" in limitation_subjects(report)
-    assert ("file-damaged" in restriction_codes(report)) is is_noticeable
+    assert "events that cannot be read" in list_limitation_subjects(report)
+    assert ("file-damaged" in list_restriction_codes(report)) is is_noticeable
 
 
 def test_a_cut_xla_trace_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "whole.trace.json"
-    path.write_bytes(trace_json(tpu(1)))
-    assert "file-damaged" not in restriction_codes(bubbleviz.idle(path))
-    assert restriction_codes(bubbleviz.idle(cut(path, 0.9, "cut.trace.json"))) == ["file-damaged"]
+    path.write_bytes(make_trace_json(make_tpu(1)))
+    assert "file-damaged" not in list_restriction_codes(bubbleviz.idle(path))
+    assert list_restriction_codes(bubbleviz.idle(cut(path, 0.9, "cut.trace.json"))) == [
+        "file-damaged"
+    ]
 
 
 def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
@@ -127,20 +129,20 @@ def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
                 events.append({"name": name, "ph": "X", **place, **times, "args": args})
     path = tmp_path / "whole.json"
     path.write_text(json.dumps(events))
-    assert restriction_codes(bubbleviz.analyze(path)) == []
+    assert list_restriction_codes(bubbleviz.analyze(path)) == []
     report = bubbleviz.analyze(cut(path, 0.9, "cut.json"))
-    assert restriction_codes(report) == ["file-damaged"]
+    assert list_restriction_codes(report) == ["file-damaged"]
 
 
 def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
     plant(Planting(stages=2, microbatches=4, iterations=3), tmp_path)
     exports = sorted(tmp_path.glob("*.sqlite"))
-    traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
-    assert restriction_codes(bubbleviz.analyze(traces)) == []
+    traces = [trace for export in exports for trace in write_traces(export, tmp_path)]
+    assert list_restriction_codes(bubbleviz.analyze(traces)) == []
     content = traces[-1].read_bytes()
     traces[-1].write_bytes(content[: int(0.95 * len(content))])
     report = bubbleviz.analyze(traces)
-    assert "file-damaged" in restriction_codes(report)
+    assert "file-damaged" in list_restriction_codes(report)
     assert any(MARK in line for line in describe_headline(report))
     assert MARK in render(report, View())
 
@@ -163,7 +165,7 @@ def test_traces_that_were_joined_are_refused(
 
 def test_joined_xla_traces_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "joined.trace.json"
-    path.write_bytes(2 * trace_json(tpu(1)))
+    path.write_bytes(2 * make_trace_json(make_tpu(1)))
     with pytest.raises(ProfileError, match="several traces were joined one after the other"):
         bubbleviz.idle(path)
 
@@ -174,7 +176,7 @@ def test_text_after_the_end_of_a_trace_is_told(tmp_path: Path, rest: str) -> Non
     path = tmp_path / "longer.json"
     path.write_text(f"\n{whole.read_text()}{rest}")
     report = bubbleviz.idle(path)
-    told = "text after the end of the trace" in limitation_subjects(report)
+    told = "text after the end of the trace" in list_limitation_subjects(report)
     assert told is bool(rest.strip("\n\0"))
     assert report.ranks[0].host == bubbleviz.idle(whole).ranks[0].host
-    assert restriction_codes(report) == []
+    assert list_restriction_codes(report) == []

@@ -16,9 +16,9 @@ from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.sources.nsys.sqlite_export import open_export
 from tests.planting import Planting, plant
-from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.notes import find_limitation, limitation_subjects
-from tests.support.nsys_exports import C, K, M, R, profile
+from tests.support.edited_databases import edit_database, read_columns, rebuild_table
+from tests.support.notes import find_limitation, list_limitation_subjects
+from tests.support.nsys_exports import C, K, M, R, write_profile
 from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -28,8 +28,8 @@ RUNTIME, OVERHEAD = "CUPTI_ACTIVITY_KIND_RUNTIME", "PROFILER_OVERHEAD"
 
 def edited(path: Path, *statements: str) -> Path:
     """Run statements on a database whose tables lost their constraints."""
-    anew = [statement for table in columns_of(path) for statement in rebuilt(table)]
-    return change(path, *anew, *statements)
+    anew = [statement for table in read_columns(path) for statement in rebuild_table(table)]
+    return edit_database(path, *anew, *statements)
 
 
 def example(folder: Path, *statements: str) -> Path:
@@ -43,7 +43,7 @@ def small(folder: Path, *statements: str) -> Path:
     """Write two kernels and two copies, edited."""
     calls = [C(10, 20, 1), C(110, 120, 2), C(200, 210, 3), C(300, 310, 4)]
     kernels, copies = [K(30, 80, 1), K(130, 180, 2)], [M(220, 250, 3), M(320, 350, 4)]
-    return edited(profile(folder, kernels, calls, copies=copies), *statements)
+    return edited(write_profile(folder, kernels, calls, copies=copies), *statements)
 
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "1e300", "''"])
@@ -83,7 +83,7 @@ def test_copies_alone_are_whole_without_launches(tmp_path: Path) -> None:
     calls = "UPDATE StringIds SET value = 'cudaMemcpyAsync' WHERE value LIKE 'cudaLaunch%'"
     path = small(tmp_path, f"DROP TABLE {KERNEL}", calls)
 
-    assert "kernels" not in limitation_subjects(idle([path]))
+    assert "kernels" not in list_limitation_subjects(idle([path]))
 
 
 @pytest.mark.parametrize(("start", "lost"), [(0, 1), (-1, 0), (1, 0)])
@@ -163,7 +163,7 @@ def test_more_names_than_16_bits_hold_keep_apart(tmp_path: Path) -> None:
     kernels = [K(10 * i + 5, 10 * i + 9, i, name=f"kernel {i}") for i in range(count)]
     calls = [C(10 * i, 10 * i + 1, i) for i in range(count)]
     ranges = [R(0, 30, "F0.0.0"), R(40, 60, "B0.0.0")]
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     names = {kernel.name for kernel in report.unattributed_kernels}
     assert report.profiles[0].kernels == count
@@ -178,7 +178,7 @@ def test_ranges_of_another_type_are_refused(column: str, tmp_path: Path) -> None
     for value in ("x'00ff'", "'late'", "1e30"):
         if column == "text" and value != "x'00ff'":
             continue
-        change(file, f"UPDATE NVTX_EVENTS SET \"{column}\" = {value} WHERE text GLOB 'F1.*'")
+        edit_database(file, f"UPDATE NVTX_EVENTS SET \"{column}\" = {value} WHERE text GLOB 'F1.*'")
         if column != "text":
             with pytest.raises(ProfileError, match="damaged"):
                 bubbleviz.analyze(file)
@@ -189,7 +189,7 @@ def test_a_range_that_cannot_be_leaves_open_ones_alone(tmp_path: Path) -> None:
     calls = [C(100 * i + 10, 100 * i + 20, i) for i in range(3)]
     ranges = [R(0, 90, "F0.0.0"), R(100, 190, "B0.0.0"), R(200, None, "F1.0.0")]
     strange = R(5, 2**61, "B7.0.0")
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, [*ranges, strange]))
+    report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, [*ranges, strange]))
 
     lost = [n for n in report.limitations if n.what == "ranges with impossible times"]
     assert [note.count for note in lost] == [1]
@@ -204,7 +204,7 @@ def test_row_numbers_out_of_order_are_refused(
     monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
     calls, kernels = [C(10, 20, 1), C(110, 120, 2)], [K(30, 80, 1), K(130, 180, 2)]
     ranges = [R(0, 25, "F0.0.0"), R(100, 125, "B0.0.0")]
-    path = profile(tmp_path, kernels, calls, ranges)
+    path = write_profile(tmp_path, kernels, calls, ranges)
     renumber_first_row(path, table, 120)
 
     with pytest.raises(ProfileError, match="rows are out of order, so the file is damaged"):
@@ -220,7 +220,7 @@ def test_a_call_that_is_missing_among_its_rows_is_damage(
     monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
     calls = [C(10, 20, 1), C(110, 120, 2), C(210, 220, 3)]
     ranges = [R(0, 25, "F0.0.0"), R(100, 125, "B0.0.0")]
-    path = profile(tmp_path, [K(30, 80, 1)], calls, ranges)
+    path = write_profile(tmp_path, [K(30, 80, 1)], calls, ranges)
     renumber_first_row(path, RUNTIME, number)
 
     with (

@@ -30,9 +30,9 @@ from bubbleviz.sources.sqlite.queries import EVERY_ROW
 from tests.planting import Planting, plant
 from tests.sources.test_contract import old_exports
 from tests.support.command_line import CommandLine
-from tests.support.compiled import compiled_library, texts_of
-from tests.support.edited_databases import change
-from tests.support.needs import real_file
+from tests.support.compiled import build_library, read_texts
+from tests.support.edited_databases import edit_database
+from tests.support.needs import get_real_file
 from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -46,7 +46,7 @@ ALL = 4 + 2 * len(GLOBS) + len(LASTING_NS)
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the C part of this source loaded, even where another is installed."""
-    functions = compiled_library()
+    functions = build_library()
     monkeypatch.setattr(native, "_loaded", lambda: functions)
     monkeypatch.delenv(native.SWITCH, raising=False)
 
@@ -124,11 +124,11 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
     direct, decoded = export.direct, None
     if isinstance(direct, DirectReader):
         rows = direct.read_named(name, selection, [EVERY_ROW])
-        decoded = None if rows is None else (rows[0].tolist(), texts_of(rows))
+        decoded = None if rows is None else (rows[0].tolist(), read_texts(rows))
     export.direct = ""
     try:
         rows = export.read_named(name, selection)
-        return decoded, (rows[0].tolist(), texts_of(rows))
+        return decoded, (rows[0].tolist(), read_texts(rows))
     except ProfileError as error:
         return decoded, error
     finally:
@@ -138,7 +138,7 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
 def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
     rows = _direct(export).read_named("strings/matching", Selection(globs=globs), [EVERY_ROW])
     assert rows is not None
-    return list(zip(rows[0][0].tolist(), texts_of(rows), strict=True))
+    return list(zip(rows[0][0].tolist(), read_texts(rows), strict=True))
 
 
 def _compare(path: Path) -> int:
@@ -176,7 +176,7 @@ def test_examples(path: Path) -> None:
 
 @pytest.mark.real_files
 def test_real_exports() -> None:
-    decoded = [_compare(path) for path in sorted(real_file("nsys").glob("*.sqlite"))]
+    decoded = [_compare(path) for path in sorted(get_real_file("nsys").glob("*.sqlite"))]
     assert len(decoded) >= 17
     # Some are too old to hold what is needed, or one table; most are plain.
     assert sum(bool(count) for count in decoded) >= 14
@@ -186,7 +186,7 @@ def test_real_exports() -> None:
 def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
 
-    assert _compare(change(path, *statements)) == ALL, year
+    assert _compare(edit_database(path, *statements)) == ALL, year
 
 
 #: Columns that some versions of nsys do not record.
@@ -203,7 +203,7 @@ UNRECORDED = {
 )
 def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> None:
     lost = f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "other"'
-    path = change(tmp_path / EXAMPLE.name, lost, source=EXAMPLE)
+    path = edit_database(tmp_path / EXAMPLE.name, lost, source=EXAMPLE)
 
     # At least the kernels or the calls are decoded.
     assert 1 <= _compare(path) <= ALL
@@ -235,7 +235,7 @@ def test_rows_that_touch_one_of_several_times() -> None:
             selection = replace(selection, bounds=(*bounds,))
             decoded = _direct(export).read_named("ranges/lasting", selection, [EVERY_ROW])
             assert decoded is not None
-            assert texts_of(decoded) == [texts[row] for row in rows]
+            assert read_texts(decoded) == [texts[row] for row in rows]
             assert decoded[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 
@@ -257,7 +257,7 @@ def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
                 assert rows is not None
                 assert expected is not None
                 assert rows[0].tolist() == expected[0].tolist()
-                assert texts_of(rows) == texts_of(expected)
+                assert read_texts(rows) == read_texts(expected)
         # Nearly all pages contain later ranges only.
         assert np.mean(extents[:, 1] >= starts_ns[len(starts_ns) // 100]) > 0.5
 
@@ -338,7 +338,7 @@ def _byte(at: int, value: int) -> Callable[[Path], None]:
 
 
 def _reserve_most(path: Path) -> None:
-    change(path, "PRAGMA page_size = 512", "VACUUM")
+    edit_database(path, "PRAGMA page_size = 512", "VACUUM")
     _byte(20, 33)(path)
 
 
@@ -360,7 +360,7 @@ UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
 def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
     edit = UNUSUAL[name]
     statements = edit if isinstance(edit, tuple) else ()
-    path = change(tmp_path / EXAMPLE.name, *statements, source=EXAMPLE)
+    path = edit_database(tmp_path / EXAMPLE.name, *statements, source=EXAMPLE)
     if callable(edit):
         edit(path)
     try:
@@ -411,7 +411,7 @@ ODD_TABLES = {
 
 @pytest.mark.parametrize("name", ODD_TABLES)
 def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
-    path = change(tmp_path / EXAMPLE.name, *ODD_TABLES[name], source=EXAMPLE)
+    path = edit_database(tmp_path / EXAMPLE.name, *ODD_TABLES[name], source=EXAMPLE)
     with open_export(str(path)) as export:
         assert _direct(export).read_columns("gpu_work/kernels", 1, 1 << 40) is None
         assert _direct(export).read_columns("gpu_work/kernels", 1, 1) is None
@@ -485,7 +485,7 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
 @pytest.mark.parametrize("name", ODD_ROWS)
 def test_what_is_decoded_of_odd_tables_is_what_sqlite_reads(tmp_path: Path, name: str) -> None:
     statements, decoded = ODD_ROWS[name]
-    path = change(tmp_path / EXAMPLE.name, *statements, source=EXAMPLE)
+    path = edit_database(tmp_path / EXAMPLE.name, *statements, source=EXAMPLE)
 
     assert _compare(path) == decoded
 
@@ -525,7 +525,7 @@ def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
 
 
 def test_reserved_bytes(tmp_path: Path) -> None:
-    path = change(tmp_path / "node0.sqlite", "PRAGMA page_size = 512", "VACUUM")
+    path = edit_database(tmp_path / "node0.sqlite", "PRAGMA page_size = 512", "VACUUM")
     raw = bytearray(path.read_bytes())
     raw[20], raw[105:107] = 32, (480).to_bytes(2, "big")
     path.write_bytes(raw)

@@ -21,9 +21,9 @@ from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.sources.test_contract import old_exports
-from tests.support.columnar_exports import FORMS, Form, columnar
-from tests.support.edited_databases import change
-from tests.support.needs import real_file
+from tests.support.columnar_exports import FORMS, Form, write_columnar
+from tests.support.edited_databases import edit_database
+from tests.support.needs import get_real_file
 from tests.support.places import CHECKOUT, FIXTURES
 from tests.support.planted_runs import FULL
 
@@ -86,7 +86,7 @@ def compare(path: Path, folder: Path, form: Form) -> int:
     with open_export(str(path)) as export:
         export.direct = ""
         expected = answers(export, threads)
-    with open_directory(str(columnar(path, folder, form))) as directory:
+    with open_directory(str(write_columnar(path, folder, form))) as directory:
         rows_of_queries = answers(directory, threads)
     assert rows_of_queries.keys() == expected.keys()
     for name, rows in expected.items():
@@ -116,7 +116,7 @@ def test_examples(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.real_files
 def test_real_exports(tmp_path: Path) -> None:
-    paths = sorted(real_file("nsys").glob("*.sqlite"))
+    paths = sorted(get_real_file("nsys").glob("*.sqlite"))
     assert sum(compare(path, tmp_path, FORMS["parquet"]) for path in paths) > 10_000
 
 
@@ -124,7 +124,7 @@ def test_real_exports(tmp_path: Path) -> None:
 def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
 
-    assert compare(change(path, *statements), tmp_path, FORMS["parquet"]) > 300, year
+    assert compare(edit_database(path, *statements), tmp_path, FORMS["parquet"]) > 300, year
 
 
 #: Statements that damage the example.
@@ -143,7 +143,7 @@ DAMAGED = {
 @pytest.mark.parametrize("what", DAMAGED)
 def test_damaged_exports(what: str, tmp_path: Path) -> None:
     table = DAMAGED[what].split()[1 if DAMAGED[what].startswith("UPDATE") else 2]
-    path = change(
+    path = edit_database(
         tmp_path / EXAMPLE.name,
         f"CREATE TABLE kept AS SELECT * FROM {table}",
         f"DROP TABLE {table}",

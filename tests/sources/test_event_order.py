@@ -15,12 +15,12 @@ import pytest
 import bubbleviz
 from bubbleviz.render.json_document import make_document
 from tests.planting import Planting, plant
-from tests.support.columnar_exports import ARROW, PARQUET, columnar
-from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.processes import processes_of
+from tests.support.columnar_exports import ARROW, PARQUET, write_columnar
+from tests.support.edited_databases import edit_database, read_columns, rebuild_table
+from tests.support.processes import read_processes
 from tests.support.recorded_runs import record_run
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.torch_traces import traces_of
+from tests.support.torch_traces import write_traces
 
 SEEDS = (1, 2)
 PLANTINGS = {
@@ -42,8 +42,10 @@ def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def _shuffle_tables(path: Path, source: Path, seed: int) -> Path:
     """Write a copy of a database whose tables have their rows in another order."""
     order = f"(rowid * 2654435761 + {seed * 7919}) % 1000003"
-    statements = [step for table in columns_of(source) for step in rebuilt(table, order=order)]
-    return change(path, *statements, source=source)
+    statements = [
+        step for table in read_columns(source) for step in rebuild_table(table, order=order)
+    ]
+    return edit_database(path, *statements, source=source)
 
 
 def _report(files: Sequence[Path]) -> dict[str, Any]:
@@ -86,8 +88,8 @@ def test_rows_of_exported_tables(export: Path, form: Any, tmp_path: Path) -> Non
     shuffled = _shuffle_tables(tmp_path / export.name, export, 1)
 
     _assert_same(
-        [columnar(export, tmp_path / "written", form)],
-        [columnar(shuffled, tmp_path / "shuffled", form)],
+        [write_columnar(export, tmp_path / "written", form)],
+        [write_columnar(shuffled, tmp_path / "shuffled", form)],
     )
 
 
@@ -96,14 +98,14 @@ def test_rows_of_exported_tables(export: Path, form: Any, tmp_path: Path) -> Non
 def test_rows_of_rocm(export: Path, write: Callable[..., Path], seed: int, tmp_path: Path) -> None:
     for folder in ("written", "shuffled"):
         (tmp_path / folder).mkdir()
-    written = write(tmp_path / "written" / "trace.db", processes_of(export))
+    written = write(tmp_path / "written" / "trace.db", read_processes(export))
 
     _assert_same([written], [_shuffle_tables(tmp_path / "shuffled" / "trace.db", written, seed)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_events_of_pytorch(export: Path, seed: int, tmp_path: Path) -> None:
-    written = traces_of(export, tmp_path)
+    written = write_traces(export, tmp_path)
     (tmp_path / "shuffled").mkdir()
     shuffled = [tmp_path / "shuffled" / trace.name for trace in written]
     for trace, file in zip(written, shuffled, strict=True):

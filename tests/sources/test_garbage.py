@@ -18,8 +18,8 @@ from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.sqlite.database import open_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change, columns_of
-from tests.support.operation_tables import tables_in
+from tests.support.edited_databases import edit_database, read_columns
+from tests.support.operation_tables import write_tables
 from tests.support.places import CHECKOUT
 
 ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
@@ -124,13 +124,13 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 def test_views_and_virtual_tables_are_refused(
     tmp_path: Path, table: str, kind: str, command: str, cli: CommandLine
 ) -> None:
-    values = ", ".join(f'i AS "{name}"' for name in columns_of(ONE)[table])
+    values = ", ".join(f'i AS "{name}"' for name in read_columns(ONE)[table])
     create = {
         "view": f"CREATE VIEW {table} AS {ENDLESS} {values} FROM n",
         "virtual table": f"CREATE VIRTUAL TABLE {table} USING rtree(a, b, c)",
     }
     statements = f"ALTER TABLE {table} RENAME TO other", create[kind]
-    path = change(tmp_path / "a.sqlite", *statements, source=ONE)
+    path = edit_database(tmp_path / "a.sqlite", *statements, source=ONE)
 
     assert f"{table} is a view or a virtual table" in cli.refused(command, path, code=1)
 
@@ -148,7 +148,7 @@ def test_a_column_that_hides_row_numbers_is_refused(
 ) -> None:
     monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
     added = f'ALTER TABLE {table} ADD COLUMN "{name}" INT'
-    path = change(tmp_path / "a.sqlite", added, source=ONE)
+    path = edit_database(tmp_path / "a.sqlite", added, source=ONE)
 
     assert f"{table} has a column named _rowid_" in cli.refused("analyze", str(path), code=1)
 
@@ -197,7 +197,7 @@ def test_times_that_lie_years_apart_are_refused(
         for number, phase in enumerate(("F", "F", "BW", "BW", "Optimizer"))
     ]
     rows[0] = (0, "F", -far_ns, 900 - far_ns)
-    path = tables_in(tmp_path, rows)["csv"]
+    path = write_tables(tmp_path, rows)["csv"]
 
     for command in ("analyze", "plan"):
         sentence = cli.refused(command, path, code=1)

@@ -27,10 +27,10 @@ from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.trace_events import times_ns
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
-from tests.support.needs import real_file
-from tests.support.notes import limitation_counts
+from tests.support.needs import get_real_file
+from tests.support.notes import count_limitations
 from tests.support.processes import HIP
-from tests.support.torch_traces import traces_of
+from tests.support.torch_traces import write_traces
 
 
 def _read(path: Path, *globs: str) -> Profile:
@@ -112,7 +112,7 @@ def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
     whole = trace.read_bytes()
     trace.write_bytes(whole[: whole.rindex(b"{") - 2])
 
-    notes = limitation_counts(_read(trace))
+    notes = count_limitations(_read(trace))
 
     assert notes["kernels and copies of some launches"] == 2
 
@@ -167,7 +167,7 @@ def _told(report: Report) -> dict[str, Any]:
 def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) -> None:
     plant(planting, tmp_path)
     exports = sorted(tmp_path.glob("*.sqlite"))
-    traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
+    traces = [trace for export in exports for trace in write_traces(export, tmp_path)]
 
     through_sql = bubbleviz.analyze([str(export) for export in exports])
     through_json = bubbleviz.analyze([str(trace) for trace in traces])
@@ -180,7 +180,7 @@ def test_names_of_files_tell_stages_and_replicas(tmp_path: Path) -> None:
     """As SGLang names them; a name that every file has is of the run, and so is a lone stage."""
     plant(Planting(stages=2, replicas=2, microbatches=4), tmp_path)
     (export,) = tmp_path.glob("*.sqlite")
-    traces = traces_of(export, tmp_path)
+    traces = write_traces(export, tmp_path)
     for name, stages, pipelines in (
         ("17-TP-{0}-DP-0-PP-{1}-EP-0", [0, 1, 0, 1], [0, 0, 1, 1]),
         ("pp4_{0}{1}", [0, 0, 1, 1], [None] * 4),
@@ -332,7 +332,7 @@ REAL = {
 def test_real_traces_hold_what_a_plain_reader_finds(subtests: pytest.Subtests) -> None:
     for name, counts in REAL.items():
         with subtests.test(name=name):
-            path = real_file(f"kineto/{name}")
+            path = get_real_file(f"kineto/{name}")
             events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
             plain = [e for e in events if e.get("ph") == "X" and e.get("cat") == "kernel"]
 
@@ -376,7 +376,7 @@ phase = "Optimizer"
 def test_backward_kernels_of_a_real_trace_are_found_across_threads(tmp_path: Path) -> None:
     naming = tmp_path / "hta.toml"
     naming.write_text(HTA_NAMES)
-    path = real_file("kineto/hta_ns_resolution.json.gz")
+    path = get_real_file("kineto/hta_ns_resolution.json.gz")
 
     report = bubbleviz.analyze(path, convention=naming)
 
@@ -402,7 +402,7 @@ def test_the_same_run_on_another_accelerator_has_the_same_report(
         stages=4, microbatches=4, iterations=2, transfer_ns=20_000, autograd="named", copies=True
     )
     truth = plant(planting, tmp_path)
-    traces = traces_of(tmp_path / truth.files[0].path, tmp_path)
+    traces = write_traces(tmp_path / truth.files[0].path, tmp_path)
     then = bubbleviz.analyze(traces)
     for trace in traces:
         document = json.loads(gzip.decompress(trace.read_bytes()))
@@ -506,7 +506,7 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
 def test_devices_of_xla_are_named_by_what_they_are(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(xla_profiles.written(tmp_path, getattr(xla_profiles, kind)()))
+    path = str(xla_profiles.write_planes(tmp_path, getattr(xla_profiles, kind)()))
     for command in ("analyze", "idle", "inspect"):
         assert main([command, path, "-v"]) == 0
         shown = capsys.readouterr().out.replace(path, "")

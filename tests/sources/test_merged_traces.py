@@ -16,8 +16,8 @@ import bubbleviz
 from bubbleviz.errors import ProfileError
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
-from tests.support.needs import real_file
-from tests.support.torch_traces import traces_of
+from tests.support.needs import get_real_file
+from tests.support.torch_traces import write_traces
 
 Event = dict[str, Any]
 
@@ -123,7 +123,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("run")
     plant(Planting(stages=2, replicas=2, microbatches=4), folder)
     (export,) = folder.glob("*.sqlite")
-    return traces_of(export, folder)
+    return write_traces(export, folder)
 
 
 def _document(trace: Path) -> dict[str, Any]:
@@ -290,6 +290,6 @@ def test_replicas_that_launch_alike_are_refused_if_offsets_are_small(
 
 @pytest.mark.real_files
 def test_published_merged_trace() -> None:
-    report = bubbleviz.idle(real_file("cases/merged.json"))
+    report = bubbleviz.idle(get_real_file("cases/merged.json"))
 
     assert [(r.compute_ns, r.end_ns - r.start_ns) for r in report.ranks] == [(100_000, 150_000)] * 2

@@ -13,9 +13,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.errors import ProfileError
-from tests.support.needs import real_file
-from tests.support.xla_files import E, L, P, space, trace_json
-from tests.support.xla_profiles import gpu, profile, ratios, tpu
+from tests.support.needs import get_real_file
+from tests.support.xla_files import E, L, P, make_space, make_trace_json
+from tests.support.xla_profiles import list_ratios, make_gpu, make_tpu, read_profile_of
 
 #: Number, compute time and span of a device.
 _Device = tuple[int, int, int]
@@ -53,8 +53,8 @@ def test_joined_xplane_files_are_devices_of_two_processes(
     hosts: list[str], pid: int, tmp_path: Path
 ) -> None:
     files = [tmp_path / "a.xplane.pb", tmp_path / "b.xplane.pb"]
-    files[0].write_bytes(space(gpu(), hosts))
-    files[1].write_bytes(space(_delay(gpu(), 700, pid), hosts))
+    files[0].write_bytes(make_space(make_gpu(), hosts))
+    files[1].write_bytes(make_space(_delay(make_gpu(), 700, pid), hosts))
     joined = tmp_path / "joined.xplane.pb"
     joined.write_bytes(b"".join(file.read_bytes() for file in files))
 
@@ -69,7 +69,7 @@ def test_joined_files_keep_their_clocks(tmp_path: Path) -> None:
     contents = []
     for number in range(2):
         environment = P("Task Environment", (), {"profile_start_time": utc + 5_000 * number})
-        contents.append(space([*tpu(1), environment], ["h"]))
+        contents.append(make_space([*make_tpu(1), environment], ["h"]))
     joined = tmp_path / "joined.xplane.pb"
     joined.write_bytes(b"".join(contents))
 
@@ -80,14 +80,14 @@ def test_joined_files_keep_their_clocks(tmp_path: Path) -> None:
 
 def test_joined_files_of_two_hosts_are_refused(tmp_path: Path) -> None:
     joined = tmp_path / "joined.xplane.pb"
-    joined.write_bytes(space(gpu(), ["a"]) + space(gpu(), ["b"]))
+    joined.write_bytes(make_space(make_gpu(), ["a"]) + make_space(make_gpu(), ["b"]))
 
     with pytest.raises(ProfileError, match=r"2 hosts were joined.*give the original files"):
         bubbleviz.idle(joined)
 
 
 def _events(planes: Sequence[P], offset: int | str) -> list[Any]:
-    events = json.loads(trace_json(planes))["traceEvents"]
+    events = json.loads(make_trace_json(planes))["traceEvents"]
     return [
         {
             **event,
@@ -108,7 +108,7 @@ def _write(path: Path, events: Sequence[Any]) -> Path:
 def test_merged_trace_json_holds_devices_of_two_processes(
     offsets: tuple[int | str, ...], tmp_path: Path
 ) -> None:
-    planes = [gpu(), _delay(gpu(), 700, 4322)]
+    planes = [make_gpu(), _delay(make_gpu(), 700, 4322)]
     files = [
         _write(tmp_path / f"{number}.trace.json", _events(own, 0))
         for number, own in enumerate(planes)
@@ -119,7 +119,7 @@ def test_merged_trace_json_holds_devices_of_two_processes(
     assert _devices(merged) == _devices(files[0]) + _devices(files[1])
 
 
-@pytest.mark.parametrize("planes", [tpu(2), gpu()], ids=["TPU", "GPU"])
+@pytest.mark.parametrize("planes", [make_tpu(2), make_gpu()], ids=["TPU", "GPU"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_events_does_not_matter(planes: list[P], seed: int, tmp_path: Path) -> None:
     written = _events(planes, 0)
@@ -128,8 +128,8 @@ def test_the_order_of_events_does_not_matter(planes: list[P], seed: int, tmp_pat
     first = bubbleviz.analyze(_write(tmp_path / "written.trace.json", written))
     second = bubbleviz.analyze(_write(tmp_path / "shuffled.trace.json", shuffled))
 
-    assert ratios(first) == ratios(second)
-    assert None not in ratios(first)
+    assert list_ratios(first) == list_ratios(second)
+    assert None not in list_ratios(first)
     assert first.summary == second.summary
     for name in ("rank", "phase", "microbatch", "start_ns", "end_ns", "kernels"):
         columns = [getattr(report.operations, name).tolist() for report in (first, second)]
@@ -146,17 +146,17 @@ def test_the_order_of_events_of_an_xplane_does_not_matter(seed: int, tmp_path: P
                 for line in plane.lines
             ],
         )
-        for plane in tpu(2)
+        for plane in make_tpu(2)
     ]
-    for name, planes in (("written", tpu(2)), ("shuffled", shuffled)):
-        (tmp_path / f"{name}.xplane.pb").write_bytes(space(planes, ["h"]))
+    for name, planes in (("written", make_tpu(2)), ("shuffled", shuffled)):
+        (tmp_path / f"{name}.xplane.pb").write_bytes(make_space(planes, ["h"]))
 
     first, second = (
         bubbleviz.analyze(tmp_path / f"{name}.xplane.pb") for name in ("written", "shuffled")
     )
 
-    assert ratios(first) == ratios(second)
-    assert None not in ratios(first)
+    assert list_ratios(first) == list_ratios(second)
+    assert None not in list_ratios(first)
 
 
 def test_an_instruction_and_its_loop_may_start_and_end_together(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_an_instruction_and_its_loop_may_start_and_end_together(tmp_path: Path) 
     names = []
     for number, ops in enumerate(([loop, inner], [inner, loop])):
         path = tmp_path / f"{number}.xplane.pb"
-        path.write_bytes(space([P("/device:TPU:0", [L("XLA Ops", ops)])], ["h"]))
-        names.append(profile(path).activities.names)
+        path.write_bytes(make_space([P("/device:TPU:0", [L("XLA Ops", ops)])], ["h"]))
+        names.append(read_profile_of(path).activities.names)
 
     assert names[0] == names[1] == ("dot.2",)
 
@@ -174,7 +174,7 @@ def test_an_instruction_and_its_loop_may_start_and_end_together(tmp_path: Path) 
 @pytest.mark.real_files
 def test_published_trace_sorted_by_time() -> None:
     values = [
-        ratios(bubbleviz.analyze(real_file(f"cases/{name}.trace.json")))
+        list_ratios(bubbleviz.analyze(get_real_file(f"cases/{name}.trace.json")))
         for name in ("xla_as_written", "xla_sorted_by_time")
     ]
 

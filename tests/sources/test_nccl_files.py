@@ -17,8 +17,8 @@ from bubbleviz.sources.nccl.event_objects import BLOCK, EventObject, EventObject
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import detect_format, read_events
 from bubbleviz.sources.readers import reader_of
-from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
-from tests.support.needs import real_file
+from tests.support.nccl_event_files import Op, Plugin, Step, format_line, make_proxy_file
+from tests.support.needs import get_real_file
 
 HASH = 0xFEEDFACECAFEBEEF
 SEND = Step(("SendGpuWait", "SendPeerWait", "SendWait"), (60_000, 61_000, 64_000, 69_000))
@@ -127,8 +127,8 @@ def test_a_time_of_0_is_none(tmp_path: Path) -> None:
 
 def test_a_call_without_an_operation_is_reported(tmp_path: Path) -> None:
     call = '"count": 7, "datatype": "ncclInt8", "root": 2, "GraphCaptured": 1, "Stream": "(nil)"'
-    text = line("Broadcast", "COLL_API", "b", 0, 1, None, call)
-    events = read(tmp_path, text + line("Broadcast", "COLL_API", "e", 0, 1, 5_000)).events
+    text = format_line("Broadcast", "COLL_API", "b", 0, 1, None, call)
+    events = read(tmp_path, text + format_line("Broadcast", "COLL_API", "e", 0, 1, 5_000)).events
 
     assert events.kind.tolist() == [OperationKind.CALL]
     assert (events.count.tolist(), events.root.tolist()) == ([7], [2])
@@ -137,12 +137,12 @@ def test_a_call_without_an_operation_is_reported(tmp_path: Path) -> None:
 def test_a_collective_of_copy_engines_has_the_time_of_the_gpu(tmp_path: Path) -> None:
     args = '"eventId": 1, "count": 64, "datatype": "ncclInt8", "strategy": "MC", '
     args += '"start_ts_cpu": 5.0, "stop_ts_cpu": 9.0, "duration_cpu_us": 4.0'
-    text = line("AllGather", "CE_COLL", "b", 0, 1, 5_000, args + ', "duration_gpu_us": 30')
+    text = format_line("AllGather", "CE_COLL", "b", 0, 1, 5_000, args + ', "duration_gpu_us": 30')
     sync = '"eventId": 1, "type": "Ready", "strategy": "MC", "nRanks": 8'
-    text += line("CeSync", "CE_SYNC", "b", 0, 1, 5_000, sync) + line(
+    text += format_line("CeSync", "CE_SYNC", "b", 0, 1, 5_000, sync) + format_line(
         "CeSync", "CE_SYNC", "e", 0, 1, 6_000
     )
-    events = read(tmp_path, text + line("AllGather", "CE_COLL", "e", 0, 1, 9_000)).events
+    events = read(tmp_path, text + format_line("AllGather", "CE_COLL", "e", 0, 1, 9_000)).events
 
     assert events.kind.tolist() == [OperationKind.COPY_ENGINE]
     assert (events.kernel_end_ns - events.kernel_start_ns).tolist() == [30_000]
@@ -167,13 +167,14 @@ def test_every_category_that_is_documented_is_known(tmp_path: Path) -> None:
         "CE_BATCH",
     )
     text = "".join(
-        line("x", item, "b", 0, 1, 5, "") + line("x", item, "e", 0, 1, 9) for item in categories
+        format_line("x", item, "b", 0, 1, 5, "") + format_line("x", item, "e", 0, 1, 9)
+        for item in categories
     )
     file = read(tmp_path, text)
 
     assert file.n_unknown == 0
     assert dict(file.category_counts) == dict.fromkeys(categories, 2)
-    assert read(tmp_path, text + line("x", "NEW", "b", 0, 1, 5)).n_unknown == 1
+    assert read(tmp_path, text + format_line("x", "NEW", "b", 0, 1, 5)).n_unknown == 1
 
 
 def test_what_the_profiler_prints_twice_counts_once(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_processes_of_one_file_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_transfers_of_the_proxy_profiler_are_rows_by_operation_and_peer(tmp_path: Path) -> None:
-    text = proxy_file(
+    text = make_proxy_file(
         [
             ("Send", 1, 4, (1_000, 2_000, 4_000, 9_000)),
             ("Recv", 3, 4, (1_000, 3_000, 8_000, 8_500, 9_500)),
@@ -230,8 +231,8 @@ def test_a_fork_writes_bytes_and_collective(tmp_path: Path) -> None:
     args = '"args": { "opCount": 1, "proxyOpIndex":3 }, "chunkSize": 5, "totalSteps": 2, '
     args += '"collectiveName": "AllReduce-3" , "totalbytes": 640 ,  "proto": 2}'
     text = "".join(
-        line("Send-1-0", "NET", "b", number, 0, 5_000).replace("}", f", {args}")
-        + line("Send-1-0", "NET", "e", number, 0, 9_000)
+        format_line("Send-1-0", "NET", "b", number, 0, 5_000).replace("}", f", {args}")
+        + format_line("Send-1-0", "NET", "e", number, 0, 9_000)
         for number in range(2)
     )
     events = read(tmp_path, text).events
@@ -262,9 +263,13 @@ def test_a_file_cut_at_any_byte_gives_the_events_before(tmp_path: Path) -> None:
 
 
 EVENTS = [
-    line("AllReduce", "COLL", "b", 0, 1, 5_000, '"Count": 5, "Datatype": "ncclInt8"').strip(),
-    line("x y", "GPU", "e", 0, 1, 7_000).strip(),
-    line("Recv", "P2P_API", "b", 0, 1, None, '"datatype": ncclFloat32, "Stream": 0x5f').strip(),
+    format_line(
+        "AllReduce", "COLL", "b", 0, 1, 5_000, '"Count": 5, "Datatype": "ncclInt8"'
+    ).strip(),
+    format_line("x y", "GPU", "e", 0, 1, 7_000).strip(),
+    format_line(
+        "Recv", "P2P_API", "b", 0, 1, None, '"datatype": ncclFloat32, "Stream": 0x5f'
+    ).strip(),
 ]
 #: What holds no brace can stand anywhere between events.
 GARBAGE = st.lists(
@@ -317,7 +322,7 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
     ],
 )
 def test_values_of_older_versions_are_repaired(args: str) -> None:
-    events, unreadable = events_of(line("x", "COLL", "b", 3, 1, 5_000, args).encode())
+    events, unreadable = events_of(format_line("x", "COLL", "b", 3, 1, 5_000, args).encode())
 
     assert (len(events), unreadable) == (1, 0)
     assert (events[0].id, events[0].ts) == (3, 5.0)
@@ -348,9 +353,9 @@ def test_numbers_of_any_size_fit_or_are_none(tmp_path: Path, value: int) -> None
         f'"{item}": {value}'
         for item in ("SeqNum", "CommHash", "Rank", "Count", "nChannels", "StartGpuClk")
     )
-    text = line("AllReduce", "COLL", "b", 0, 1, 5_000, args)
-    text += line("KernelCh", "GPU", "b", 0, 1, 6_000, args)
-    events = read(tmp_path, text + line("AllReduce", "COLL", "e", 0, 1, 10**30)).events
+    text = format_line("AllReduce", "COLL", "b", 0, 1, 5_000, args)
+    text += format_line("KernelCh", "GPU", "b", 0, 1, 6_000, args)
+    events = read(tmp_path, text + format_line("AllReduce", "COLL", "e", 0, 1, 10**30)).events
 
     assert events.rank.tolist() == [-1]
     assert events.communicators == (value & ((1 << 64) - 1),)
@@ -361,7 +366,9 @@ def test_numbers_of_any_size_fit_or_are_none(tmp_path: Path, value: int) -> None
 # What is what
 
 _PROXY = [("Send", 1, 4, (1, 2, 3, 4)), ("Recv", 2, 4, (1, 2, 3, 4, 5))]
-_IDLE = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
+_IDLE = format_line("Idle", "PROXY", "b", 0, 1, 5_000) + format_line(
+    "Idle", "PROXY", "e", 0, 1, 6_000
+)
 
 
 @pytest.mark.parametrize("gap", ["", " "])
@@ -370,7 +377,7 @@ _IDLE = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 
     [
         (plugin(*TWO).text(), "profiler plugin"),
         (_IDLE, "profiler plugin"),
-        (proxy_file(_PROXY), "proxy profiler"),
+        (make_proxy_file(_PROXY), "proxy profiler"),
         ("SQLite format 3\0" + plugin(*TWO).text(), ""),
         ('{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel", "ts": 1}]}', ""),
         ('[{"ph": "b", "cat": "gpu_user_annotation", "name": "nccl:all_reduce"}]', ""),
@@ -383,7 +390,7 @@ def test_a_file_is_of_one_format_or_none(text: str, name: str, gap: str) -> None
     assert detect_format(head) == name
 
 
-@pytest.mark.parametrize("text", [SMALL, proxy_file([("Send", 1, 4, (1, 2, 3, 4))])])
+@pytest.mark.parametrize("text", [SMALL, make_proxy_file([("Send", 1, 4, (1, 2, 3, 4))])])
 def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -> None:
     with pytest.raises(ProfileError, match="bubbleviz nccl"):
         reader_of(written(tmp_path, text))
@@ -394,7 +401,7 @@ def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -
 
 @pytest.mark.real_files
 def test_the_trace_of_nccls_readme() -> None:
-    file = read_events(str(real_file("nccl/nccl_readme_v5.jsonlines")))
+    file = read_events(str(get_real_file("nccl/nccl_readme_v5.jsonlines")))
     events = file.events
 
     assert (sum(count for _, count in file.category_counts), file.unreadable) == (43, 0)
@@ -436,7 +443,7 @@ def test_a_damaged_time_of_a_gpu_is_left_out_and_counted(
 
 @pytest.mark.real_files
 def test_a_real_ring_of_sends_and_receives() -> None:
-    file = read_events(str(real_file("nccl/pha-z_sendrecv_v5.jsonlines")))
+    file = read_events(str(get_real_file("nccl/pha-z_sendrecv_v5.jsonlines")))
     events = file.events
 
     # Six lines were shortened by hand, and tell no phase.

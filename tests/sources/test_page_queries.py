@@ -23,8 +23,8 @@ from bubbleviz.sources.sqlite.pages import PageQuery, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Queries
 from tests.planting import plant
 from tests.sources.test_rocm import DOORS, FULL
-from tests.support.compiled import compiled_library, texts_of
-from tests.support.edited_databases import columns_of
+from tests.support.compiled import build_library, read_texts
+from tests.support.edited_databases import read_columns
 
 MAKERS = {
     "nsys": (QUERIES, sqlite_export.PAGE_QUERIES),
@@ -40,7 +40,7 @@ Rows = list[tuple[object, ...]]
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the compiled part of this source, even if another is installed."""
-    functions = compiled_library()
+    functions = build_library()
     monkeypatch.setattr(native, "_loaded", lambda: functions)
     monkeypatch.delenv(native.SWITCH, raising=False)
 
@@ -88,7 +88,7 @@ def plant_table(
 
 def read_by_sqlite(path: Path, queries: Queries, name: str) -> Rows:
     """Return the rows that SQLite returns for a file of ``sql/``."""
-    schema = {table: frozenset(columns) for table, columns in columns_of(path).items()}
+    schema = {table: frozenset(columns) for table, columns in read_columns(path).items()}
     binds = {
         **dict(zip(("first", "last"), EVERY_ROW, strict=True)),
         **dict.fromkeys(KINDS, KIND),
@@ -107,14 +107,14 @@ def read_by_sqlite(path: Path, queries: Queries, name: str) -> Rows:
 def read_pages(path: Path, maker: str, name: str) -> Rows | None:
     """Return the rows that the page reader returns, or None if it leaves the table to SQLite."""
     queries, declared = MAKERS[maker]
-    schema = {table: frozenset(columns) for table, columns in columns_of(path).items()}
+    schema = {table: frozenset(columns) for table, columns in read_columns(path).items()}
     with sqlite.open_database(str(path), queries) as database, open_pages(str(path)) as pages:
         assert isinstance(pages, Pages)
         stored = [row for row in sqlite.read_stored_columns(database) if row[4] is not None]
         if declared[name].text:
             direct = sqlite_export.DirectReader(pages, stored, queries.select_views(schema))
             named = direct.read_named(name, Selection((KIND,) * 4, GLOBS), [EVERY_ROW])
-            return named and [*zip(*named[0].tolist(), texts_of(named), strict=True)]
+            return named and [*zip(*named[0].tolist(), read_texts(named), strict=True)]
         (table,) = schema
         read = pages.open_table(stored, declared[name])
         columns = None if read is None else read.read_columns()

@@ -16,16 +16,16 @@ from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.progress import unwatched
 from bubbleviz.sources import readers
 from bubbleviz.sources.readers import reader_of
-from tests.support.columnar_exports import columnar
-from tests.support.needs import real_file
-from tests.support.notes import limitation_subjects
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.operation_tables import tables_in, traced
-from tests.support.processes import Process, processes_of
-from tests.support.recorded_runs import written
+from tests.support.columnar_exports import write_columnar
+from tests.support.needs import get_real_file
+from tests.support.notes import list_limitation_subjects
+from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.operation_tables import write_tables, write_trace
+from tests.support.processes import Process, read_processes
+from tests.support.recorded_runs import write_recording
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.torch_traces import traces_of
-from tests.support.xla_files import E, L, P, space, trace_json
+from tests.support.torch_traces import write_traces
+from tests.support.xla_files import E, L, P, make_space, make_trace_json
 
 KNOWN = {reader.name: reader for reader in readers.READERS}
 PLANES = [
@@ -36,22 +36,22 @@ PLANES = [
 
 def planted(folder: Path) -> dict[str, Path]:
     """Write a file of each kind; return them by their reader."""
-    export = profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
-    (trace,) = traces_of(export, folder)
+    export = write_profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
+    (trace,) = write_traces(export, folder)
     planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
-    planes.write_bytes(space(PLANES))
-    made.write_bytes(gzip.compress(trace_json(PLANES)))
+    planes.write_bytes(make_space(PLANES))
+    made.write_bytes(gzip.compress(make_trace_json(PLANES)))
     return {
         "nsys": export,
-        "nsys_columns": columnar(export, folder),
-        "rocpd": write_rocpd(folder / "7_results.db", processes_of(export)),
-        "rpd": write_rpd(folder / "trace.rpd", processes_of(export)),
+        "nsys_columns": write_columnar(export, folder),
+        "rocpd": write_rocpd(folder / "7_results.db", read_processes(export)),
+        "rpd": write_rpd(folder / "trace.rpd", read_processes(export)),
         "kineto": trace,
         "xplane": planes,
         "xla-trace": made,
-        "recording": written(folder / "recordings"),
-        **tables_in(folder, [(0, "F", 0, 10), (0, "B", 10, 30)]),
-        "traced": traced(folder / "traced.json", [(0, 0, "F", 0, 10), (0, 0, "BW", 10, 30)]),
+        "recording": write_recording(folder / "recordings"),
+        **write_tables(folder, [(0, "F", 0, 10), (0, "B", 10, 30)]),
+        "traced": write_trace(folder / "traced.json", [(0, 0, "F", 0, 10), (0, 0, "BW", 10, 30)]),
     }
 
 
@@ -116,7 +116,9 @@ TABLES = [name for name, reader in KNOWN.items() if reader.operations]
 
 def without_calls(folder: Path) -> dict[str, Path]:
     """Write a file of each kind that tells work, and neither launches nor ranges."""
-    export = profile(folder, [K(10, 20, 1), K(30, 45, 2)], without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
+    export = write_profile(
+        folder, [K(10, 20, 1), K(30, 45, 2)], without=("CUPTI_ACTIVITY_KIND_RUNTIME",)
+    )
     trace = folder / "rank0.pt.trace.json"
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
     times = [{"ts": 0.010, "dur": 0.010}, {"ts": 0.030, "dur": 0.015}]
@@ -125,11 +127,13 @@ def without_calls(folder: Path) -> dict[str, Path]:
     kernels = [E("gemm", 10, 20), E("gemm", 30, 45)]
     bare = [P("/device:GPU:0", [L("Stream #1", kernels, 1)])]
     planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
-    planes.write_bytes(space(bare))
-    made.write_bytes(gzip.compress(trace_json(bare)))
-    tables = columnar(export, folder)
+    planes.write_bytes(make_space(bare))
+    made.write_bytes(gzip.compress(make_trace_json(bare)))
+    tables = write_columnar(export, folder)
     profiles = {"nsys": export, "nsys_columns": tables}
-    (process,) = processes_of(profile(folder, [K(10, 20, 1), K(30, 45, 2)], name="whole.sqlite"))
+    (process,) = read_processes(
+        write_profile(folder, [K(10, 20, 1), K(30, 45, 2)], name="whole.sqlite")
+    )
     process.calls, process.ranges = [], []
     of_rocm = {
         "rocpd": write_rocpd(folder / "7_results.db", [process]),
@@ -155,7 +159,7 @@ def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
     assert sorted(zip(start_ns, work.end_ns - work.start_ns, strict=True)) == [(0, 10), (20, 15)]
     assert len(reading.ranges) == 0
     assert len(everything) == 0
-    notes = limitation_subjects(reading)
+    notes = list_limitation_subjects(reading)
     if reading.launches_known:
         assert calls == 0
     else:
@@ -183,13 +187,13 @@ def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path)
     empty = [P("/device:GPU:0"), P("/host:CPU")]
     content = {
         "kineto": b'{"schemaVersion": 1, "traceEvents": []}',
-        "xplane": space(empty),
-        "xla-trace": trace_json(empty),
+        "xplane": make_space(empty),
+        "xla-trace": make_trace_json(empty),
     }
     path = tmp_path / "none"
     if name.startswith("nsys"):
-        path = profile(tmp_path)
-        path = path if name == "nsys" else columnar(path, tmp_path)
+        path = write_profile(tmp_path)
+        path = path if name == "nsys" else write_columnar(path, tmp_path)
     elif name in {"rocpd", "rpd"}:
         path = {"rocpd": write_rocpd, "rpd": write_rpd}[name](path, [Process("node0", 7)])
     else:
@@ -228,7 +232,7 @@ OF_FOLDER = {
 @pytest.mark.real_files
 def test_one_reader_claims_each_real_file() -> None:
     for pattern, reader in OF_FOLDER.items():
-        files = sorted(real_file("").glob(pattern))
+        files = sorted(get_real_file("").glob(pattern))
 
         assert files, pattern
         assert {str(file): claimed_by(file) for file in files} == {

@@ -15,7 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
-from tests.support.needs import real_file
+from tests.support.needs import get_real_file
 
 #: Beginnings of the sentences in which ``analyze`` refuses.
 NO_KERNELS = "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx"
@@ -73,7 +73,7 @@ pytestmark = pytest.mark.real_files
 
 @pytest.fixture(scope="module")
 def exports() -> Path:
-    return real_file("nsys")
+    return get_real_file("nsys")
 
 
 def content(folder: Path) -> dict[str, str]:

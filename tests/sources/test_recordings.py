@@ -33,8 +33,8 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
 from tests.support.command_line import CommandLine
-from tests.support.notes import limitation_text, restriction_codes
-from tests.support.recorded_runs import record_run, recorded, written
+from tests.support.notes import join_limitations, list_restriction_codes
+from tests.support.recorded_runs import record_names, record_run, write_recording
 
 BASE = Planting(jitter=0.1, transfer_ns=20_000, communication=False, kernels=1)
 RUNS = {
@@ -83,7 +83,7 @@ def test_a_planted_recording_gives_the_planted_numbers(
     chunks = 2 if run in ("interleaved", "zb-v") else 1
     assert set(report.operations.chunk.tolist()) == set(range(chunks))
     assert report.convention == "recording"
-    assert "without a profile" not in limitation_text(report)
+    assert "without a profile" not in join_limitations(report)
 
 
 def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
         expected = true[name] | ({"period": None} if name in ("1", "6") else {})
         assert values == pytest.approx(expected, abs=1e-12)
     assert ratios(again) == ratios(report)
-    assert "2 of every 5 are" in limitation_text(report)
+    assert "2 of every 5 are" in join_limitations(report)
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
     assert "between-iterations" not in {finding.faults[0].name for finding in diagnosis.findings}
@@ -173,14 +173,14 @@ def test_numbers_that_begin_anew_are_counted(
     report = bubbleviz.analyze([tmp_path / "run"])
 
     assert len(report.iterations) == 4
-    assert "they do not increase" in limitation_text(report)
+    assert "they do not increase" in join_limitations(report)
 
 
 @pytest.mark.parametrize("wait", ["RECV_F mb=0", "COLLECTIVE"])
 def test_a_forward_and_its_loss_are_one_operation_that_waits_inside(
     wait: str, tmp_path: Path
 ) -> None:
-    recorded(tmp_path, ("F mb=0", wait, "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer"))
+    record_names(tmp_path, ("F mb=0", wait, "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer"))
 
     table = bubbleviz.analyze([tmp_path]).operations
 
@@ -201,7 +201,7 @@ def numbers(path: Path) -> list[int]:
 
 
 def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
-    path = written(tmp_path)
+    path = write_recording(tmp_path)
     whole = path.read_bytes()
     header = whole.index(b"\n") + 1
     for length in (0, 1, 8, 40, header - 1, header, header + 1, header + 100):
@@ -215,7 +215,7 @@ def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_iterations_without_operations_are_said(tmp_path: Path) -> None:
-    recorded(tmp_path, (), 1)
+    record_names(tmp_path, (), 1)
 
     with pytest.raises(NothingToAnalyseError, match="a recording without operations"):
         bubbleviz.analyze([tmp_path])
@@ -227,7 +227,7 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        path = written(Path(folder), 8)
+        path = write_recording(Path(folder), 8)
         whole = path.read_bytes()
         header = whole.index(b"\n") + 1
         path.write_bytes(whole[: len(whole) - cut % (len(whole) - header)])
@@ -255,15 +255,15 @@ def damage(path: Path, line: int, position: int = -20) -> None:
 
 
 def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: CommandLine) -> None:
-    path = written(tmp_path, 4)
+    path = write_recording(tmp_path, 4)
     damage(path, line=2)
 
     report = bubbleviz.analyze([path])
 
     assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
-    assert "1 damaged line (line 3: the checksum does not fit)" in limitation_text(report)
+    assert "1 damaged line (line 3: the checksum does not fit)" in join_limitations(report)
     assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
-    assert restriction_codes(report) == ["single-stage"]
+    assert list_restriction_codes(report) == ["single-stage"]
     assert "damaged      1 line (line 3: the checksum does not fit)" in cli.printed("inspect", path)
     # The iteration in front of the damage has no next one.
     assert ratios(report)["0"]["period"] is None
@@ -271,24 +271,24 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: Comma
 
 
 def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
-    path = written(tmp_path, 4)
+    path = write_recording(tmp_path, 4)
     damage(path, line=-1)
 
     report = bubbleviz.analyze([path])
 
     assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
-    assert "1 damaged line (line 5: the checksum does not fit)" in limitation_text(report)
-    assert "process was killed" not in limitation_text(report)
+    assert "1 damaged line (line 5: the checksum does not fit)" in join_limitations(report)
+    assert "process was killed" not in join_limitations(report)
     assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
 
 
 def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
-    path = written(tmp_path, 4)
+    path = write_recording(tmp_path, 4)
     path.write_bytes(path.read_bytes()[:-30])
 
     report = bubbleviz.analyze([path])
 
-    assert "process was killed" in limitation_text(report)
+    assert "process was killed" in join_limitations(report)
     assert "Limits:" not in screen(report)
 
 
@@ -312,7 +312,7 @@ def test_operations_whose_names_are_damaged_restrict_the_ratio(
     mark = "incomplete: names of recorded operations are damaged"
     picture = ET.fromstring(render(report, View()))
 
-    assert restriction_codes(report)[:1] == ["recorded-names-lost"]
+    assert list_restriction_codes(report)[:1] == ["recorded-names-lost"]
     assert f"! {mark}" in screen(report)
     assert mark in " ".join(picture.itertext())
     assert make_document(report)["restrictions"][0]["text"] == mark
@@ -332,7 +332,7 @@ def screen(report: bubbleviz.Report) -> str:
 
 @pytest.mark.parametrize("position", [1, 40, -20, -2])
 def test_damage_where_names_are_is_told_as_such(position: int, tmp_path: Path) -> None:
-    path = written(tmp_path)
+    path = write_recording(tmp_path)
     damage(path, 1, position)
 
     with pytest.raises(
@@ -342,7 +342,7 @@ def test_damage_where_names_are_is_told_as_such(position: int, tmp_path: Path) -
 
 
 def test_a_recording_of_damaged_lines_alone_says_what_is_wrong(tmp_path: Path) -> None:
-    path = written(tmp_path, 2)
+    path = write_recording(tmp_path, 2)
     damage(path, 1)
     damage(path, 2)
 
@@ -385,7 +385,7 @@ def test_what_to_do_about_a_damaged_rank_comes_first(
 def test_a_damaged_header_and_an_old_format_are_refused(
     old: bytes, new: bytes, reason: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path)
+    path = write_recording(tmp_path)
     content = path.read_bytes()
     assert content.count(old) == 1
     path.write_bytes(content.replace(old, new))
@@ -410,7 +410,7 @@ def test_a_damaged_header_and_an_old_format_are_refused(
 def test_another_version_and_a_wrong_header_are_refused(
     changes: dict[str, object], reason: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path)
+    path = write_recording(tmp_path)
     header, _, rest = path.read_bytes().partition(b"\n")
     fields = json.loads(header)
     del fields["crc"]
@@ -421,12 +421,12 @@ def test_another_version_and_a_wrong_header_are_refused(
 
 
 def test_names_of_a_newer_bubbleviz_are_left_out(tmp_path: Path) -> None:
-    recorded(tmp_path, ("F mb=0", "BW mb=0", "Quantise mb=0", "x" * 2_000, "ä" * 40))
+    record_names(tmp_path, ("F mb=0", "BW mb=0", "Quantise mb=0", "x" * 2_000, "ä" * 40))
 
     report = bubbleviz.analyze([tmp_path])
 
     assert len(report.operations) == 4
-    assert "ranges with unknown names" in limitation_text(report)
+    assert "ranges with unknown names" in join_limitations(report)
 
 
 def paths_of(*paths: Path) -> list[str]:
@@ -435,27 +435,29 @@ def paths_of(*paths: Path) -> list[str]:
 
 def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
     for rank in range(4):
-        written(tmp_path, rank=rank, world_size=4)
+        write_recording(tmp_path, rank=rank, world_size=4)
     for rank in range(2):
-        written(tmp_path, rank=rank, world_size=2, hour=1)
+        write_recording(tmp_path, rank=rank, world_size=2, hour=1)
 
     assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
     assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
-    assert "other recordings" in limitation_text(bubbleviz.analyze([tmp_path]))
-    assert "other recordings" not in limitation_text(bubbleviz.analyze(rotated(tmp_path / "alone")))
+    assert "other recordings" in join_limitations(bubbleviz.analyze([tmp_path]))
+    assert "other recordings" not in join_limitations(
+        bubbleviz.analyze(rotated(tmp_path / "alone"))
+    )
 
 
 def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Path) -> None:
     for hour, rank in enumerate((0, 1, 0)):
-        written(tmp_path, rank=rank, world_size=2, hour=hour // 2)
+        write_recording(tmp_path, rank=rank, world_size=2, hour=hour // 2)
 
     assert paths_of(tmp_path) == ["rank-00000.1.bvrec"]
-    assert "ranks without a profile" in limitation_text(bubbleviz.analyze([tmp_path]))
+    assert "ranks without a profile" in join_limitations(bubbleviz.analyze([tmp_path]))
 
 
 def rotated(folder: Path) -> list[Path]:
     """Write a recording of several parts, and return them in order."""
-    recorded(folder, ("F mb=0 stage=0", "BW mb=0 stage=0"), 40, limit_bytes=4_000)
+    record_names(folder, ("F mb=0 stage=0", "BW mb=0 stage=0"), 40, limit_bytes=4_000)
     return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -488,7 +490,7 @@ def test_first_look_and_inspect_say_what_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
-    written(tmp_path, rank=1, world_size=4)
+    write_recording(tmp_path, rank=1, world_size=4)
 
     assert main([str(tmp_path)]) == 0
     assert "is a recording of bubbleviz.annotate" in capsys.readouterr().err
@@ -501,8 +503,8 @@ def test_first_look_and_inspect_say_what_it_is(
 
 
 def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
-    path = written(tmp_path / "a", 4)
-    other = written(tmp_path / "b", 9, rank=3)
+    path = write_recording(tmp_path / "a", 4)
+    other = write_recording(tmp_path / "b", 9, rank=3)
     reader = PartReader(str(path), Numbering())
 
     def seen() -> list[int]:
@@ -524,7 +526,7 @@ def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
 def test_a_folder_is_followed(tmp_path: Path) -> None:
     folder = FollowedFolder(str(tmp_path / "run"))
     assert list(folder.new()) == []
-    written(tmp_path / "run", 2, rank=0, world_size=2)
+    write_recording(tmp_path / "run", 2, rank=0, world_size=2)
     (tmp_path / "run" / "notes.bvrec").write_text("no recording")
 
     ((_, stretch),) = folder.new()
@@ -532,7 +534,7 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
     assert stretch.iterations.number.tolist() == [0, 1]
     assert [Path(path).name for path in folder.unreadable] == ["notes.bvrec"]
     assert list(folder.new()) == []
-    second = written(tmp_path / "run", 3, rank=1, world_size=2)
+    second = write_recording(tmp_path / "run", 3, rank=1, world_size=2)
     ((part, stretch),) = folder.new()
     assert (part.path, len(stretch.iterations)) == (str(second), 3)
     assert folder.names.values == ("bubbleviz:F mb=0 stage=0", "bubbleviz:BW mb=0 stage=0")
@@ -543,7 +545,7 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_contradicts_itself_names_both_operations(tmp_path: Path) -> None:
-    recorded(tmp_path, ("F mb=0 chunk=0 stage=0", "F mb=1 chunk=0 stage=3", "BW mb=0 stage=0"))
+    record_names(tmp_path, ("F mb=0 chunk=0 stage=0", "F mb=1 chunk=0 stage=3", "BW mb=0 stage=0"))
 
     with pytest.raises(ProfileError) as caught:
         bubbleviz.analyze(tmp_path)

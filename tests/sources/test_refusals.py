@@ -19,10 +19,10 @@ from bubbleviz.cli.app import main
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.nccl_runs import ALLREDUCE
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import FIXTURES
-from tests.support.torch_traces import traces_of
-from tests.support.xla_profiles import tpu, written
+from tests.support.torch_traces import write_traces
+from tests.support.xla_profiles import make_tpu, write_planes
 
 COMMANDS = {
     "analyze": bubbleviz.analyze,
@@ -89,7 +89,7 @@ def test_pointers_are_named_wherever_a_file_is_given(
     folder = tmp_path / "folder"
     folder.mkdir()
     file = folder / name
-    export = profile(folder, [K(0, 9, 1, ALLREDUCE)], [C(1, 2, 1)], name="own.sqlite")
+    export = write_profile(folder, [K(0, 9, 1, ALLREDUCE)], [C(1, 2, 1)], name="own.sqlite")
     file.write_text(text)
     places = {"profile": export, "file": file, "folder": folder}
 
@@ -133,13 +133,15 @@ def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
 
 
 def test_an_xplane_without_instructions_is_not_sent_to_nsys(tmp_path: Path) -> None:
-    planes = [plane for plane in tpu(1) if plane.name.startswith("/host")]
-    sentence = _refusal(measure_costs, written(tmp_path, planes))
+    planes = [plane for plane in make_tpu(1) if plane.name.startswith("/host")]
+    sentence = _refusal(measure_costs, write_planes(tmp_path, planes))
     assert "nsys" not in sentence
 
 
 def _without_kernels(folder: Path, calls: int, *warnings: tuple[int, str | None]) -> Path:
-    path = profile(folder, [], [C(10 * i, 10 * i + 5, i) for i in range(calls)], [R(0, 99, "F0")])
+    path = write_profile(
+        folder, [], [C(10 * i, 10 * i + 5, i) for i in range(calls)], [R(0, 99, "F0")]
+    )
     with closing(sqlite3.connect(path)) as database, database:
         if not calls:
             database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
@@ -319,7 +321,7 @@ def test_a_report_that_is_packed_is_to_be_unpacked(tmp_path: Path, cli: CommandL
 
 def test_two_forms_of_one_process_are_refused(tmp_path: Path, cli: CommandLine) -> None:
     plant(Planting(stages=2, iterations=1), tmp_path)
-    traces_of(tmp_path / "node0.sqlite", tmp_path)
+    write_traces(tmp_path / "node0.sqlite", tmp_path)
 
     message = cli.refused("analyze", tmp_path)
     assert "both hold process 2001 of the same host" in message

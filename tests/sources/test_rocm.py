@@ -29,8 +29,8 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import planted_runs
 from tests.support.command_line import CommandLine
-from tests.support.edited_databases import change, columns_of
-from tests.support.processes import Process, processes_of
+from tests.support.edited_databases import edit_database, read_columns
+from tests.support.processes import Process, read_processes
 from tests.support.rocm_profiles import SECRET, write_rocpd, write_rpd
 
 FULL = replace(
@@ -39,11 +39,11 @@ FULL = replace(
 
 
 def merged(export: Path, folder: Path, **how: Any) -> list[Path]:
-    return [write_rocpd(folder / "merged.db", processes_of(export), **how)]
+    return [write_rocpd(folder / "merged.db", read_processes(export), **how)]
 
 
 def apart(export: Path, folder: Path) -> list[Path]:
-    return [write_rocpd(folder / f"{p.pid}_results.db", [p]) for p in processes_of(export)]
+    return [write_rocpd(folder / f"{p.pid}_results.db", [p]) for p in read_processes(export)]
 
 
 #: A profile of each kind from the export of one node.
@@ -55,7 +55,7 @@ DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
     "correlation ids": partial(merged, link="correlation_id"),
     "tables without GUIDs": partial(merged, suffixed=False),
     "schema 4": lambda export, folder: [with_tracks(path) for path in apart(export, folder)],
-    "rpd": lambda export, folder: [write_rpd(folder / "trace.rpd", processes_of(export))],
+    "rpd": lambda export, folder: [write_rpd(folder / "trace.rpd", read_processes(export))],
 }
 
 
@@ -64,7 +64,7 @@ DAY_NS = 24 * 3600 * 10**9
 
 def table(path: Path, base: str) -> str:
     """Return the table of a file of one process that begins in some way."""
-    (table_name,) = (name for name in columns_of(path) if name.startswith(f"{base}_"))
+    (table_name,) = (name for name in read_columns(path) if name.startswith(f"{base}_"))
     return table_name
 
 
@@ -72,14 +72,14 @@ def with_tracks(path: Path) -> Path:
     """Rewrite a file of one process as schema 4 has it: tracks in place of threads, categories."""
     views = "SELECT name FROM sqlite_master WHERE type = 'view'"
     with closing(sqlite3.connect(path)) as db:
-        change(path, *(f'DROP VIEW "{name}"' for (name,) in db.execute(views)))
+        edit_database(path, *(f'DROP VIEW "{name}"' for (name,) in db.execute(views)))
     region, dispatch, copy = (
         table(path, f"rocpd_{name}") for name in ("region", "kernel_dispatch", "memory_copy")
     )
     strings, event = table(path, "rocpd_string"), table(path, "rocpd_event")
     end = region.removeprefix("rocpd_region")
     tracks = f"rocpd_track{end}"
-    return change(
+    return edit_database(
         path,
         f'CREATE TABLE "{tracks}" (id INTEGER PRIMARY KEY, guid TEXT, pid, tid, agent_id)',
         f'INSERT INTO "{tracks}" (pid, tid) SELECT DISTINCT pid, tid FROM "{region}"',
@@ -205,7 +205,7 @@ def test_every_door_gives_the_report_of_nsys(
 
 def test_a_folder_of_hosts_is_read_as_rocprofv3_writes_it(tmp_path: Path) -> None:
     for export in exports(tmp_path, servers=2):
-        for process in processes_of(export):
+        for process in read_processes(export):
             path = tmp_path / "out" / process.host / f"{process.pid}_results.db"
             write_rocpd(path, [process])
 
@@ -216,7 +216,7 @@ def test_a_folder_of_hosts_is_read_as_rocprofv3_writes_it(tmp_path: Path) -> Non
 
 def test_nodes_that_started_at_other_times_are_aligned(tmp_path: Path) -> None:
     nodes = exports(tmp_path, servers=2)
-    files = [write_rocpd(tmp_path / f"{n}.db", processes_of(e)) for n, e in enumerate(nodes)]
+    files = [write_rocpd(tmp_path / f"{n}.db", read_processes(e)) for n, e in enumerate(nodes)]
 
     then, now = bubbleviz.analyze(nodes), bubbleviz.analyze(files)
 
@@ -233,7 +233,7 @@ def test_two_machines_of_one_name_have_two_clocks(tmp_path: Path) -> None:
     (export,) = exports(tmp_path)
     files = [
         write_rocpd(tmp_path / f"{process.pid}_results.db", [process], machine=str(process.pid))
-        for process in processes_of(export)
+        for process in read_processes(export)
     ]
 
     uncertain = [profile.clock_uncertainty_ns for profile in bubbleviz.analyze(files).profiles]
@@ -243,7 +243,7 @@ def test_two_machines_of_one_name_have_two_clocks(tmp_path: Path) -> None:
 
 
 def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
-    processes = [p for export in exports(tmp_path, servers=2) for p in processes_of(export)]
+    processes = [p for export in exports(tmp_path, servers=2) for p in read_processes(export)]
     path = write_rocpd(tmp_path / "merged.db", processes)
 
     with pytest.raises(ProfileError, match=r"merges processes of 2 hosts \(node0, node1\)"):
@@ -295,7 +295,7 @@ def test_twice_the_processes_in_one_table_take_twice_the_steps(
 
 def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> None:
     (export,) = exports(tmp_path)
-    processes = processes_of(export)
+    processes = read_processes(export)
     for process in processes:
         process.pid, offset = 1, process.pid - 1
         process.calls = [(s, e, t - offset, c, n) for s, e, t, c, n in process.calls]
@@ -342,9 +342,9 @@ def test_secrets_are_never_shown(
     path = DOORS[door](export, tmp_path)[0]
     damaged = tmp_path / f"damaged{path.suffix}"
     damaged.write_bytes(path.read_bytes())
-    for name in columns_of(damaged):
+    for name in read_columns(damaged):
         if name.startswith(("rocpd_kernel_dispatch", "rocpd_op")) and "ops" not in name:
-            change(damaged, f"UPDATE \"{name}\" SET start = 'x'")
+            edit_database(damaged, f"UPDATE \"{name}\" SET start = 'x'")
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     for file in (path, damaged):
@@ -361,7 +361,7 @@ def test_secrets_are_never_shown(
 def single(folder: Path) -> Path:
     """Write the profile of the run's first process alone."""
     (export,) = exports(folder)
-    return write_rocpd(folder / "1_results.db", processes_of(export)[:1])
+    return write_rocpd(folder / "1_results.db", read_processes(export)[:1])
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_what_was_not_recorded_has_a_remedy(
     base: str, expected: str, statement: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = single(tmp_path)
-    change(path, statement.format(table(path, base)))
+    edit_database(path, statement.format(table(path, base)))
 
     refusal = cli.refused("analyze", path, code=1)
     assert expected in refusal
@@ -390,7 +390,9 @@ def test_what_was_not_recorded_has_a_remedy(
 )
 def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None:
     path = single(tmp_path)
-    change(path, f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra} WHERE id % 5 = 0')
+    edit_database(
+        path, f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra} WHERE id % 5 = 0'
+    )
 
     report = bubbleviz.analyze([path])
 
@@ -413,7 +415,7 @@ def test_texts_are_read_however_their_json_is_written(extra: str, tmp_path: Path
     path = single(tmp_path)
     then = document(tmp_path, path)
     changed = f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra}'
-    change(path, f"{changed} WHERE id % 3 = 0 AND extdata GLOB '*message*'")
+    edit_database(path, f"{changed} WHERE id % 3 = 0 AND extdata GLOB '*message*'")
 
     assert document(tmp_path, path) == then
 
@@ -436,7 +438,7 @@ def test_odd_texts_are_the_same_without_the_compiled_part(
         )
     ):
         changed = f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra}'
-        change(path, f"{changed} WHERE id % 23 = {number} AND extdata GLOB '*message*'")
+        edit_database(path, f"{changed} WHERE id % 23 = {number} AND extdata GLOB '*message*'")
     outputs = []
     for switch in "01":
         monkeypatch.setenv(native.SWITCH, switch)
@@ -448,7 +450,7 @@ def test_odd_texts_are_the_same_without_the_compiled_part(
 
 def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
     (export,) = exports(tmp_path)
-    processes = processes_of(export)
+    processes = read_processes(export)
     for process in processes:
         # RCCL has one kernel for all that it does.
         process.kernels = [
@@ -474,9 +476,9 @@ def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
 
 def test_texts_of_ranges_have_a_table_of_their_own_in_newer_traces(tmp_path: Path) -> None:
     (export,) = exports(tmp_path)
-    path = write_rpd(tmp_path / "trace.rpd", processes_of(export))
+    path = write_rpd(tmp_path / "trace.rpd", read_processes(export))
     then = comparable(document(tmp_path, path), 1)
-    change(
+    edit_database(
         path,
         "CREATE TABLE rocpd_ustring (id INTEGER PRIMARY KEY, string TEXT)",
         "INSERT INTO rocpd_ustring SELECT id + 7, string FROM rocpd_string",
@@ -490,7 +492,7 @@ def test_functions_that_rocprof_sys_records_are_ranges(tmp_path: Path) -> None:
     path = single(tmp_path)
     strings, event = table(path, "rocpd_string"), table(path, "rocpd_event")
     region = table(path, "rocpd_region")
-    change(
+    edit_database(
         path,
         f"INSERT INTO \"{strings}\" (id, string) VALUES (900, 'host'), (901, 'train_step')",
         f'INSERT INTO "{event}" (id, category_id, stack_id) VALUES (99999, 900, 77777)',
@@ -510,7 +512,7 @@ def test_traces_of_one_name_are_of_nodes_of_their_own(tmp_path: Path) -> None:
     plant(run, tmp_path)
     alone, same = [], []
     for number in range(2):
-        processes = processes_of(tmp_path / f"node{number}.sqlite")
+        processes = read_processes(tmp_path / f"node{number}.sqlite")
         for process in processes if number else ():
             for rows in (process.calls, process.ranges, process.kernels):
                 rows[:] = [(row[0] + DAY_NS, row[1] + DAY_NS, *row[2:]) for row in rows]

@@ -17,8 +17,8 @@ from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
 from bubbleviz.sources.rocm.rocpd import read_recording
 from tests.planting import Planting, plant
-from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.processes import Process, processes_of
+from tests.support.edited_databases import edit_database, read_columns, rebuild_table
+from tests.support.processes import Process, read_processes
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 
 WRITERS = {"rocpd": write_rocpd, "rpd": write_rpd}
@@ -30,7 +30,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("rocm")
     plant(Planting(stages=2, microbatches=4), folder)
     (export,) = folder.glob("*.sqlite")
-    return WRITERS[request.param](folder / f"trace.{request.param}", processes_of(export))
+    return WRITERS[request.param](folder / f"trace.{request.param}", read_processes(export))
 
 
 def _quoted(columns: tuple[str, ...]) -> str:
@@ -79,8 +79,8 @@ STORAGES = {
 def _find_table(database: Path, *beginnings: str) -> str:
     """Return the first table whose name is one of these, with or without the id of a process."""
     return min(
-        (name for name in columns_of(database) if name in beginnings),
-        default=min(name for name in columns_of(database) if name.startswith(beginnings)),
+        (name for name in read_columns(database) if name in beginnings),
+        default=min(name for name in read_columns(database) if name.startswith(beginnings)),
     )
 
 
@@ -92,9 +92,9 @@ def _told(report: Report) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_other_storage_is_the_same_profile(database: Path, storage: str, tmp_path: Path) -> None:
-    path = change(tmp_path / database.name, source=database)
-    for table, columns in columns_of(database).items():
-        change(path, *STORAGES[storage](table, columns))
+    path = edit_database(tmp_path / database.name, source=database)
+    for table, columns in read_columns(database).items():
+        edit_database(path, *STORAGES[storage](table, columns))
 
     assert _told(bubbleviz.analyze(path)) == _told(bubbleviz.analyze(database))
 
@@ -105,10 +105,10 @@ def test_many_processes_in_tables_without_row_ids_are_told_apart(tmp_path: Path)
         for pid in range(1, 13)
     ]
     path = write_rocpd(tmp_path / "merged.db", processes, suffixed=False)
-    for table, columns in columns_of(path).items():
+    for table, columns in read_columns(path).items():
         if "guid" in columns and "id" in columns:
             names = _quoted(columns)
-            change(
+            edit_database(
                 path,
                 f"CREATE TABLE kept ({names}, PRIMARY KEY (guid, id)) WITHOUT ROWID",
                 f'INSERT INTO kept SELECT {names} FROM "{table}"',
@@ -124,9 +124,9 @@ def test_many_processes_in_tables_without_row_ids_are_told_apart(tmp_path: Path)
 @pytest.mark.parametrize("value", ["'12 ns'", "'x'", "1.5", "x'31'"])
 def test_what_is_no_number_is_refused(database: Path, value: str, tmp_path: Path) -> None:
     table = _find_table(database, "rocpd_kernel_dispatch", "rocpd_op")
-    path = change(
+    path = edit_database(
         tmp_path / database.name,
-        *rebuilt(table),
+        *rebuild_table(table),
         f'UPDATE "{table}" SET start = {value} WHERE rowid = 2',
         source=database,
     )
@@ -140,10 +140,12 @@ def test_what_is_no_number_is_refused(database: Path, value: str, tmp_path: Path
 def test_a_table_without_any_column_that_is_read_ends_in_no_traceback(
     database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for table, columns in columns_of(database).items():
+    for table, columns in read_columns(database).items():
         other_names = ", ".join(f'"{name}" AS c{number}' for number, name in enumerate(columns))
-        path = change(
-            tmp_path / f"{table}{database.suffix}", *rebuilt(table, other_names), source=database
+        path = edit_database(
+            tmp_path / f"{table}{database.suffix}",
+            *rebuild_table(table, other_names),
+            source=database,
         )
         main(["idle", str(path)])
         stderr = capsys.readouterr().err
@@ -170,7 +172,7 @@ def _swap_two_rows(path: Path, table: str) -> None:
 
 def test_rows_out_of_order_are_refused(database: Path, tmp_path: Path) -> None:
     table = _find_table(database, "rocpd_event", "rocpd_api")
-    path = change(tmp_path / database.name, source=database)
+    path = edit_database(tmp_path / database.name, source=database)
     _swap_two_rows(path, table)
 
     for command in (bubbleviz.analyze, bubbleviz.idle, bubbleviz.inspect):

@@ -10,18 +10,18 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from tests.planting import Planting, plant
-from tests.support.edited_databases import change, columns_of
+from tests.support.edited_databases import edit_database, read_columns
 
 
 @pytest.mark.parametrize("shift_ns", [-(10**12), -9_500_000_000, 10**12])
 def test_all_times_of_an_export_may_be_shifted(shift_ns: int, tmp_path: Path) -> None:
     plant(Planting(stages=2, microbatches=4, overhead=True), tmp_path)
     (export,) = tmp_path.glob("*.sqlite")
-    shifted = change(
+    shifted = edit_database(
         tmp_path / "shifted.sqlite",
         *(
             f'UPDATE "{table}" SET "{column}" = "{column}" + {shift_ns} WHERE "{column}" > 0'
-            for table, columns in columns_of(export).items()
+            for table, columns in read_columns(export).items()
             for column in ("start", "end")
             if column in columns
         ),

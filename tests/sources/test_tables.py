@@ -15,7 +15,13 @@ import bubbleviz
 from bubbleviz.errors import BubblevizError, MismatchError, ProfileError
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
-from tests.support.operation_tables import Columns, csv_of, stream_of, traced, written
+from tests.support.operation_tables import (
+    Columns,
+    write_columns,
+    write_csv,
+    write_stream,
+    write_trace,
+)
 
 #: Two microbatches on two stages, 1F1B, in units of 10 ns.
 RANK = [0, 0, 0, 0, 1, 1, 1, 1]
@@ -43,7 +49,7 @@ def ratio(report: Report) -> float | None:
 def refusal(path: Path, columns: Columns) -> str:
     """Return why a table is refused, in one line; in every format."""
     said = set()
-    for file in written(path, columns, "t").values():
+    for file in write_columns(path, columns, "t").values():
         with pytest.raises(BubblevizError) as caught:
             bubbleviz.analyze(file)
         assert "\n" not in str(caught.value)
@@ -55,7 +61,7 @@ def refusal(path: Path, columns: Columns) -> str:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
 def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
-    report = bubbleviz.analyze(written(tmp_path, without("microbatch"))[kind])
+    report = bubbleviz.analyze(write_columns(tmp_path, without("microbatch"))[kind])
 
     assert ratio(report) == 1 - 120 / 160
     assert report.operations.microbatch.tolist() == [0, 1, 0, 1, 0, 0, 1, 1]
@@ -68,7 +74,9 @@ def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
 def test_events_of_a_tracer_are_a_table(whole: bool, tmp_path: Path) -> None:
     phases = ["BW" if phase == "B" else phase for phase in PHASE]
     rows = list(zip(RANK, MICROBATCH, phases, START, END, strict=True))
-    path = traced(tmp_path / "t.json", [*rows, (0, 0, "Optimizer", 80, 85)], whole=whole)
+    path = write_trace(
+        tmp_path / "t.json", [*rows, (0, 0, "Optimizer", 80, 85)], as_one_event=whole
+    )
     report = bubbleviz.analyze(tmp_path)
 
     assert ratio(report) == 1 - 120 / 160
@@ -121,10 +129,10 @@ def test_tables_may_be_written_in_any_way(name: str, tmp_path: Path) -> None:
         FRAMES[name].write_parquet(path)
         host = "node0" if "host" in FRAMES[name].columns else host
     elif name in TEXTS:
-        text = TEXTS[name](csv_of(tmp_path / "one.csv", ONE).read_text()).encode()
+        text = TEXTS[name](write_csv(tmp_path / "one.csv", ONE).read_text()).encode()
         path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     elif name == "t.arrows":
-        stream_of(path, ONE)
+        write_stream(path, ONE)
     else:
         path, host = tmp_path / "t.arrow", "node0"
         frame = pl.DataFrame(ONE | {"host": NODES, "start_ns": list(map(str, START))})
@@ -146,7 +154,7 @@ def test_tables_may_be_in_utf_16(
     encoding: str, line_end: str, is_packed: bool, tmp_path: Path
 ) -> None:
     columns = ONE | {"host": ["Knoten ä"] * len(RANK)}
-    text = csv_of(tmp_path / "one.csv", columns).read_text(encoding="utf-8")
+    text = write_csv(tmp_path / "one.csv", columns).read_text(encoding="utf-8")
     content = text.replace("\n", line_end).encode(encoding)
     path = tmp_path / ("t.csv.gz" if is_packed else "t.csv")
     path.write_bytes(gzip.compress(content) if is_packed else content)
@@ -189,7 +197,7 @@ def test_times_have_the_unit_of_their_name_and_are_rounded(
     lengths = [end - start for start, end in zip(START, END, strict=True)]
     columns[f"duration_{unit}"] = [length * scale for length in lengths]
 
-    operations = bubbleviz.analyze(written(tmp_path, columns)[kind]).operations
+    operations = bubbleviz.analyze(write_columns(tmp_path, columns)[kind]).operations
 
     assert operations.start_ns.tolist() == START
     assert operations.end_ns.tolist() == END
@@ -205,7 +213,7 @@ def test_operations_that_touch_stay_so_when_they_are_rounded(tmp_path: Path) -> 
         "start_us": starts,
         "duration_us": lengths,
     }
-    operations = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns)).operations
+    operations = bubbleviz.analyze(write_csv(tmp_path / "t.csv", columns)).operations
 
     assert operations.start_ns[1:].tolist() == operations.end_ns[:-1].tolist()
 
@@ -216,7 +224,7 @@ def test_iterations_and_stages_are_as_told(tmp_path: Path) -> None:
     columns["end_ns"] = END + [end + 100 for end in END]
     columns |= {"iteration": [7] * 8 + [9] * 8, "stage": [1 - rank for rank in RANK] * 2}
 
-    report = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns))
+    report = bubbleviz.analyze(write_csv(tmp_path / "t.csv", columns))
 
     assert [iteration.name for iteration in report.iterations] == ["7", "9"]
     assert [rank.label.rpartition(" ")[2] for rank in report.ranks] == ["1", "0"]
@@ -233,7 +241,7 @@ def test_a_rank_with_two_chunks_and_a_stage_finds_their_virtual_stages(tmp_path:
         "start_ns": range(0, 80, 10),
         "end_ns": range(10, 90, 10),
     }
-    operations = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns)).operations
+    operations = bubbleviz.analyze(write_csv(tmp_path / "t.csv", columns)).operations
 
     assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
 
@@ -247,7 +255,7 @@ def test_chunks_follow_from_virtual_stages_where_a_table_names_none(tmp_path: Pa
         "start_ns": range(0, 80, 10),
         "end_ns": range(10, 90, 10),
     }
-    operations = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns)).operations
+    operations = bubbleviz.analyze(write_csv(tmp_path / "t.csv", columns)).operations
 
     assert operations.chunk.tolist() == [0, 1, 1, 0, 0, 1, 1, 0]
     assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
@@ -258,7 +266,7 @@ def halves(folder: Path) -> list[Path]:
     for rank in (0, 1):
         rows = [at for at, value in enumerate(RANK) if value == rank]
         one = {name: [cells[row] for row in rows] for name, cells in ONE.items()}
-        paths.append(csv_of(folder / f"rank{rank}.csv", one))
+        paths.append(write_csv(folder / f"rank{rank}.csv", one))
     return paths
 
 
@@ -275,7 +283,7 @@ def test_tables_beside_profiles_are_left_alone(tmp_path: Path) -> None:
     fixture = Path(__file__).parents[2] / "fixtures" / "1f1b"
     for file in fixture.glob("*.sqlite"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    csv_of(tmp_path / "t.csv", ONE)
+    write_csv(tmp_path / "t.csv", ONE)
 
     assert [p.format for p in bubbleviz.analyze(tmp_path).profiles] == ["nsys"]
 
@@ -285,7 +293,7 @@ def test_tables_beside_profiles_are_left_alone(tmp_path: Path) -> None:
 def test_a_damaged_table_of_a_run_is_named(kind: str, content: bytes, tmp_path: Path) -> None:
     times: dict[str, Sequence[Any]] = {"phase": ["F", "B"], "start_ns": [0, 9], "end_ns": [5, 20]}
     for rank in range(3):
-        files = written(tmp_path, {"rank": [rank, rank], **times}, f"node-{rank}")
+        files = write_columns(tmp_path, {"rank": [rank, rank], **times}, f"node-{rank}")
         for other in files.keys() - {kind}:
             files[other].unlink()
     (tmp_path / f"node-1.{kind}").write_bytes(content)
@@ -299,8 +307,8 @@ def test_a_damaged_table_of_a_run_is_named(kind: str, content: bytes, tmp_path: 
 
 
 def test_a_rank_in_two_files_is_refused(tmp_path: Path) -> None:
-    first = csv_of(tmp_path / "a.csv", ONE)
-    second = csv_of(tmp_path / "b.csv", ONE | {"name": ["x"] * 8})
+    first = write_csv(tmp_path / "a.csv", ONE)
+    second = write_csv(tmp_path / "b.csv", ONE | {"name": ["x"] * 8})
 
     with pytest.raises(MismatchError, match="both hold rank 0; give all rows of a rank in one"):
         bubbleviz.analyze([first, second])
@@ -312,9 +320,9 @@ def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
         name: [time + 1_000_000 * rank for time, rank in zip(ONE[name], RANK, strict=True)]
         for name in ("start_ns", "end_ns")
     }
-    report = bubbleviz.analyze(csv_of(tmp_path / "a.csv", ONE | {"host": hosts}))
+    report = bubbleviz.analyze(write_csv(tmp_path / "a.csv", ONE | {"host": hosts}))
     two = bubbleviz.analyze(
-        csv_of(tmp_path / "b.csv", ONE | late | {"host": hosts, "clock": hosts})
+        write_csv(tmp_path / "b.csv", ONE | late | {"host": hosts, "clock": hosts})
     )
 
     assert ratio(report) == 1 - 120 / 160
@@ -442,7 +450,7 @@ def test_columns_that_cannot_be_are_refused(
 def test_files_that_are_no_table_are_refused(
     name: str, damage: Callable[[bytes], bytes], words: str, tmp_path: Path
 ) -> None:
-    written(tmp_path, ONE, "t")
+    write_columns(tmp_path, ONE, "t")
     path = tmp_path / name
     path.write_bytes(damage(path.read_bytes()))
 
@@ -453,7 +461,7 @@ def test_files_that_are_no_table_are_refused(
 def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path, ONE)["parquet"]
+    path = write_columns(tmp_path, ONE)["parquet"]
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
 
     with pytest.raises(ProfileError, match=r"install it with pip install 'bubbleviz\[parquet\]'"):
@@ -461,7 +469,7 @@ def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
 
 
 def test_commands_know_tables(tmp_path: Path, cli: CommandLine) -> None:
-    path = str(csv_of(tmp_path / "t.csv", ONE))
+    path = str(write_csv(tmp_path / "t.csv", ONE))
 
     _, out, err = cli(path)
     assert "Bubble ratio (schedule): 25.00 %" in out

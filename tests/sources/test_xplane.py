@@ -23,10 +23,10 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
 from tests.support.command_line import CommandLine
-from tests.support.needs import real_file
-from tests.support.notes import limitation_counts, limitation_subjects
+from tests.support.needs import get_real_file
+from tests.support.notes import count_limitations, list_limitation_subjects
 from tests.support.places import CHECKOUT
-from tests.support.xla_files import E, L, P, space, space_type, trace_json
+from tests.support.xla_files import E, L, P, build_space_type, make_space, make_trace_json
 from tests.support.xla_profiles import (
     LENGTH,
     MICROBATCHES,
@@ -35,14 +35,14 @@ from tests.support.xla_profiles import (
     T_B,
     T_F,
     T_SEND,
-    gpu,
-    named,
-    op,
-    profile,
-    ratios,
+    count_names,
+    list_ratios,
+    make_gpu,
+    make_op,
+    make_tpu,
     read_or_refused,
-    tpu,
-    written,
+    read_profile_of,
+    write_planes,
 )
 
 #: Each operation is T_SEND shorter than its turn, and so is the whole.
@@ -51,31 +51,31 @@ RATIO = 1 - BUSY / (LENGTH - T_SEND)
 
 
 @pytest.mark.parametrize("refs", [True, False], ids=["referred", "in place"])
-@pytest.mark.parametrize("planes", [tpu(), gpu()], ids=["TPU", "GPU"])
+@pytest.mark.parametrize("planes", [make_tpu(), make_gpu()], ids=["TPU", "GPU"])
 def test_a_planted_pipeline_has_its_ratio(planes: list[P], refs: bool, tmp_path: Path) -> None:
-    report = bubbleviz.analyze(written(tmp_path, planes, refs=refs))
+    report = bubbleviz.analyze(write_planes(tmp_path, planes, refs=refs))
 
     assert report.convention == "jax-xla"
     assert len(report.ranks) == STAGES
     assert len(report.iterations) == STEPS
-    assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
+    assert [round(ratio or 0, 9) for ratio in list_ratios(report)] == [round(RATIO, 9)] * STEPS
 
 
 def test_without_launches_no_idle_time_is_the_hosts(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(written(tmp_path, tpu()))
+    report = bubbleviz.analyze(write_planes(tmp_path, make_tpu()))
 
     assert len(report.bubbles)
     assert Cause.HOST not in report.bubbles.cause
     assert (report.operations.launched_ns == -1).all()
     assert [note for note in report.limitations if note.what == "launches"]
-    assert "launches" not in limitation_subjects(
-        bubbleviz.analyze(written(tmp_path, gpu(), "g.xplane.pb"))
+    assert "launches" not in list_limitation_subjects(
+        bubbleviz.analyze(write_planes(tmp_path, make_gpu(), "g.xplane.pb"))
     )
 
 
 def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
     planes = []
-    for plane in tpu():
+    for plane in make_tpu():
         steps, modules, *rest = plane.lines
         half = [
             E(f"jit_{name}({number})", m.start + share + 1, m.start + share + LENGTH // 3 - 10)
@@ -83,10 +83,10 @@ def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
             for number, (name, share) in enumerate((("forward", 0), ("backward", LENGTH // 3)))
         ]
         planes.append(replace(plane, lines=[steps, L("XLA Modules", half, 2), *rest]))
-    report = bubbleviz.analyze(written(tmp_path, planes))
+    report = bubbleviz.analyze(write_planes(tmp_path, planes))
 
     assert [iteration.name for iteration in report.iterations] == ["4", "5", "6"]
-    assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
+    assert [round(ratio or 0, 9) for ratio in list_ratios(report)] == [round(RATIO, 9)] * STEPS
 
 
 def test_hosts_of_one_run_are_merged(tmp_path: Path) -> None:
@@ -94,20 +94,22 @@ def test_hosts_of_one_run_are_merged(tmp_path: Path) -> None:
     for host in range(2):
         planes = [
             replace(plane, name=f"/device:TPU:{number}")
-            for number, plane in enumerate(tpu()[2 * host : 2 * host + 2])
+            for number, plane in enumerate(make_tpu()[2 * host : 2 * host + 2])
         ]
         environment = P("Task Environment", (), {"profile_start_time": utc})
         path = tmp_path / f"h{host}.xplane.pb"
-        path.write_bytes(space([*planes, environment], [f"h{host}"]))
+        path.write_bytes(make_space([*planes, environment], [f"h{host}"]))
     report = bubbleviz.analyze(tmp_path)
 
     assert [rank.host for rank in report.ranks] == ["h0", "h0", "h1", "h1"]
-    assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
+    assert [round(ratio or 0, 9) for ratio in list_ratios(report)] == [round(RATIO, 9)] * STEPS
 
 
 def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     ops = [E("while.1", 0, 100), E("dot.2", 0, 40), E("add.3", 40, 90), E("dot.4", 100, 130)]
-    work = profile(written(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])).activities
+    work = read_profile_of(
+        write_planes(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])
+    ).activities
 
     rows_of_work = zip(
         work.name_id.tolist(), work.start_ns.tolist(), work.end_ns.tolist(), strict=True
@@ -130,7 +132,7 @@ def test_derived_lines_of_a_gpu_count_for_nothing(tmp_path: Path) -> None:
             )
         ),
     ]
-    activities = profile(written(tmp_path, [P("/device:GPU:0", lines)])).activities
+    activities = read_profile_of(write_planes(tmp_path, [P("/device:GPU:0", lines)])).activities
 
     assert (len(activities), activities.kernels, activities.names) == (3, 2, ("gemm", "relu"))
 
@@ -140,7 +142,7 @@ def test_transfers_beside_instructions(tmp_path: Path) -> None:
         L("XLA Ops", [E("all-gather-start.1", 0, 1), E("dot.2", 1, 9), E("dot.3", 9, 12)], 1),
         L("Async XLA Ops", [E("all-gather-start.1", 0, 10), E("copy-start.4", 2, 5)], 2),
     ]
-    activities = profile(written(tmp_path, [P("/device:TPU:0", lines)])).activities
+    activities = read_profile_of(write_planes(tmp_path, [P("/device:TPU:0", lines)])).activities
 
     assert (len(activities), activities.kernels) == (5, 4)
     assert (activities.start_ns[4], activities.end_ns[4]) == (2, 5)
@@ -158,12 +160,14 @@ def test_cpus_stand_for_devices(tmp_path: Path) -> None:
             1 << 40,
         ),
     ]
-    cpu_profile = profile(written(tmp_path, [P("/host:CPU", threads, {"process_id": 9})]))
+    cpu_profile = read_profile_of(
+        write_planes(tmp_path, [P("/host:CPU", threads, {"process_id": 9})])
+    )
 
     assert cpu_profile.activities.ranks.tolist() == [[9, 0], [9, 1]]
     assert cpu_profile.activities.names == ("dot.1",)
-    assert named(cpu_profile.ranges)["XlaModule:#hlo_module=jit_f#"] == 2
-    assert limitation_subjects(cpu_profile) >= {"devices", "launches"}
+    assert count_names(cpu_profile.ranges)["XlaModule:#hlo_module=jit_f#"] == 2
+    assert list_limitation_subjects(cpu_profile) >= {"devices", "launches"}
 
 
 def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
@@ -173,18 +177,18 @@ def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
         E("k", n * 10, n * 10 + 5, {**facts, "hlo_op": o, "correlation_id": n})
         for n, o in enumerate(ops)
     ]
-    calls = [op("cuLaunchKernel", n * 2, n * 2 + 1, correlation_id=n) for n in range(len(ops))]
+    calls = [make_op("cuLaunchKernel", n * 2, n * 2 + 1, correlation_id=n) for n in range(len(ops))]
     planes = [
         P("/device:GPU:0", [L("Stream #1(Kernel)", kernels)]),
         P("/host:CPU", [L("t", calls, 4)]),
     ]
-    ranges = profile(written(tmp_path, planes)).ranges
+    ranges = read_profile_of(write_planes(tmp_path, planes)).ranges
     modules = ranges.take(np.array(["XlaModule" in ranges.names[n] for n in ranges.name_id]))
     assert sorted(zip(modules.start_ns, modules.end_ns, strict=True)) == [(0, 5), (6, 9)]
 
     executions = L("other", [E("m:XLA GPU module", 0, 3.5), E("m:XLA GPU module", 3.5, 10)], 9)
     planes[1] = P("/host:CPU", [L("t", calls, 4), executions])
-    ranges = profile(written(tmp_path, planes)).ranges
+    ranges = read_profile_of(write_planes(tmp_path, planes)).ranges
     modules = ranges.take(np.array(["XlaModule" in ranges.names[n] for n in ranges.name_id]))
     assert sorted(zip(modules.start_ns, modules.end_ns, strict=True)) == [(0, 3), (4, 9)]
 
@@ -204,7 +208,7 @@ def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
             ops += [E(f"{name}.{number}", at, at + 40), E(f"{name}x.{number}", at + 40, at + 90)]
             paths |= {op.name: {"tf_op": f"jit(step)/{path}/dot:"} for op in ops[-2:]}
     plane = P("/device:TPU:0", [L("XLA Ops", ops)], {}, paths)
-    report = bubbleviz.analyze(written(tmp_path, [plane]), convention=naming)
+    report = bubbleviz.analyze(write_planes(tmp_path, [plane]), convention=naming)
 
     table = report.operations
     assert sorted(zip(table.microbatch, table.start_ns, table.end_ns, strict=True)) == sorted(
@@ -215,7 +219,7 @@ def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
 def test_times_are_cut_to_nanoseconds(tmp_path: Path) -> None:
     ops = [E("a", 1.9, 2.7), E("b", 2.7, 3.2)]
     plane = P("/device:TPU:0", [L("XLA Ops", ops, timestamp=100)])
-    activities = profile(written(tmp_path, [plane])).activities
+    activities = read_profile_of(write_planes(tmp_path, [plane])).activities
 
     assert list(zip(activities.start_ns.tolist(), activities.end_ns.tolist(), strict=True)) == [
         (101, 102),
@@ -226,9 +230,11 @@ def test_times_are_cut_to_nanoseconds(tmp_path: Path) -> None:
 def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
     utc = 1_750_000_000_000_000_000
     lines = [L("XLA Ops", [E("a", 5, 9)], timestamp=utc + 100)]
-    plain = profile(written(tmp_path, [P("/device:TPU:0", lines)]))
+    plain = read_profile_of(write_planes(tmp_path, [P("/device:TPU:0", lines)]))
     environment = P("Task Environment", (), {"profile_start_time": utc, "secret": "token"})
-    known = profile(written(tmp_path, [P("/device:TPU:0", lines), environment], "b.xplane.pb"))
+    known = read_profile_of(
+        write_planes(tmp_path, [P("/device:TPU:0", lines), environment], "b.xplane.pb")
+    )
 
     assert (plain.source.session_utc_ns, plain.activities.start_ns[0]) == (utc + 100, 5)
     assert (known.source.session_utc_ns, known.activities.start_ns[0]) == (utc, 105)
@@ -237,41 +243,41 @@ def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
 def test_nothing_recorded_is_said(tmp_path: Path) -> None:
     for planes in ([P("/host:CPU")], [P("/device:TPU:0", [L("XLA Ops", [])])]):
         with pytest.raises(errors.NothingToAnalyseError, match="no kernel and no instruction"):
-            bubbleviz.analyze(written(tmp_path, planes))
+            bubbleviz.analyze(write_planes(tmp_path, planes))
 
 
 SMALL = [
-    P("/host:CPU", [L("t", [op("x", 0, 9, correlation_id=1), E("y" * 300, 1, 2)], 3)]),
-    replace(tpu(1)[0], lines=[L("XLA Ops", [E("fusion.1", 0, 5), E("fusion.2", 5, 9)])]),
+    P("/host:CPU", [L("t", [make_op("x", 0, 9, correlation_id=1), E("y" * 300, 1, 2)], 3)]),
+    replace(make_tpu(1)[0], lines=[L("XLA Ops", [E("fusion.1", 0, 5), E("fusion.2", 5, 9)])]),
 ]
 
 
 def test_a_trace_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
-    path, whole, counts = tmp_path / "a.trace.json", trace_json(tpu(1)), []
+    path, whole, counts = tmp_path / "a.trace.json", make_trace_json(make_tpu(1)), []
     path.write_bytes(whole)
-    everything = len(profile(path).activities)
+    everything = len(read_profile_of(path).activities)
     for length in np.linspace(200, len(whole), 40).astype(int).tolist():
         path.write_bytes(whole[:length])
         cut_profile = read_or_refused(path)
         counts.append(0 if cut_profile is None else len(cut_profile.activities))
         if cut_profile is not None and length < len(whole) - 4:
-            assert "the end of the trace" in limitation_subjects(cut_profile)
+            assert "the end of the trace" in list_limitation_subjects(cut_profile)
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, everything)
     assert set(counts) - {0, everything}
 
 
 def test_planes_without_an_end_are_refused(tmp_path: Path) -> None:
-    path, whole = tmp_path / "cut.xplane.pb", space(SMALL, ["h"])
-    for length in range(40, len(space(SMALL[:1]))):
+    path, whole = tmp_path / "cut.xplane.pb", make_space(SMALL, ["h"])
+    for length in range(40, len(make_space(SMALL[:1]))):
         path.write_bytes(whole[:length])
         with pytest.raises(errors.ProfileError, match=r"cut short, damaged, or not a profile"):
-            profile(path)
+            read_profile_of(path)
 
 
 def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
     """Return the count and the sum of durations (ps) of every line, by protobuf alone."""
-    whole = space_type().FromString(path.read_bytes())
+    whole = build_space_type().FromString(path.read_bytes())
     return {
         (plane.name.decode(), line.name.decode()): (
             len(line.events),
@@ -284,7 +290,7 @@ def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
 
 @pytest.mark.real_files
 def test_a_real_run_on_a_gpu() -> None:
-    gpu_profile = profile(real_file("jax/tracelens_jax08_attention.xplane.pb"))
+    gpu_profile = read_profile_of(get_real_file("jax/tracelens_jax08_attention.xplane.pb"))
     lines = slow_reading(Path(gpu_profile.source.path))
     streams = [total for (_, line), total in lines.items() if line.startswith("Stream")]
     length_ns = gpu_profile.activities.end_ns - gpu_profile.activities.start_ns
@@ -294,17 +300,17 @@ def test_a_real_run_on_a_gpu() -> None:
     assert math.isclose(int(length_ns.sum()), sum(ps for _, ps in streams) / 1000, abs_tol=105)
     assert gpu_profile.activities.ranks.tolist() == [[0, 0]]
     modules = sum(
-        n for name, n in named(gpu_profile.ranges).items() if name.startswith("XlaModule")
+        n for name, n in count_names(gpu_profile.ranges).items() if name.startswith("XlaModule")
     )
     recorded = sum(
-        n for name, n in named(gpu_profile.ranges).items() if name.endswith(":XLA GPU module")
+        n for name, n in count_names(gpu_profile.ranges).items() if name.endswith(":XLA GPU module")
     )
     assert modules == recorded == 81
 
 
 @pytest.mark.real_files
 def test_a_real_run_on_cpus() -> None:
-    cpu_profile = profile(real_file("jax/jax_cpu4.xplane.pb"))
+    cpu_profile = read_profile_of(get_real_file("jax/jax_cpu4.xplane.pb"))
 
     assert cpu_profile.activities.ranks.tolist() == [[4279, device] for device in range(4)]
     assert Counter(
@@ -315,16 +321,16 @@ def test_a_real_run_on_cpus() -> None:
         "ynn_fusion": 12,
         "ynn_fusion.1": 12,
     }
-    assert named(cpu_profile.ranges)["XlaModule:#hlo_module=jit_f,program_id=6#"] == 12
-    assert {f"train#step_num={n}#" for n in range(3)} <= set(named(cpu_profile.ranges))
+    assert count_names(cpu_profile.ranges)["XlaModule:#hlo_module=jit_f,program_id=6#"] == 12
+    assert {f"train#step_num={n}#" for n in range(3)} <= set(count_names(cpu_profile.ranges))
 
     with pytest.raises(
         errors.NothingToAnalyseError, match=r"no range names forward .* no device plane"
     ):
-        bubbleviz.analyze(real_file("jax/jax_cpu4.xplane.pb"))
+        bubbleviz.analyze(get_real_file("jax/jax_cpu4.xplane.pb"))
 
 
-@pytest.mark.parametrize("kind", [tpu, gpu], ids=["TPU", "GPU"])
+@pytest.mark.parametrize("kind", [make_tpu, make_gpu], ids=["TPU", "GPU"])
 @pytest.mark.parametrize(
     ("shift", "longer"),
     [(10**14, 0), (-(10**14), 0), (0, 10**14), (9 * 10**15, 0), (-(10**10), 10**10)],
@@ -352,12 +358,12 @@ def test_events_with_bad_offsets_are_left_out_and_counted(
             for plane in kind()
         ]
 
-    report = bubbleviz.analyze([written(tmp_path, planes(damaged))])
+    report = bubbleviz.analyze([write_planes(tmp_path, planes(damaged))])
     folder = tmp_path / "without"
     folder.mkdir()
-    without = written(folder, planes(lambda events: [*events[:5], *events[6:]]))
-    assert ratios(report) == ratios(bubbleviz.analyze([without]))
-    counts = limitation_counts(report)
+    without = write_planes(folder, planes(lambda events: [*events[:5], *events[6:]]))
+    assert list_ratios(report) == list_ratios(bubbleviz.analyze([without]))
+    counts = count_limitations(report)
     assert counts["events outside the capture"] == 1
 
 
@@ -369,7 +375,7 @@ PAIRS = {
 
 def traced(folder: Path, planes: list[P], name: str = "host0.trace.json.gz") -> Path:
     path = folder / name
-    path.write_bytes(gzip.compress(trace_json(planes)))
+    path.write_bytes(gzip.compress(make_trace_json(planes)))
     return path
 
 
@@ -381,13 +387,13 @@ def rows(found: Profile) -> list[tuple[int, str, int, int]]:
     return sorted(zip(device, names, work.start_ns.tolist(), work.end_ns.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("planes", [tpu(), gpu()], ids=["TPU", "GPU"])
+@pytest.mark.parametrize("planes", [make_tpu(), make_gpu()], ids=["TPU", "GPU"])
 def test_both_formats_of_a_planted_run_give_one_report(planes: list[P], tmp_path: Path) -> None:
-    planes_file, trace = written(tmp_path, planes), traced(tmp_path, planes)
+    planes_file, trace = write_planes(tmp_path, planes), traced(tmp_path, planes)
     xplane, json_trace = bubbleviz.analyze(planes_file), bubbleviz.analyze(trace)
 
-    assert rows(profile(planes_file)) == rows(profile(trace))
-    assert ratios(xplane) == ratios(json_trace)
+    assert rows(read_profile_of(planes_file)) == rows(read_profile_of(trace))
+    assert list_ratios(xplane) == list_ratios(json_trace)
     assert xplane.operations.start_ns.tolist() == json_trace.operations.start_ns.tolist()
     costs = [measure_costs(path, skip=0).instructions for path in (planes_file, trace)]
     assert costs[0] == costs[1]
@@ -396,8 +402,8 @@ def test_both_formats_of_a_planted_run_give_one_report(planes: list[P], tmp_path
 @pytest.mark.real_files
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_formats_of_a_real_run_agree(name: str) -> None:
-    xplane = profile(real_file(f"jax/{name}.xplane.pb"))
-    json_trace = profile(real_file(f"jax/{PAIRS[name]}"))
+    xplane = read_profile_of(get_real_file(f"jax/{name}.xplane.pb"))
+    json_trace = read_profile_of(get_real_file(f"jax/{PAIRS[name]}"))
     ours, theirs = rows(xplane), rows(json_trace)
 
     # What is cut to nanoseconds there is rounded here.
@@ -405,12 +411,12 @@ def test_both_formats_of_a_real_run_agree(name: str) -> None:
     apart = np.array([row[2:] for row in ours]) - np.array([row[2:] for row in theirs])
     assert np.abs(apart).max() <= 1
     thunks = [
-        Counter({n: c for n, c in named(found.ranges).items() if n.startswith("Thunk")})
+        Counter({n: c for n, c in count_names(found.ranges).items() if n.startswith("Thunk")})
         for found in (xplane, json_trace)
     ]
     assert thunks[0] == thunks[1]
     modules = [
-        sum(c for n, c in named(found.ranges).items() if n.startswith("XlaModule"))
+        sum(c for n, c in count_names(found.ranges).items() if n.startswith("XlaModule"))
         for found in (xplane, json_trace)
     ]
     assert modules[0] == modules[1]
@@ -434,16 +440,16 @@ def test_both_formats_of_a_real_run_agree(name: str) -> None:
     ids=str,
 )
 def test_strange_events_spoil_nothing(event: object, tmp_path: Path) -> None:
-    content = json.loads(trace_json(tpu(1)))
+    content = json.loads(make_trace_json(make_tpu(1)))
     content["traceEvents"].append(event)
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps(content))
 
-    assert rows(profile(path)) == rows(profile(written(tmp_path, tpu(1))))
+    assert rows(read_profile_of(path)) == rows(read_profile_of(write_planes(tmp_path, make_tpu(1))))
 
 
 def test_processes_without_a_name_are_counted(tmp_path: Path) -> None:
-    content = json.loads(trace_json(tpu(1)))
+    content = json.loads(make_trace_json(make_tpu(1)))
     content["traceEvents"] = [
         e for e in content["traceEvents"] if e.get("name") != "process_name"
     ] + [{"ph": "M", "pid": 9, "name": "process_name", "args": {"name": "/host:CPU"}}]
@@ -451,16 +457,16 @@ def test_processes_without_a_name_are_counted(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
 
     with pytest.raises(errors.NothingToAnalyseError):
-        profile(path)
+        read_profile_of(path)
 
 
 def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
     for host in ("host1", "host0"):
-        written(tmp_path, tpu(1), f"{host}.xplane.pb")
-        traced(tmp_path, tpu(1), f"{host}.trace.json.gz")
-    traced(tmp_path, tpu(1), "host1.trace_viewer.json.gz")
-    traced(tmp_path, tpu(1), "host2.trace.json.gz")
-    traced(tmp_path, tpu(1), "perfetto_trace.json.gz")  # of all hosts
+        write_planes(tmp_path, make_tpu(1), f"{host}.xplane.pb")
+        traced(tmp_path, make_tpu(1), f"{host}.trace.json.gz")
+    traced(tmp_path, make_tpu(1), "host1.trace_viewer.json.gz")
+    traced(tmp_path, make_tpu(1), "host2.trace.json.gz")
+    traced(tmp_path, make_tpu(1), "perfetto_trace.json.gz")  # of all hosts
     (tmp_path / "a.pt.trace.json").write_text('{"traceEvents": []}')
     copyfile(tmp_path / "host0.trace.json.gz", tmp_path / "a.pt.trace.json.gz")
 
@@ -474,8 +480,8 @@ def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["analyze", "idle"])
 def test_one_run_in_two_formats_is_refused(command: str, tmp_path: Path, cli: CommandLine) -> None:
-    plane = written(tmp_path, tpu(1), "host0.xplane.pb")
-    trace = traced(tmp_path, tpu(1), "host0.trace_viewer.json.gz")
+    plane = write_planes(tmp_path, make_tpu(1), "host0.xplane.pb")
+    trace = traced(tmp_path, make_tpu(1), "host0.trace_viewer.json.gz")
 
     message = cli.refused(command, str(plane), str(trace), code=1)
 
@@ -485,7 +491,7 @@ def test_one_run_in_two_formats_is_refused(command: str, tmp_path: Path, cli: Co
 def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
     run = tmp_path / "plugins" / "profile" / "2025_01_01"
     run.mkdir(parents=True)
-    path = written(run, tpu(1))
+    path = write_planes(run, make_tpu(1))
 
     assert [input_file.path for input_file in find_profiles([str(tmp_path)])] == [str(path)]
     (run.parent / "2025_01_02").mkdir()
@@ -497,7 +503,9 @@ def test_no_environment_is_ever_reported(tmp_path: Path, cli: CommandLine) -> No
 
     secret = P("Task Environment", (), {"HF_TOKEN": "hush", "profile_start_time": 1 << 60})
     path = tmp_path / "a.xplane.pb"
-    path.write_bytes(space([*tpu(), secret, P("/host:CPU", [L("t", [E("x", 0, 1)])])], ["h"]))
+    path.write_bytes(
+        make_space([*make_tpu(), secret, P("/host:CPU", [L("t", [E("x", 0, 1)])])], ["h"])
+    )
     outputs = [f"--{kind}={tmp_path / f'x.{kind}'}" for kind in ("svg", "csv", "json", "text")]
 
     assert main(["analyze", str(path), *outputs]) == 0

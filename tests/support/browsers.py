@@ -73,10 +73,10 @@ class Firefox:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self._socket = socket.create_connection(("127.0.0.1", self._port()), _SECONDS)
+        self._socket = socket.create_connection(("127.0.0.1", self._read_port()), _SECONDS)
         self._socket.settimeout(10 * _SECONDS)
         self._stream = self._socket.makefile("rb")
-        self._message()  # a greeting
+        self._read_message()  # a greeting
         self.ask("WebDriver:NewSession", acceptInsecureCerts=False)
         self.ask("WebDriver:SetTimeouts", script=5 * _SECONDS * 1000)
         self._resize()
@@ -94,11 +94,11 @@ class Firefox:
         self._process.wait(_SECONDS)
         self._folder.cleanup()
 
-    def _port(self) -> int:
+    def _read_port(self) -> int:
         """Return the port that it listens on, which it writes into its profile."""
         file = Path(self._folder.name, "MarionetteActivePort")
-        until = time.monotonic() + _SECONDS
-        while time.monotonic() < until:
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
             if file.exists() and (text := file.read_text()):
                 return int(text)
             if self._process.poll() is not None:
@@ -124,12 +124,12 @@ class Firefox:
         self._asked += 1
         text = json.dumps([0, self._asked, command, arguments]).encode()
         self._socket.sendall(b"%d:%s" % (len(text), text))
-        _, _, error, result = self._message()
+        _, _, error, result = self._read_message()
         if error:
             raise RuntimeError(f"{command}: {error['message']}\n{error['stacktrace']}")
         return result["value"] if isinstance(result, dict) and "value" in result else result
 
-    def _message(self) -> Any:
+    def _read_message(self) -> Any:
         length = b""
         while (digit := self._stream.read(1)) != b":":
             if not digit:
@@ -146,13 +146,17 @@ class Firefox:
 
     def run(self, script: str) -> Any:
         """Return what the body of an asynchronous function gives in the page."""
-        whole = (
+        wrapped_script = (
             "const [args, done] = [arguments, arguments[arguments.length - 1]];"
             f"(async () => {{ {script} }})().then((value) => done([value, null]),"
             " (error) => done([null, String(error)]));"
         )
         value, error = self.ask(
-            "WebDriver:ExecuteAsyncScript", script=whole, args=[], sandbox=None, newSandbox=False
+            "WebDriver:ExecuteAsyncScript",
+            script=wrapped_script,
+            args=[],
+            sandbox=None,
+            newSandbox=False,
         )
         if error:
             raise RuntimeError(error)

@@ -77,7 +77,7 @@ FORMS = {
 }
 
 
-def columnar(export: Path, folder: Path, form: Form = PARQUET) -> Path:
+def write_columnar(export: Path, folder: Path, form: Form = PARQUET) -> Path:
     """Write the tables of an SQLite export into a directory, named as nsys names it.
 
     Args:
@@ -90,13 +90,13 @@ def columnar(export: Path, folder: Path, form: Form = PARQUET) -> Path:
     with closing(sqlite3.connect(f"file:{export}?mode=ro", uri=True)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", "replace")
         names = dict(database.execute("SELECT id, value FROM StringIds")) if form.resolved else {}
-        for table in _tables(database):
+        for table in _list_tables(database):
             if not (table == "StringIds" and form.without_strings):
                 _write(database, table, target / f"{table}{form.suffix}", form, names)
     return target
 
 
-def _tables(database: sqlite3.Connection) -> list[str]:
+def _list_tables(database: sqlite3.Connection) -> list[str]:
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
     return [name for (name,) in database.execute(query)]
 
@@ -105,58 +105,58 @@ def _write(
     database: sqlite3.Connection, table: str, path: Path, form: Form, names: Mapping[int, str]
 ) -> None:
     described = list(database.execute("SELECT name, type FROM PRAGMA_TABLE_INFO(?)", (table,)))
-    fields = [(str(name), _type(str(kind))) for name, kind in described]
+    fields = [(str(name), _find_type(str(kind))) for name, kind in described]
     if form.narrow:
-        fields = [(n, _narrowed(database, table, n, kind)) for n, kind in fields]
+        fields = [(n, _narrow_type(database, table, n, kind)) for n, kind in fields]
     resolved = _NAMED.get(table, ()) if names else ()
     fields = [(n, pa.string() if n in resolved else kind) for n, kind in fields]
-    written = pa.schema([(n, _encoded(kind, form)) for n, kind in fields])
-    blocks = [written.empty_table()]
+    columns = pa.schema([(n, _encode_type(kind, form)) for n, kind in fields])
+    blocks = [columns.empty_table()]
     cursor = database.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
     while rows := cursor.fetchmany(_ROWS):
         arrays = [
-            _array(_resolved(column, names) if n in resolved else column, kind)
+            _make_array(_resolve_names(column, names) if n in resolved else column, kind)
             for column, (n, kind) in zip(zip(*rows, strict=True), fields, strict=True)
         ]
-        blocks.append(pa.table(arrays, names=[n for n, _ in fields]).cast(written))
+        blocks.append(pa.table(arrays, names=[n for n, _ in fields]).cast(columns))
     content = pa.concat_tables(blocks)
     if form.suffix == ".parquet":
         parquet.write_table(content, path, row_group_size=form.group_rows)
         return
     options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
     with (
-        pa.ipc.new_stream(str(path), written)
+        pa.ipc.new_stream(str(path), columns)
         if form.stream
-        else pa.ipc.new_file(str(path), written, options=options)
+        else pa.ipc.new_file(str(path), columns, options=options)
     ) as writer:
         writer.write_table(content, max_chunksize=form.group_rows)
 
 
-def _resolved(column: Sequence[Any], names: Mapping[int, str]) -> list[str | None]:
+def _resolve_names(column: Sequence[Any], names: Mapping[int, str]) -> list[str | None]:
     return [None if value is None else names.get(value) for value in column]
 
 
-def _type(declared: str) -> Any:
+def _find_type(declared: str) -> Any:
     return next((kind for word, kind in _KINDS if word in declared.upper()), pa.binary())
 
 
-def _narrowed(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
+def _narrow_type(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
     """Return the narrow type of a column, if all of its values fit into it."""
     narrow = _NARROW.get(name, kind)
-    ends = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
+    bounds = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
     try:
-        pa.array(ends, narrow)
+        pa.array(bounds, narrow)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return kind
     return narrow
 
 
-def _encoded(kind: Any, form: Form) -> Any:
+def _encode_type(kind: Any, form: Form) -> Any:
     texts = form.dictionaries and kind == pa.string()
     return pa.dictionary(pa.int32(), kind) if texts else kind
 
 
-def _array(column: Sequence[Any], kind: Any) -> Any:
+def _make_array(column: Sequence[Any], kind: Any) -> Any:
     """Return a column; what is in it despite its declared type makes it one of texts."""
     try:
         return pa.array(column, kind)
@@ -170,4 +170,4 @@ def _array(column: Sequence[Any], kind: Any) -> Any:
 
 if __name__ == "__main__":
     # As real exports have them, row groups are long.
-    columnar(Path(sys.argv[1]), Path(sys.argv[2]), Form(narrow=True))
+    write_columnar(Path(sys.argv[1]), Path(sys.argv[2]), Form(narrow=True))

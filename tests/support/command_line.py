@@ -16,7 +16,7 @@ from tests.support.places import CHECKOUT
 from tests.support.valid_reports import check_outputs
 
 
-def started(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+def run_program(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in the checkout; words of Python (``-m bubbleviz``), or a whole command."""
     words = [sys.executable, *program] if program[0].startswith("-") else program
     env = {**os.environ, **environment}
@@ -25,7 +25,7 @@ def started(program: list[str], **environment: str) -> subprocess.CompletedProce
     return done
 
 
-def on_terminal(*words: str, **environment: str) -> str:
+def run_on_terminal(*words: str, **environment: str) -> str:
     """Return what a command prints where standard output is a terminal."""
     main_end, end = pty.openpty()
     with subprocess.Popen(
@@ -36,15 +36,15 @@ def on_terminal(*words: str, **environment: str) -> str:
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **environment},
     ) as process:
         os.close(end)
-        shown = b""
+        output = b""
         try:
             while piece := os.read(main_end, 65536):
-                shown += piece
+                output += piece
         except OSError:  # the other end is closed
             pass
         process.wait()
     os.close(main_end)
-    return shown.decode()
+    return output.decode()
 
 
 class CommandLine:
@@ -71,8 +71,8 @@ class CommandLine:
 
     def refused(self, *words: object, code: int | None = None) -> str:
         """Return the one line in which a command refuses, with this code or 1 or 2."""
-        ended, out, err = self(*words)
-        assert ended in ({1, 2} if code is None else {code}), err
+        code_, out, err = self(*words)
+        assert code_ in ({1, 2} if code is None else {code}), err
         assert (out, err.count("\n"), err[:11]) == ("", 1, "bubbleviz: ")
         assert len(err) < 1000
         return err

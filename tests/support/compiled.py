@@ -15,7 +15,7 @@ from scripts.build_native import compile_library, compiler
 
 
 @cache
-def _built() -> tuple[Library | None, str]:
+def _build() -> tuple[Library | None, str]:
     # What is loaded stays so without its file.
     with tempfile.TemporaryDirectory(prefix="bubbleviz-test-") as folder:
         path = Path(folder) / native.FILE
@@ -23,15 +23,15 @@ def _built() -> tuple[Library | None, str]:
         return (None if reason else native.load(path)), reason
 
 
-def compiled_library() -> Library:
+def build_library() -> Library:
     """Return the C part as its source is now; skips where there is no compiler."""
     if compiler() is None:
         pytest.skip("needs a C compiler")
-    built, reason = _built()
+    built, reason = _build()
     assert built is not None, reason
     return built
 
 
-def texts_of(rows: NamedRows) -> list[str | None]:
+def read_texts(rows: NamedRows) -> list[str | None]:
     """Return the text of each row, None for NULL."""
     return [None if number < 0 else rows[2][number] for number in rows[1].tolist()]

@@ -9,16 +9,16 @@ from pathlib import Path
 from bubbleviz.cli.app import main
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.columnar_exports import columnar
-from tests.support.flight_dumps import dump, entry
-from tests.support.forward_runs import Serving, table_of
+from tests.support.columnar_exports import write_columnar
+from tests.support.flight_dumps import make_entry, write_dumps
+from tests.support.forward_runs import Serving, write_table
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
-from tests.support.processes import processes_of
+from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd
-from tests.support.torch_traces import traces_of
-from tests.support.xla_profiles import gpu, tpu, written
+from tests.support.torch_traces import write_traces
+from tests.support.xla_profiles import make_gpu, make_tpu, write_planes
 from tests.support.xla_runs import Run
 
 GUIDES = CHECKOUT / "bubbleviz" / "guides"
@@ -30,7 +30,7 @@ LOWERED_1F1B = (
 )
 
 
-def lay_out(folder: Path) -> None:
+def write_documented_files(folder: Path) -> None:
     """Fill a folder with every file that a documented command reads."""
     for name in ("1f1b", "zb-v"):
         shutil.copytree(FIXTURES / name, folder / "fixtures" / name)
@@ -38,7 +38,7 @@ def lay_out(folder: Path) -> None:
         shutil.copytree(FIXTURES / "1f1b", folder / name)
     for name in ("node0.sqlite", "node1.sqlite"):
         shutil.copy(FIXTURES / "zb-h2" / name, folder / name)
-        columnar(folder / name, folder)
+        write_columnar(folder / name, folder)
     assert main(["analyze", str(folder / "run"), "--csv", str(folder / "operations.csv")]) == 0
     for name in ("report.json", "before.json", "after.json"):
         assert main(["analyze", str(folder / "run"), "--json", str(folder / name)]) == 0
@@ -53,16 +53,16 @@ def lay_out(folder: Path) -> None:
     rows = [f"layers.{number},1,1,1,1.1GB,2GB" for number in range(12)]
     header = "name,forward_ms,backward_ms,weight_ms,memory,resident"
     (folder / "layers.csv").write_text("\n".join((header, *rows, "")), encoding="utf-8")
-    _lay_out_conventions(folder)
-    _lay_out_traces(folder)
-    _lay_out_xla(folder)
-    _lay_out_nccl(folder)
+    _write_convention(folder)
+    _write_traces(folder)
+    _write_xla(folder)
+    _write_nccl(folder)
     (folder / "served").mkdir()
-    table_of(folder / "served", Serving([0.1, 0.2, 0.5], tokens=[64, 128, 512]))
-    dump(folder / "dumps", {rank: [entry("0", "barrier", 1)] for rank in (0, 1, 2)})
+    write_table(folder / "served", Serving([0.1, 0.2, 0.5], tokens=[64, 128, 512]))
+    write_dumps(folder / "dumps", {rank: [make_entry("0", "barrier", 1)] for rank in (0, 1, 2)})
 
 
-def _lay_out_conventions(folder: Path) -> None:
+def _write_convention(folder: Path) -> None:
     """Write the convention of the guide, made to match the ranges of ``run/``."""
     example = re.search(r"```toml\n(.*?)```", (GUIDES / "conventions.md").read_text(), re.DOTALL)
     assert example is not None
@@ -71,33 +71,33 @@ def _lay_out_conventions(folder: Path) -> None:
     shutil.copy(built_in, folder / "mine.toml")
 
 
-def _lay_out_traces(folder: Path) -> None:
+def _write_traces(folder: Path) -> None:
     planted = folder / "planted"
     planted.mkdir()
     plant(Planting(stages=2, microbatches=4, iterations=2), planted)
     export = next(planted.glob("*.sqlite"))
     for name in ("traces", "tensorboard"):
         (folder / name).mkdir()
-        traces = traces_of(export, folder / name)
+        traces = write_traces(export, folder / name)
         for trace in traces:
             plant_memory(trace, Allocations(held=10**9, temporary=10**8, resident=10**10))
     pids = (4711, 4712)
-    for process, pid in zip(processes_of(export), pids, strict=True):
+    for process, pid in zip(read_processes(export), pids, strict=True):
         write_rocpd(folder / "profiles" / "node0" / f"{pid}_results.db", [process])
     shutil.copy(traces[0], folder / "rank0.json.gz")
     shutil.copy(traces[0], folder / "rank0.pt.trace.json.gz")
     shutil.copy(traces[0], folder / "trace.json.gz")
 
 
-def _lay_out_xla(folder: Path) -> None:
-    for place in ("DIR/plugins/profile/2025_01_31_12_00_00", "profile/plugins/profile/DATE"):
-        (folder / place).mkdir(parents=True)
-        written(folder / place, gpu())
-    written(folder, gpu())
-    written(folder, tpu(), "host1.xplane.pb")
+def _write_xla(folder: Path) -> None:
+    for folder_ in ("DIR/plugins/profile/2025_01_31_12_00_00", "profile/plugins/profile/DATE"):
+        (folder / folder_).mkdir(parents=True)
+        write_planes(folder / folder_, make_gpu())
+    write_planes(folder, make_gpu())
+    write_planes(folder, make_tpu(), "host1.xplane.pb")
 
 
-def lay_out_jax(folder: Path) -> None:
+def write_documented_jax_files(folder: Path) -> None:
     """Fill a folder with an export of a JAX run and its costs, as the guide to PGLE names them."""
     run = Run()
     for _ in range(4):
@@ -109,7 +109,7 @@ def lay_out_jax(folder: Path) -> None:
     assert main(["pgle", str(folder / "node0.sqlite"), "-o", str(folder / "costs.pbtxt")]) == 0
 
 
-def _lay_out_nccl(folder: Path) -> None:
+def _write_nccl(folder: Path) -> None:
     for rank in range(2):
         plugin = Plugin(pid=100 + rank)
         plugin.add(Op("AllReduce", 1_000_000, 2_000_000, rank))

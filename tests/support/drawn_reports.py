@@ -40,7 +40,7 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 from tests.planting.orders import Plan, one_forward_one_backward
 from tests.planting.programs import Duration, make_barrier, simulate
-from tests.support.stage_times import stage_durations
+from tests.support.stage_times import make_durations
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -67,7 +67,7 @@ class Op:
     sequence: int = -1
 
 
-def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
+def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
     ops = sorted(ops, key=lambda op: (op.rank, op.start))
     names = tuple(dict.fromkeys(op.name for op in ops))
     intervals = [
@@ -82,12 +82,20 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
 
     start, end = column(op.start for op in ops), column(op.end for op in ops)
     ones = np.ones(len(ops), np.int64)
-    told = ("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch")
+    column_values = (
+        "rank",
+        "iteration",
+        "phase",
+        "microbatch",
+        "chunk",
+        "sequence",
+        "second_microbatch",
+    )
     columns = {
         **dict.fromkeys(Operations.column_names(), -ones),
         **{
             name: column(getattr(op, name) for op in ops)
-            for name in (*told, "second_chunk", "occurrence", "cut")
+            for name in (*column_values, "second_chunk", "occurrence", "cut")
         },
         **dict.fromkeys(("start_ns", "host_start_ns"), start),
         **dict.fromkeys(("end_ns", "host_end_ns"), end),
@@ -97,15 +105,15 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         "name_id": column(names.index(op.name) for op in ops),
     }
     table = Operations(**columns, names=names, stages=(), global_ranks=())
-    return table, BusyIntervals(*(column(values) for values in transposed(intervals, 3)))
+    return table, BusyIntervals(*(column(values) for values in transpose(intervals, 3)))
 
 
-def transposed(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
+def transpose(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
     """Return rows as that many columns."""
     return [[row[n] for row in rows] for n in range(columns)]
 
 
-def report_of(
+def make_report(
     ops: Sequence[Op],
     *,
     ranks: tuple[Rank, ...] | None = None,
@@ -115,11 +123,11 @@ def report_of(
 ) -> Report:
     """Return a report with the schedule ratios of these operations."""
     count = max((op.rank for op in ops), default=-1) + 1
-    operations, busy = operations_of(ops)
+    operations, busy = make_operations(ops)
     if ranks is None:
-        ranks = tuple(rank_of(index) for index in range(count))
+        ranks = tuple(make_rank(index) for index in range(count))
     numbers = sorted({op.iteration for op in ops})
-    iterations = tuple(iteration_of(n, [op for op in ops if op.iteration == n]) for n in numbers)
+    iterations = tuple(make_iteration(n, [op for op in ops if op.iteration == n]) for n in numbers)
     nothing = {ratio.name: Ratio(None, None, None, None) for ratio in list_ratios()}
     known = [replace(i, ratios=nothing | {"schedule": i.ratios["schedule"]}) for i in iterations]
     return Report(
@@ -134,16 +142,16 @@ def report_of(
         operations=operations,
         busy=busy,
         unattributed=RankIntervals(
-            *(np.array(values, np.int64) for values in transposed(unattributed, 3))
+            *(np.array(values, np.int64) for values in transpose(unattributed, 3))
         ),
         coverage=(),
         unattributed_kernels=(),
-        explanation=unexplained(len(iterations), len(ranks), operations),
+        explanation=make_empty_explanation(len(iterations), len(ranks), operations),
         limitations=limitations,
     )
 
 
-def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanation:
+def make_empty_explanation(iterations: int, ranks: int, operations: Operations) -> Explanation:
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
@@ -163,7 +171,7 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
     )
 
 
-def rank_of(
+def make_rank(
     index: int, host: str = "node1", *, pipeline: int = 0, stage: int | None = None
 ) -> Rank:
     """Return a rank of eight GPUs a host."""
@@ -179,7 +187,7 @@ def rank_of(
     )
 
 
-def ranks_of(values: Sequence[RankIteration]) -> RankIterations:
+def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
     """Return the ranks of an iteration with these values; all have windows of the same ratios."""
     rank = np.array([value.rank for value in values], np.int64)
 
@@ -214,7 +222,7 @@ def ranks_of(values: Sequence[RankIteration]) -> RankIterations:
     return RankIterations(columns, 0, rank)
 
 
-def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
+def make_iteration(number: int, ops: Sequence[Op]) -> Iteration:
     """Return the iteration with its ``schedule`` ratio."""
     work: dict[int, list[Op]] = {}
     for op in ops:
@@ -249,11 +257,20 @@ def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
         "step": Ratio(value, value, None, end - start),
     }
     return Iteration(
-        number, str(number), "training", True, True, None, start, end, ratios, ranks_of(ranks)
+        number,
+        str(number),
+        "training",
+        True,
+        True,
+        None,
+        start,
+        end,
+        ratios,
+        make_rank_iterations(ranks),
     )
 
 
-def ran(
+def run_plan(
     plan: Plan,
     durations: Duration,
     *,
@@ -268,7 +285,7 @@ def ran(
     names = ("device", "phase", "virtual_stage", "microbatch", "start_ns", "end_ns")
     ops = []
     for row in zip(*(getattr(simulation, name).tolist() for name in names), strict=True):
-        rank, phase, stage, microbatch, begin, end = row
+        rank, phase, stage, microbatch, begin_ns, end = row
         work = phase != Phase.OPTIMIZER
         chunk = plan.chunk_of(stage)
         ops.append(
@@ -276,7 +293,7 @@ def ran(
                 rank,
                 Phase(phase),
                 microbatch if work else -1,
-                start + begin,
+                start + begin_ns,
                 start + end,
                 chunk if work else -1,
                 iteration,
@@ -286,7 +303,7 @@ def ran(
     return ops
 
 
-def one_f_one_b(
+def run_1f1b(
     stages: int,
     microbatches: int,
     *,
@@ -296,28 +313,28 @@ def one_f_one_b(
     start: int = 0,
 ) -> list[Op]:
     plan = one_forward_one_backward(stages, microbatches)
-    durations = stage_durations(forward, backward, 0)
-    return ran(plan, durations, iteration=iteration, start=start)
+    durations = make_durations(forward, backward, 0)
+    return run_plan(plan, durations, iteration=iteration, start=start)
 
 
-def parsed(svg: str) -> ET.Element:
+def parse_svg(svg: str) -> ET.Element:
     return ET.fromstring(svg.encode())
 
 
-def written(svg: str) -> list[str]:
+def list_texts(svg: str) -> list[str]:
     """Return everything that the picture writes, in order."""
-    return ["".join(element.itertext()) for element in parsed(svg).iter(f"{SVG}text")]
+    return ["".join(element.itertext()) for element in parse_svg(svg).iter(f"{SVG}text")]
 
 
-def tooltips(svg: str) -> list[str]:
+def list_tooltips(svg: str) -> list[str]:
     """Return the titles of everything but the picture."""
-    return [element.text or "" for element in parsed(svg).iter(f"{SVG}title")][1:]
+    return [element.text or "" for element in parse_svg(svg).iter(f"{SVG}title")][1:]
 
 
 HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f600" * 300
 
 
-def named(report: Report, text: str) -> Report:
+def rename_all(report: Report, text: str) -> Report:
     """Return a report in which every text that comes from outside is this one."""
     return replace(
         report,
@@ -334,19 +351,19 @@ def named(report: Report, text: str) -> Report:
     )
 
 
-def pipelines_of(
+def make_pipelines(
     pipelines: int, stages: int, microbatches: int, slow: Sequence[int] = ()
 ) -> tuple[list[Op], tuple[Rank, ...]]:
     """Return ideal 1f1b pipelines, those that are slow all by a half, and their ranks."""
     ops: list[Op] = []
     for pipeline in range(pipelines):
         times = 1.5 if pipeline in slow else 1.0
-        one = one_f_one_b(
+        operations_of_pipeline = run_1f1b(
             stages, microbatches, forward=int(10 * MS * times), backward=int(20 * MS * times)
         )
-        ops += [replace(op, rank=pipeline * stages + op.rank) for op in one]
+        ops += [replace(op, rank=pipeline * stages + op.rank) for op in operations_of_pipeline]
     ranks = (
-        rank_of(index, f"node{index // 8}", pipeline=index // stages, stage=index % stages)
+        make_rank(index, f"node{index // 8}", pipeline=index // stages, stage=index % stages)
         for index in range(pipelines * stages)
     )
     return ops, tuple(ranks)

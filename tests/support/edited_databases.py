@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 
-def change(path: Path, *statements: str, source: Path | None = None) -> Path:
+def edit_database(path: Path, *statements: str, source: Path | None = None) -> Path:
     """Run statements, each for itself, on a file, a new one or a copy; return its path."""
     if source is not None:
         path.write_bytes(source.read_bytes())
@@ -20,7 +20,7 @@ def change(path: Path, *statements: str, source: Path | None = None) -> Path:
     return path
 
 
-def columns_of(path: Path) -> dict[str, tuple[str, ...]]:
+def read_columns(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the columns of each table of a file."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -31,7 +31,7 @@ def columns_of(path: Path) -> dict[str, tuple[str, ...]]:
         }
 
 
-def rebuilt(table: str, columns: str = "*", order: str = "rowid") -> tuple[str, ...]:
+def rebuild_table(table: str, columns: str = "*", order: str = "rowid") -> tuple[str, ...]:
     """Return statements that write a table anew, without constraints: of some columns, in order."""
     return (
         f'CREATE TABLE kept AS SELECT {columns} FROM "{table}" ORDER BY {order}',

@@ -40,7 +40,7 @@ class Ran(Protocol):
     def busy(self) -> Sequence[Span]: ...
 
 
-def union(spans: Iterable[Span]) -> list[Span]:
+def unite(spans: Iterable[Span]) -> list[Span]:
     """The same time as disjoint, sorted, non-touching pieces; empty ones vanish."""
     result: list[Span] = []
     for start, end in sorted(s for s in spans if s[0] < s[1]):
@@ -51,9 +51,9 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def length(spans: Iterable[Span]) -> int:
+def measure_union(spans: Iterable[Span]) -> int:
     """Length of the union."""
-    return sum(end - start for start, end in union(spans))
+    return sum(end - start for start, end in unite(spans))
 
 
 def clip(spans: Iterable[Span], window: Span) -> list[Span]:
@@ -62,19 +62,19 @@ def clip(spans: Iterable[Span], window: Span) -> list[Span]:
     return [(start, end) for start, end in cut if start < end]
 
 
-def minus(spans: Iterable[Span], holes: Iterable[Span]) -> list[Span]:
+def subtract(spans: Iterable[Span], holes: Iterable[Span]) -> list[Span]:
     """The time of the first that is none of the second."""
-    result = union(spans)
+    result = unite(spans)
     for low, high in holes:
         pieces = ((s, min(e, low), max(s, high), e) for s, e in result)
         result = [p for s, cut, on, e in pieces for p in ((s, cut), (on, e)) if p[0] < p[1]]
     return result
 
 
-def extent(spans: Iterable[Span]) -> Span | None:
+def find_extent(spans: Iterable[Span]) -> Span | None:
     """First start and last end."""
-    known = list(spans)
-    return (min(s for s, _ in known), max(e for _, e in known)) if known else None
+    nonempty = list(spans)
+    return (min(s for s, _ in nonempty), max(e for _, e in nonempty)) if nonempty else None
 
 
 class Account(NamedTuple):
@@ -109,41 +109,41 @@ class RankIteration(NamedTuple):
     missing: bool
 
 
-def idle_share(work: int, window: int) -> float | None:
+def compute_idle_share(work: int, window: int) -> float | None:
     """1 - work / window, rounded once."""
     return float(1 - Fraction(work, window)) if window else None
 
 
-def account_of(window: Span, *sets: Iterable[Span]) -> Account:
+def make_account(window: Span, *sets: Iterable[Span]) -> Account:
     """Give every piece of the window to the first set that holds it; the bubble is the rest."""
-    taken: list[Span] = []
+    counted_ns: list[Span] = []
     lengths = [0]
     for spans in sets:
-        taken = union([*taken, *clip(spans, window)])
-        lengths.append(length(taken))
+        counted_ns = unite([*counted_ns, *clip(spans, window)])
+        lengths.append(measure_union(counted_ns))
     lengths.append(window[1] - window[0])
     return Account(window, *(b - a for a, b in pairwise(lengths)))
 
 
-def parts_of(operations: Iterable[Ran], number: int | None) -> dict[Any, list[Ran]]:
+def select_parts(operations: Iterable[Ran], number: int | None) -> dict[Any, list[Ran]]:
     """The operations of ranks with at least one F, B, W or BW (with a span) in an iteration."""
-    own: dict[Any, list[Ran]] = {}
+    operations_of_rank: dict[Any, list[Ran]] = {}
     for o in operations:
         if o.iteration == number:
-            own.setdefault(o.rank, []).append(o)
+            operations_of_rank.setdefault(o.rank, []).append(o)
     return {
-        rank: own[rank]
-        for rank in sorted(own)
-        if any(o.phase in COUNTED and o.span is not None for o in own[rank])
+        rank: operations_of_rank[rank]
+        for rank in sorted(operations_of_rank)
+        if any(o.phase in COUNTED and o.span is not None for o in operations_of_rank[rank])
     }
 
 
-def spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
+def select_spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
     """The spans of the operations of these phases."""
     return [o.span for o in operations if o.phase in phases and o.span is not None]
 
 
-def idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
+def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
     """The ranks that have no work in an iteration, though they work in other ones.
 
     They work before it and after it, or run its Optimizer.
@@ -156,18 +156,18 @@ def idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
     return {rank for rank in candidates if (number, rank) not in worked}
 
 
-def windows_of(
+def find_windows(
     parts: dict[Any, list[Ran]], following: dict[Any, list[Ran]]
 ) -> dict[str, dict[Any, Span]]:
     """The window of every formula and rank; period only where every rank goes on."""
-    worked = {r: extent(spans(p, *WORK)) for r, p in parts.items()}
+    worked = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
     begin = min(times[0] for times in worked.values() if times)
     # A rank without work has an empty window of its own, where the iteration begins.
     own = {r: times or (begin, begin) for r, times in worked.items()}
     end = max(last for _, last in own.values())
     cost = max(last - first for first, last in own.values())
-    step_end = max([end, *(e for p in parts.values() for _, e in spans(p, "Optimizer"))])
-    after_worked = {r: extent(spans(p, *WORK)) for r, p in following.items()}
+    step_end = max([end, *(e for p in parts.values() for _, e in select_spans(p, "Optimizer"))])
+    after_worked = {r: find_extent(select_spans(p, *WORK)) for r, p in following.items()}
     next_begin = min((times[0] for times in after_worked.values() if times), default=0)
     after = {r: times[0] if times else next_begin for r, times in after_worked.items()}
     result = {
@@ -182,16 +182,16 @@ def windows_of(
 
 def _parts_with_idle(operations: Sequence[Ran], number: int) -> dict[Any, list[Ran]]:
     """The operations of the ranks that work in an iteration, or are idle in it, by rank."""
-    parts = parts_of(operations, number)
+    parts = select_parts(operations, number)
     if not parts:
         return {}
-    idle = idle_ranks(operations, number)
+    idle = find_idle_ranks(operations, number)
     of_idle = {r: [o for o in operations if (o.iteration, o.rank) == (number, r)] for r in idle}
     together = parts | of_idle
     return {rank: together[rank] for rank in sorted(together)}
 
 
-def numbers_of(
+def compute_numbers(
     number: int,
     following: int | None,
     operations: Sequence[Ran],
@@ -204,10 +204,10 @@ def numbers_of(
     parts = _parts_with_idle(operations, number)
     if not parts:
         return {}
-    windows = windows_of(
+    windows = find_windows(
         parts, {} if following is None else _parts_with_idle(operations, following)
     )
-    idle = idle_ranks(operations, number)
+    idle = find_idle_ranks(operations, number)
     training = any(o.phase in ("B", "BW", "W") for p in parts.values() for o in p)
     result = {}
     for rank, part in parts.items():
@@ -222,15 +222,15 @@ def numbers_of(
             ],
             unattributed.get(rank, ()),
         )
-        accounts = {name: account_of(own[rank], *sets) for name, own in windows.items()}
-        lacks_work = not (spans(part, "F") and spans(part, "B", "BW"))
+        accounts = {name: make_account(own[rank], *sets) for name, own in windows.items()}
+        lacks_work = not (select_spans(part, "F") and select_spans(part, "B", "BW"))
         missing = training and lacks_work and rank not in idle
         begin = windows["stage"][rank][0]
-        first, last = extent(spans(part, *WORK)) or (begin, begin)
+        first, last = find_extent(select_spans(part, *WORK)) or (begin, begin)
         ratios = {
             name: None
             if missing or name not in accounts
-            else idle_share(accounts[name].work(name), accounts[name].length)
+            else compute_idle_share(accounts[name].work(name), accounts[name].length)
             for name in WINDOWS
         }
         result[rank] = RankIteration(first, last, accounts, ratios, missing)

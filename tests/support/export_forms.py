@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.columnar_exports import columnar
-from tests.support.processes import processes_of
+from tests.support.columnar_exports import write_columnar
+from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd, write_rpd
-from tests.support.torch_traces import traces_of
+from tests.support.torch_traces import write_traces
 
 #: Functions that write an export of one process as another format into a folder, by format.
 WRITERS: dict[str, Callable[[Path, Path], Path]] = {
     "nsys": lambda export, _: export,
-    "parquet": lambda export, folder: columnar(export, folder / "columns"),
-    "torch": lambda export, folder: traces_of(export, folder)[0],
-    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", processes_of(export)),
-    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", processes_of(export)),
+    "parquet": lambda export, folder: write_columnar(export, folder / "columns"),
+    "torch": lambda export, folder: write_traces(export, folder)[0],
+    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", read_processes(export)),
+    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", read_processes(export)),
 }

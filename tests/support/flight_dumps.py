@@ -17,7 +17,7 @@ GROUPS = {
 }
 
 
-def entry(group: str, name: str, number: int, *times: float, **more: Any) -> Entry:
+def make_entry(group: str, name: str, number: int, *times: float, **more: Any) -> Entry:
     """Return an operation (FlightRecorderDetail.hpp); times: its end as seen, its length; ms."""
     own: Entry = {
         "record_id": 0,
@@ -36,7 +36,7 @@ def entry(group: str, name: str, number: int, *times: float, **more: Any) -> Ent
     return own | dict(zip(["duration_ms"], times[1:], strict=False)) | more
 
 
-def dump(folder: Path, ranks: Mapping[int, Sequence[Entry]], ending: str = "") -> str:
+def write_dumps(folder: Path, ranks: Mapping[int, Sequence[Entry]], ending: str = "") -> str:
     """Write the dumps of ranks into a folder, pickles or ``.json``; return its path."""
     folder.mkdir(exist_ok=True)
     for rank, entries in ranks.items():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.operation_tables import csv_of
+from tests.support.operation_tables import write_csv
 
 #: How long a chunk that takes one unit takes on a stage of speed 1.
 UNIT_NS = 1_000_000
@@ -52,7 +52,7 @@ class Chunk:
     launched_ns: int
 
 
-def served(run: Serving) -> list[Chunk]:
+def simulate_serving(run: Serving) -> list[Chunk]:
     """Return what every stage ran, in order of (stage, start)."""
     free, done = [0] * len(run.stages), list[int]()
     chunks = []
@@ -71,9 +71,9 @@ def served(run: Serving) -> list[Chunk]:
     return sorted(chunks, key=lambda chunk: (chunk.stage, chunk.start_ns))
 
 
-def table_of(folder: Path, run: Serving, **more: Sequence[int]) -> Path:
+def write_table(folder: Path, run: Serving, **more: Sequence[int]) -> Path:
     """Write the run as a table of operations; return its file."""
-    chunks = served(run)
+    chunks = simulate_serving(run)
     columns: dict[str, Sequence[object]] = {
         "rank": [c.stage for c in chunks],
         "phase": ["F"] * len(chunks),
@@ -84,10 +84,10 @@ def table_of(folder: Path, run: Serving, **more: Sequence[int]) -> Path:
     }
     if run.tokens:
         columns["tokens"] = [run.tokens[c.number] for c in chunks]
-    return csv_of(folder / "operations.csv", columns | more)
+    return write_csv(folder / "operations.csv", columns | more)
 
 
-def idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:
+def compute_idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:
     """Return the idle share of each stage from the first start to the last end, by slow code.
 
     Every stage is looked at between all instants at which anything begins or ends.
@@ -99,5 +99,5 @@ def idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:
             chunks_of_stage = (c for c in chunks if c.stage == stage)
             if any(c.start_ns <= low and high <= c.end_ns for c in chunks_of_stage):
                 busy[stage] += high - low
-    whole = instants[-1] - instants[0]
-    return {stage: 1 - time / whole if whole else 0.0 for stage, time in busy.items()}
+    span_ns = instants[-1] - instants[0]
+    return {stage: 1 - time / span_ns if span_ns else 0.0 for stage, time in busy.items()}

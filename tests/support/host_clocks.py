@@ -46,7 +46,7 @@ class Job:
     def name(self) -> str:
         """What distinguishes it, in words."""
         p = self.planting
-        period_ms = iteration_ns(p) // MS
+        period_ms = estimate_iteration_ns(p) // MS
         errors = "/".join(str(e // MS) for e in p.clock_error_ns[: p.servers])
         steps = [s / 1e6 for s in p.step_ns if s]
         return (
@@ -64,13 +64,13 @@ class Outcome:
     reason: str = ""
 
 
-def iteration_ns(planting: Planting) -> int:
+def estimate_iteration_ns(planting: Planting) -> int:
     """Return about how long an iteration takes."""
     work = planting.forward_ns + planting.backward_ns + planting.weight_ns
     return (planting.microbatches + planting.stages - 1) * work + max(planting.optimizer_ns, 0)
 
 
-def with_period(planting: Planting, period_ns: int) -> Planting:
+def set_period(planting: Planting, period_ns: int) -> Planting:
     """Return the planting with iterations of about that length."""
     part = period_ns // (3 * (planting.microbatches + planting.stages - 1))
     return replace(
@@ -82,28 +82,28 @@ def with_period(planting: Planting, period_ns: int) -> Planting:
     )
 
 
-def outcome_of(job: Job) -> Outcome:
+def find_outcome(job: Job) -> Outcome:
     """Plant a job, analyze it, and hold the report against the truth."""
     with TemporaryDirectory() as folder:
         truth = plant(job.planting, Path(folder))
         paths = [Path(folder) / file.path for file in truth.files]
         for number, path in enumerate(paths):
             if job.held:
-                keep(path, *_extent(job, truth, truth.files[number], job.held[number]))
+                cut_export(path, *_find_extent(job, truth, truth.files[number], job.held[number]))
         try:
             report = bubbleviz.analyze(paths, align="causal")
         except BubblevizError as error:
             return Outcome("unknown", f"refused: {error}")
     # Of what a capture cut, the truth tells no ratio.
     lows, highs = zip(*(job.held or [(-1, job.planting.iterations + 1)]), strict=True)
-    return compared(report, truth, range(max(lows) + 1, min(highs) - 1))
+    return compare_with_truth(report, truth, range(max(lows) + 1, min(highs) - 1))
 
 
-def compared(report: Report, truth: Truth, whole: range) -> Outcome:
+def compare_with_truth(report: Report, truth: Truth, complete_iterations: range) -> Outcome:
     """Return how a report compares with the truth; ratios of these true iterations."""
     unpaired = [n for n in report.limitations if n.what.startswith("iterations across ranks")]
-    known = _known_offsets(report)
-    true_iterations = _true_iterations(report, truth)
+    is_paired = _known_offsets(report)
+    true_iterations = _find_true_iterations(report, truth)
     pairs = {
         (int(k), t)
         for k, t in zip(report.operations.iteration, true_iterations, strict=True)
@@ -112,31 +112,33 @@ def compared(report: Report, truth: Truth, whole: range) -> Outcome:
     mixed = len({k for k, _ in pairs}) != len(pairs)
     values = [r.value for i in report.iterations for n, r in i.ratios.items() if n != "stage"]
     if mixed:
-        said = bool(unpaired) and not known and all(v is None for v in values)
+        said = bool(unpaired) and not is_paired and all(v is None for v in values)
         return Outcome("unknown") if said else Outcome("wrong", "iterations of others are paired")
-    problem = _clock_problem(report, truth, true_iterations) or _ratio_problem(
-        report, truth, true_iterations, whole
+    problem = _find_clock_problem(report, truth, true_iterations) or _find_ratio_problem(
+        report, truth, true_iterations, complete_iterations
     )
     if problem:
         return Outcome("wrong", problem)
-    return Outcome("right" if known and not unpaired else "unknown", "" if known else "no bounds")
+    return Outcome(
+        "right" if is_paired and not unpaired else "unknown", "" if is_paired else "no bounds"
+    )
 
 
 def _known_offsets(report: Report) -> bool:
     return all(profile.clock_uncertainty_ns is not None for profile in report.profiles)
 
 
-def _extent(job: Job, truth: Truth, file: TrueFile, held: Held) -> tuple[int, int]:
+def _find_extent(job: Job, truth: Truth, file: TrueFile, captured_range: Held) -> tuple[int, int]:
     """Return first and last time of a capture on the clock of its file."""
-    lead_ns = iteration_ns(job.planting) // 50
-    inside_ns = round(job.inside * iteration_ns(job.planting))
-    bounds = [first_start(truth, file, k) for k in held]
-    low = 0 if bounds[0] is None else bounds[0] - lead_ns + inside_ns * (held[0] > 0)
+    lead_ns = estimate_iteration_ns(job.planting) // 50
+    inside_ns = round(job.inside * estimate_iteration_ns(job.planting))
+    bounds = [find_first_start(truth, file, k) for k in captured_range]
+    low = 0 if bounds[0] is None else bounds[0] - lead_ns + inside_ns * (captured_range[0] > 0)
     high = 1 << 60 if bounds[1] is None else bounds[1] - lead_ns + inside_ns
     return low, high
 
 
-def first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
+def find_first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
     """Return when an iteration starts on a file's clock; None if there is none."""
     ranks = {rank.rank for rank in truth.ranks if rank.file == file.path}
     starts = [
@@ -147,14 +149,14 @@ def first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
     return min(starts, default=None)
 
 
-def keep(path: Path, low_ns: int, high_ns: int) -> None:
+def cut_export(path: Path, low_ns: int, high_ns: int) -> None:
     """Leave of an export what starts in [low, high)."""
     with closing(sqlite3.connect(path)) as db, db:
         for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
             db.execute(f"DELETE FROM {table} WHERE start < ? OR start >= ?", (low_ns, high_ns))
 
 
-def _file_times(report: Report, profile: int, times: Ints) -> Ints:
+def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
     """Return times of the report on the clock of a profile."""
     clock = report.profiles[profile]
     ppm = clock.clock_drift_ppm * 1e-6
@@ -164,7 +166,7 @@ def _file_times(report: Report, profile: int, times: Ints) -> Ints:
     )
 
 
-def _true_iterations(report: Report, truth: Truth) -> list[int]:
+def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
     """Return the true iteration of each operation of the report; -1 for others than F, B and W."""
     files = [file.path for file in truth.files]
     table = report.operations
@@ -181,23 +183,23 @@ def _true_iterations(report: Report, truth: Truth) -> list[int]:
             for op in truth.operations
             if op.rank == true and op.file_end_ns is not None
         )
-        ends, iterations = (np.array(column, np.int64) for column in zip(*ops, strict=True))
+        end_ns, iterations = (np.array(column, np.int64) for column in zip(*ops, strict=True))
         rows = np.flatnonzero((table.rank == rank.index) & spanned)
-        at = _file_times(report, rank.profile, table.end_ns[rows])
+        at = _convert_to_file_times(report, rank.profile, table.end_ns[rows])
         # Of one that the capture cut, the last kernels are missing.
-        place = np.clip(np.searchsorted(ends, at - 3), 0, len(ends) - 1)
+        place = np.clip(np.searchsorted(end_ns, at - 3), 0, len(end_ns) - 1)
         true_iterations[rows] = iterations[place]
     return true_iterations.tolist()
 
 
-def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:
+def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[int]) -> str:
     """Return by how much a clock is off, if that is more than its uncertainty."""
     files = [file.path for file in truth.files]
-    table, spanned = report.operations, np.array(own) >= 0
+    table, spanned = report.operations, np.array(true_iterations) >= 0
     held = {}
     for one in report.ranks:
         rows = np.flatnonzero((table.rank == one.index) & spanned)
-        ends = _file_times(report, one.profile, table.end_ns[rows])
+        ends = _convert_to_file_times(report, one.profile, table.end_ns[rows])
         held[one.profile, one.pid, one.device_id] = int(ends.min()), int(ends.max())
     for rank in truth.ranks:
         clock = report.profiles[files.index(rank.file)]
@@ -221,18 +223,22 @@ def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:
     return ""
 
 
-def _ratio_problem(report: Report, truth: Truth, own: Sequence[int], whole: range) -> str:
+def _find_ratio_problem(
+    report: Report, truth: Truth, true_iterations: Sequence[int], complete_iterations: range
+) -> str:
     """Return which ratio's interval lacks the true one, or is not marked where a clock stepped."""
     right = {i.index: i.bubble_ratio for i in truth.iterations}
     ranks = len(truth.ranks)
     stepped = any(file.clock.step_ns for file in truth.files)
     table = report.operations
     for iteration in report.iterations:
-        rows = np.flatnonzero((table.iteration == iteration.index) & (np.array(own) >= 0))
+        rows = np.flatnonzero(
+            (table.iteration == iteration.index) & (np.array(true_iterations) >= 0)
+        )
         if len(iteration.ranks) < ranks or not len(rows) or not iteration.complete:
             continue
-        true = own[int(rows[0])]
-        if true not in whole:
+        true = true_iterations[int(rows[0])]
+        if true not in complete_iterations:
             continue
         for name in ("schedule", "step", "stage", "period"):
             ratio, value = iteration.ratios.get(name), right[true][name]
@@ -252,7 +258,7 @@ BASE = Planting(
 )
 
 
-def grid(count: int, seed: int) -> Iterator[Job]:
+def generate_jobs(count: int, seed: int) -> Iterator[Job]:
     """Yield jobs drawn from all that hosts' clocks and captures can be."""
     draw = random.Random(seed)
     for number in range(count):
@@ -281,22 +287,22 @@ def grid(count: int, seed: int) -> Iterator[Job]:
             communication=draw.random() < 0.7,
             seed=number,
         )
-        planting = with_period(planting, period)
-        yield _cut(_stepped(planting, draw), draw)
+        planting = set_period(planting, period)
+        yield _cut_captures(_add_clock_step(planting, draw), draw)
 
 
-def _stepped(planting: Planting, draw: random.Random) -> Planting:
+def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
     if draw.random() > 0.2:
         return planting
     step = draw.choice((-1, 1)) * round(0.2 * MS * 100 ** draw.random())
-    whole = planting.iterations * iteration_ns(planting)
+    whole = planting.iterations * estimate_iteration_ns(planting)
     steps = [0] * planting.servers
     steps[draw.randrange(planting.servers)] = step
     at = round(whole * draw.uniform(0.3, 0.7))
     return replace(planting, step_ns=tuple(steps), step_at_ns=at)
 
 
-def _cut(planting: Planting, draw: random.Random) -> Job:
+def _cut_captures(planting: Planting, draw: random.Random) -> Job:
     n = planting.iterations
     sort = draw.choice(("whole", "whole", "starts", "ends", "shifted"))
     held = []

@@ -19,8 +19,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from pyarrow import parquet
 
 from bubbleviz.recording_layout import CRC_KEY
-from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.xla_files import space_type
+from tests.support.edited_databases import edit_database, read_columns, rebuild_table
+from tests.support.xla_files import build_space_type
 
 #: First word of the line that the hostile text would add to an output.
 INJECTED = "INJECTED"
@@ -37,7 +37,7 @@ Variants = Callable[[Path], Iterator[str]]
 def sqlite_variants(path: Path) -> Iterator[str]:
     """Yield each column of texts, hostile in all rows, then a hostile column and a table."""
     good = path.read_bytes()
-    for table, columns in columns_of(path).items():
+    for table, columns in read_columns(path).items():
         for column in columns:
             path.write_bytes(good)
             with closing(sqlite3.connect(path)) as database, database:
@@ -46,10 +46,10 @@ def sqlite_variants(path: Path) -> Iterator[str]:
                 changed = database.execute(update, (HOSTILE_TEXT,)).rowcount
             if changed:
                 yield f"{table}.{column}"
-    for table in columns_of(path):
+    for table in read_columns(path):
         path.write_bytes(good)
-        statements = rebuilt(table, f'*, 1 AS "{HOSTILE_TEXT}"')
-        change(path, *statements, f'CREATE TABLE "{HOSTILE_TEXT}" (a INT)')
+        statements = rebuild_table(table, f'*, 1 AS "{HOSTILE_TEXT}"')
+        edit_database(path, *statements, f'CREATE TABLE "{HOSTILE_TEXT}" (a INT)')
         yield f"a column of {table}"
 
 
@@ -138,7 +138,7 @@ def arrow_variants(path: Path) -> Iterator[str]:
 def space_variants(path: Path) -> Iterator[str]:
     """Yield each field of texts of XLA's messages, hostile in all messages."""
     good = path.read_bytes()
-    space = space_type()()
+    space = build_space_type()()
     space.ParseFromString(good)
     for field in sorted(set(_text_fields(space))):
         space.ParseFromString(good)

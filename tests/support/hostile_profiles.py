@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.nsys_exports import C, K, R, T, profile
+from tests.support.nsys_exports import C, K, R, T, write_profile
 
 #: Ranges of the smallest run that has a ratio, which is one rank with two microbatches.
 NAMES = ("F0.0.0", "B0.0.0", "F1.0.0", "B1.0.0", "Optimizer")
@@ -59,7 +59,7 @@ DIRECTING = frozenset(
 def hostile_profile(folder: Path, text: str) -> Path:
     """Write a profile in which everything that has a name is called ``text``."""
     stray = len(NAMES)
-    return profile(
+    return write_profile(
         folder,
         [
             *(replace(kernel, name=f"{text}{kernel.correlation}") for kernel in KERNELS),

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.idle.report import IdleMeasurement, RankIdle
-from tests.support.nsys_exports import C, K, R, global_id, profile
+from tests.support.nsys_exports import C, K, R, pack_global_id, write_profile
 
 US = 1000
 
@@ -32,16 +32,16 @@ def r(start: int, end: int, name: str, tid: int = 1, **rest: Any) -> R:
     return R(start * US, end * US, name, tid, **rest)
 
 
-def spent(rank: RankIdle) -> dict[str, float]:
+def list_times(rank: RankIdle) -> dict[str, float]:
     return {part.activity: part.idle_ns / US for part in rank.activities}
 
 
-def only(measurement: IdleMeasurement) -> RankIdle:
+def get_only_rank(measurement: IdleMeasurement) -> RankIdle:
     (rank,) = measurement.ranks
     return rank
 
 
-def add_up(rank: RankIdle) -> None:
+def check_sums(rank: RankIdle) -> None:
     """Check that everything adds up to the idle time, exactly."""
     own = rank
     assert own.span_ns == own.compute_ns + own.exposed_communication_ns + own.exposed_copy_ns + (
@@ -61,7 +61,7 @@ def add_up(rank: RankIdle) -> None:
     assert pieces_ns.sum() + sum(step.short_ns for step in rank.steps) == own.idle_ns
 
 
-def train(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
+def make_training(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
     """Return a run with a range for each step, in each a kernel that takes half of it."""
     kernels, calls, ranges, now = [], [], [], 0
     for number, (name, length) in enumerate(zip(names, lengths, strict=True)):
@@ -72,9 +72,9 @@ def train(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[
     return kernels, calls, ranges
 
 
-def planted(folder: Path, name: str = "DataLoader") -> Path:
-    kernels, calls, ranges = train(["step 1", "step 2"], [100, 200])
-    return profile(folder, kernels, calls, [*ranges, r(60, 95, name)])
+def plant_idle(folder: Path, name: str = "DataLoader") -> Path:
+    kernels, calls, ranges = make_training(["step 1", "step 2"], [100, 200])
+    return write_profile(folder, kernels, calls, [*ranges, r(60, 95, name)])
 
 
 #: Names of every strength; an unknown one is its own activity.
@@ -118,7 +118,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def write_world(folder: Path, world: World) -> Path:
-    file = profile(
+    file = write_profile(
         folder,
         [k(a, b, n, device=d) for a, b, d, n in world.kernels],
         [c(a, b, n, tid=t, name=name) for a, b, t, name, n in world.calls],
@@ -135,6 +135,6 @@ def add_overheads(file: Path, times: list[tuple[int, int]]) -> None:
         database.execute("CREATE TABLE PROFILER_OVERHEAD (start INT, end INT, globalTid INT)")
         database.executemany(
             "INSERT INTO PROFILER_OVERHEAD VALUES (?,?,?)",
-            [(start * US, end * US, global_id(1, 1)) for start, end in times],
+            [(start * US, end * US, pack_global_id(1, 1)) for start, end in times],
         )
         database.commit()

@@ -45,7 +45,7 @@ class LiveRun:
             clock = self.clocks[rank.rank] = Clock(0, UPTIME_NS + later_ns)
             clock.now_ns = later_ns
 
-    def go_on_as(self, truth: Truth) -> None:
+    def continue_as(self, truth: Truth) -> None:
         """Run as another run does, of as many ranks, from now on."""
         self._truth = truth
 

@@ -35,7 +35,7 @@ class Measured:
     iterations: tuple[Iteration, ...]
 
 
-def devices_of(plan: Plan) -> list[list[Op]]:
+def list_devices(plan: Plan) -> list[list[Op]]:
     """Return what each device of a plan runs."""
     return [
         [Op(op.phase, op.microbatch, plan.chunk_of(op.virtual_stage)) for op in order]
@@ -43,11 +43,13 @@ def devices_of(plan: Plan) -> list[list[Op]]:
     ]
 
 
-def iteration(index: int, kind: str = "training", *, averaged: bool = True) -> Iteration:
-    return Iteration(index, str(index), kind, True, averaged, None, 0, 0, {}, drawn.ranks_of(()))
+def make_iteration(index: int, kind: str = "training", *, averaged: bool = True) -> Iteration:
+    return Iteration(
+        index, str(index), kind, True, averaged, None, 0, 0, {}, drawn.make_rank_iterations(())
+    )
 
 
-def measured(
+def make_measured(
     cells: Iterable[tuple[int, int, Sequence[Op]]],
     places: Sequence[tuple[int | None, int | None]],
     iterations: Sequence[Iteration] = (),
@@ -75,17 +77,17 @@ def measured(
         for rank, index, order in cells
         for place, op in enumerate(order)
     ]
-    operations, _ = drawn.operations_of(rows)
+    operations, _ = drawn.make_operations(rows)
     ranks = tuple(
         Rank(n, f"host GPU {n}", "host", 0, n, 0, stage=stage, pipeline=pipeline)
         for n, (stage, pipeline) in enumerate(places)
     )
     last = max((op.iteration for op in rows), default=-1)
-    chosen_iterations = tuple(iterations) or tuple(iteration(n) for n in range(last + 1))
+    chosen_iterations = tuple(iterations) or tuple(make_iteration(n) for n in range(last + 1))
     return Measured(ranks, operations, chosen_iterations)
 
 
-def of_orders(orders: Sequence[Sequence[Op]], times: int = 1) -> Measured:
+def run_orders(orders: Sequence[Sequence[Op]], times: int = 1) -> Measured:
     """Return a run of one pipeline that ran these orders so many times, device by device."""
     cells = [(rank, n, order) for n in range(times) for rank, order in enumerate(orders)]
-    return measured(cells, [(rank, 0) for rank in range(len(orders))])
+    return make_measured(cells, [(rank, 0) for rank in range(len(orders))])

@@ -46,20 +46,20 @@ def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()
     pending: list[int] = []
     live: dict[str, tuple[list[int], list[int]]] = {}
     for event in work:
-        name, begin, end = event["name"], event["ts"], event["ts"] + event["dur"]
-        temporary = writer.allocate(begin + event["dur"] * 0.1, by_rank.temporary)
+        name, begin_us, end = event["name"], event["ts"], event["ts"] + event["dur"]
+        temporary = writer.allocate(begin_us + event["dur"] * 0.1, by_rank.temporary)
         if name[0] == "F":
-            to_b = [writer.allocate(begin + event["dur"] * 0.2, by_rank.held)]
-            inside = sorted((e for e in ranges if "layer" in e["name"].lower()
-                             and begin <= e["ts"] <= end and e["tid"] == event["tid"]),
+            to_b = [writer.allocate(begin_us + event["dur"] * 0.2, by_rank.held)]
+            inner_ranges = sorted((e for e in ranges if "layer" in e["name"].lower()
+                             and begin_us <= e["ts"] <= end and e["tid"] == event["tid"]),
                             key=lambda e: e["ts"])  # fmt: skip
-            for layer, amount in zip(inside, layers, strict=False):
+            for layer, amount in zip(inner_ranges, layers, strict=False):
                 to_b.append(writer.allocate(layer["ts"] + layer["dur"] / 2, amount))
-            to_w = [writer.allocate(begin + event["dur"] * 0.3, by_rank.kept)]
+            to_w = [writer.allocate(begin_us + event["dur"] * 0.3, by_rank.kept)]
             live[name[1:]] = to_b, to_w
-            written = [writer.allocate(begin + event["dur"] * 0.4, by_rank.output)]
+            events = [writer.allocate(begin_us + event["dur"] * 0.4, by_rank.output)]
         else:
-            written = []
+            events = []
             to_b, to_w = live[name[1:]]
             freed = to_w if name[0] == "W" else to_b if splits else [*to_b, *to_w]
             for address in freed:
@@ -67,7 +67,7 @@ def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()
         writer.free(end - event["dur"] * 0.05, temporary)
         for address in pending:
             writer.free(end - event["dur"] * 0.02, address)
-        pending = written
+        pending = events
     document["traceEvents"] += writer.events(by_rank.resident)
     trace.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-def line(
+def format_line(
     name: str,
     category: str,
     phase: str,
@@ -116,12 +116,12 @@ class Plugin:
         ended = None if op.end is None else op.end - self.begin + 700
         self._line("KernelCh", "GPU", "e", 0, ended)
 
-    def _proxy(self, own: Step) -> None:
-        first, last = own.bounds[0] - self.begin, own.bounds[-1] - self.begin
-        name = "ProgressSend" if own.states[0].startswith("Send") else "ProgressRecv"
+    def _proxy(self, step_: Step) -> None:
+        first, last = step_.bounds[0] - self.begin, step_.bounds[-1] - self.begin
+        name = "ProgressSend" if step_.states[0].startswith("Send") else "ProgressRecv"
         told = '"Channel": 0, "Peer": 1, "Steps": 1, "ChunkSize": 1, "transSize": 1'
         self._line(name, "PROXY", "b", self.step, first, told)
-        for state, begin, end in zip(own.states, own.bounds, own.bounds[1:], strict=False):
+        for state, begin, end in zip(step_.states, step_.bounds, step_.bounds[1:], strict=False):
             self._line(state, "NET", "b", self.step, begin - self.begin, '"Step": 0')
             self._line(state, "NET", "e", self.step, end - self.begin)
         self._line(name, "PROXY", "e", self.step, last)
@@ -130,13 +130,13 @@ class Plugin:
     def _line(
         self, name: str, cat: str, phase: str, number: int, ns: int | None, told: str | None = None
     ) -> None:
-        self.lines.append(line(name, cat, phase, number, self.pid, ns, told))
+        self.lines.append(format_line(name, cat, phase, number, self.pid, ns, told))
 
     def text(self, *, closed: bool = True) -> str:
         return "".join(self.lines) + ("{}]\n" if closed else "")
 
 
-def proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> str:
+def make_proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> str:
     """Return a file of the old proxy profiler.
 
     Args:
@@ -150,12 +150,12 @@ def proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> st
     for number, (direction, peer, count, bounds) in enumerate(transfers):
         name = f"{direction}-{peer}-0"
         told = f' "opCount": {count}, "proxyOpIndex":3 '
-        lines.append(line(name, "NET", "b", number, 0, bounds[0], told))
+        lines.append(format_line(name, "NET", "b", number, 0, bounds[0], told))
         for state, begin, end in zip(states[direction], bounds, bounds[1:], strict=False):
-            lines.append(line(state, "NET", "b", number, 0, begin))
-            lines.append(line(state, "NET", "e", number, 0, end))
-        lines.append(line(name, "NET", "e", number, 0, bounds[-1]))
+            lines.append(format_line(state, "NET", "b", number, 0, begin))
+            lines.append(format_line(state, "NET", "e", number, 0, end))
+        lines.append(format_line(name, "NET", "e", number, 0, bounds[-1]))
     number = len(transfers)
-    lines.append(line("Sleep", "NET", "b", number, -1, 5))
-    lines.append(line("Sleep", "NET", "e", number, -1, 6))
+    lines.append(format_line("Sleep", "NET", "b", number, -1, 5))
+    lines.append(format_line("Sleep", "NET", "e", number, -1, 6))
     return "".join(lines) + "{} ]\n"

@@ -7,7 +7,7 @@ import struct
 from contextlib import closing
 from pathlib import Path
 
-from tests.support.nsys_exports import global_id
+from tests.support.nsys_exports import pack_global_id
 
 #: Number, fields and form of what functions of NCCL carry.
 LAYOUTS = {
@@ -38,7 +38,7 @@ LAYOUTS = {
 }
 
 
-def carrying(
+def add_payloads(
     path: Path,
     payloads: list[tuple[int, str, str, tuple[int, ...]]],
     *,
@@ -79,14 +79,14 @@ def carrying(
             changed = db.execute(
                 "UPDATE NVTX_EVENTS SET binaryData = ? WHERE start = ? AND globalTid = ? AND "
                 "coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) = ?",
-                (stored, start, global_id(pid, pid), name),
+                (stored, start, pack_global_id(pid, pid), name),
             )
             assert changed.rowcount == 1
         db.commit()
     return str(path)
 
 
-def carry(path: Path, start: int, values: tuple[int, ...], pid: int) -> None:
+def add_communicator(path: Path, start: int, values: tuple[int, ...], pid: int) -> None:
     """Let the beginning of a communicator that starts then carry: id, ranks, rank, device."""
     number, _, form = LAYOUTS["init"]
     body = struct.pack(form, *values)
@@ -95,6 +95,6 @@ def carry(path: Path, start: int, values: tuple[int, ...], pid: int) -> None:
         db.execute("PRAGMA synchronous = OFF")
         db.execute(
             "UPDATE NVTX_EVENTS SET binaryData = ? WHERE start = ? AND globalTid = ?",
-            (blob, start, global_id(pid, pid)),
+            (blob, start, pack_global_id(pid, pid)),
         )
         db.commit()

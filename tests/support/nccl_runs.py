@@ -12,18 +12,18 @@ SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXACT = (0, 0)
 
 
-def columns(communication: Communication, *names: str) -> list[tuple[int, ...]]:
+def list_columns(communication: Communication, *names: str) -> list[tuple[int, ...]]:
     table = communication.operations
     return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
 
 
-def put(folder: Path, name: str, text: str) -> str:
+def write_file(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return str(path)
 
 
-def ring(folder: Path, count: int = 12, ranks: int = 2, late: int = 40_000) -> list[str]:
+def write_ring(folder: Path, count: int = 12, ranks: int = 2, late: int = 40_000) -> list[str]:
     """Write one file per rank of all-reduces, whose rank r begins r * ``late`` after rank 0."""
     paths = []
     for rank in range(ranks):
@@ -32,5 +32,5 @@ def ring(folder: Path, count: int = 12, ranks: int = 2, late: int = 40_000) -> l
             start = 1_000_000 * (number + 1) + number**2 * 1_000
             op = Op("AllReduce", start + late * rank, start + 500_000, rank, sequence=number)
             file.add(op)
-        paths.append(put(folder, f"trace-host-{rank}.txt", file.text()))
+        paths.append(write_file(folder, f"trace-host-{rank}.txt", file.text()))
     return paths

@@ -30,7 +30,7 @@ class Need:
     is_met: Callable[[], bool]
 
 
-def data_folder() -> Path | None:
+def get_data_folder() -> Path | None:
     """Return the folder of real files, or None if ``BUBBLEVIZ_DATA`` names no folder."""
     name = os.environ.get("BUBBLEVIZ_DATA")
     if not name or not Path(name).is_dir():
@@ -38,20 +38,20 @@ def data_folder() -> Path | None:
     return Path(name).resolve()
 
 
-def real_file(name: str) -> Path:
+def get_real_file(name: str) -> Path:
     """Return the path of a real file or folder, in a test marked ``real_files``.
 
     Args:
         name: Path relative to the data folder, such as ``nsys/rodinia_report3.sqlite``.
     """
-    folder = data_folder()
+    folder = get_data_folder()
     assert folder is not None, "mark this test with @pytest.mark.real_files"
     return folder / name
 
 
-def reference_file(name: str) -> Path:
+def get_reference_file(name: str) -> Path:
     """Return the path of a file in ``reference/``, which lies next to the data folder."""
-    return real_file("").parent / "reference" / name
+    return get_real_file("").parent / "reference" / name
 
 
 def has_browsers() -> bool:
@@ -66,7 +66,7 @@ def has_browsers() -> bool:
 NEEDS: Mapping[str, Need] = {
     "real_files": Need(
         "needs real profiles: set BUBBLEVIZ_DATA to the folder that contains them",
-        lambda: data_folder() is not None,
+        lambda: get_data_folder() is not None,
     ),
     "browser": Need(
         "needs Chromium, Firefox, Playwright: run scripts/programs (on Debian) and scripts/check",

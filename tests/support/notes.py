@@ -24,20 +24,20 @@ class HasRestrictions(Protocol):
     def restrictions(self) -> Sequence[Restriction]: ...
 
 
-def restriction_codes(report: HasRestrictions) -> list[str]:
+def list_restriction_codes(report: HasRestrictions) -> list[str]:
     return [restriction.code for restriction in report.restrictions]
 
 
-def restriction_texts(report: HasRestrictions) -> list[str]:
+def list_restriction_texts(report: HasRestrictions) -> list[str]:
     return [restriction.text for restriction in report.restrictions]
 
 
-def limitation_subjects(report: HasLimitations) -> set[str]:
+def list_limitation_subjects(report: HasLimitations) -> set[str]:
     """Return what the limitations are about."""
     return {limitation.what for limitation in report.limitations}
 
 
-def limitation_counts(report: HasLimitations) -> Counter[str]:
+def count_limitations(report: HasLimitations) -> Counter[str]:
     """Return the count of each subject, summed over its limitations."""
     counts: Counter[str] = Counter()
     for limitation in report.limitations:
@@ -45,7 +45,7 @@ def limitation_counts(report: HasLimitations) -> Counter[str]:
     return counts
 
 
-def limitation_text(report: HasLimitations) -> str:
+def join_limitations(report: HasLimitations) -> str:
     """Return all limitations, one per line, as ``subject: reason``."""
     return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 

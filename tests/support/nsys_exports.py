@@ -113,7 +113,7 @@ class T:
     pid: int = 1
 
 
-def global_id(pid: int, tid: int = 0) -> int:
+def pack_global_id(pid: int, tid: int = 0) -> int:
     """Pack a global id as nsys does: host << 48 | process << 24 | thread."""
     return HOST_ID << 48 | pid << 24 | tid
 
@@ -128,7 +128,7 @@ class _Strings:
         return self.ids.setdefault(text, len(self.ids))
 
 
-def profile(
+def write_profile(
     folder: Path,
     kernels: list[K] | tuple[K, ...] = (),
     calls: list[C] | tuple[C, ...] = (),
@@ -162,10 +162,11 @@ def profile(
     text = _Strings()
     rows: dict[str, list[tuple[object, ...]]] = {
         "CUPTI_ACTIVITY_KIND_KERNEL": [
-            (*_activity(k), text(k.name), text(k.name.split("(")[0]), k.graph_node) for k in kernels
+            (*_list_activity_columns(k), text(k.name), text(k.name.split("(")[0]), k.graph_node)
+            for k in kernels
         ],
         "CUPTI_ACTIVITY_KIND_RUNTIME": [
-            (c.start, c.end, 0, global_id(c.pid, c.tid), c.correlation, text(c.name), 0, None)
+            (c.start, c.end, 0, pack_global_id(c.pid, c.tid), c.correlation, text(c.name), 0, None)
             for c in calls
         ],
         "NVTX_EVENTS": [
@@ -177,16 +178,18 @@ def profile(
                 None,
                 None,
                 None if r.registered else r.name,
-                global_id(r.pid, r.tid),
-                None if r.end_tid is None else global_id(r.pid, r.end_tid),
+                pack_global_id(r.pid, r.tid),
+                None if r.end_tid is None else pack_global_id(r.pid, r.end_tid),
                 text(r.name) if r.registered and r.name is not None else None,
                 r.domain,
             )
             for row, r in enumerate(ranges)
         ],
-        "CUPTI_ACTIVITY_KIND_MEMCPY": [(*_activity(m), m.size, m.kind, *m.memory) for m in copies],
-        "CUPTI_ACTIVITY_KIND_MEMSET": [(*_activity(m), 0, 8) for m in fills],
-        "ThreadNames": [(text(t.name), 20, global_id(t.pid, t.tid)) for t in threads],
+        "CUPTI_ACTIVITY_KIND_MEMCPY": [
+            (*_list_activity_columns(m), m.size, m.kind, *m.memory) for m in copies
+        ],
+        "CUPTI_ACTIVITY_KIND_MEMSET": [(*_list_activity_columns(m), 0, 8) for m in fills],
+        "ThreadNames": [(text(t.name), 20, pack_global_id(t.pid, t.tid)) for t in threads],
         "TARGET_INFO_SYSTEM_ENV": [(HOST_ID << 48, "Local", "Hostname", 1, hostname)],
         "TARGET_INFO_SESSION_START_TIME": [(utc_epoch_ns, "", "")],
         "ENUM_NSYS_EVENT_TYPE": [(n, label, label) for n, label in _EVENT_TYPES.items()],
@@ -200,7 +203,7 @@ def profile(
         # Nothing is kept after a test: a crash may cost the file.
         db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         for table in [table for table in _TABLES if table not in without]:
-            db.execute(f"CREATE TABLE {table} ({_declared(_TABLES[table])})")
+            db.execute(f"CREATE TABLE {table} ({_declare_columns(_TABLES[table])})")
             slots = ",".join("?" * len(_TABLES[table].split()))
             db.executemany(f"INSERT INTO {table} VALUES ({slots})", rows[table])
         db.commit()
@@ -242,18 +245,18 @@ class ExportRows:
         self.ranges.append(R(start, end, name, tid=self.pid, pid=self.pid, registered=registered))
 
     def write(self, folder: Path, **options: Any) -> Path:
-        """Write the profile of these rows; see :func:`profile`."""
-        return profile(folder, self.kernels, self.calls, self.ranges, **options)
+        """Write the profile of these rows; see :func:`write_profile`."""
+        return write_profile(folder, self.kernels, self.calls, self.ranges, **options)
 
 
-def _activity(row: K | M) -> tuple[object, ...]:
+def _list_activity_columns(row: K | M) -> tuple[object, ...]:
     """Return the columns that kernels, copies and fills share."""
     place = (row.device, 1, row.stream)
-    return (row.start, row.end, *place, row.correlation, global_id(row.pid))
+    return (row.start, row.end, *place, row.correlation, pack_global_id(row.pid))
 
 
 @cache
-def _declared(columns: str) -> str:
+def _declare_columns(columns: str) -> str:
     declared = []
     for word in columns.split():
         name, _, kind = word.rstrip("!").partition(":")

@@ -29,7 +29,7 @@ const { many: many_ranks, shards } = await bubbleviz;
 """
 
 
-def significant(number: float, decimals: int = 12) -> str:
+def format_significant(number: float, decimals: int = 12) -> str:
     """Return a number with three significant digits, as the page writes it."""
     rounded = float(f"{number:.2e}")
     if rounded == 0:
@@ -37,9 +37,9 @@ def significant(number: float, decimals: int = 12) -> str:
     return f"{rounded:,.{min(decimals, max(0, 2 - floor(log10(abs(rounded)) + 1e-9)))}f}"
 
 
-def percent(ratio: float) -> str:
+def format_percent(ratio: float) -> str:
     """Return a ratio from 0 on in percent, as the page writes it."""
-    return "< 0.01 %" if 0 < 100 * ratio < 0.01 else f"{significant(100 * ratio, 2)} %"
+    return "< 0.01 %" if 0 < 100 * ratio < 0.01 else f"{format_significant(100 * ratio, 2)} %"
 
 
 @dataclass

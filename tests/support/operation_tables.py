@@ -15,17 +15,19 @@ from bubbleviz.model.texts import format_csv
 Columns = Mapping[str, Sequence[Any]]
 
 
-def tables_in(folder: Path, rows: Sequence[tuple[int, str, int, int]]) -> dict[str, Path]:
+def write_tables(folder: Path, rows: Sequence[tuple[int, str, int, int]]) -> dict[str, Path]:
     """Write rows of rank, phase, start and end in every format; return the files by reader."""
     rank, phase, start_ns, end_ns = map(list, zip(*rows, strict=True))
-    return written(folder, {"rank": rank, "phase": phase, "start_ns": start_ns, "end_ns": end_ns})
+    return write_columns(
+        folder, {"rank": rank, "phase": phase, "start_ns": start_ns, "end_ns": end_ns}
+    )
 
 
-def written(folder: Path, columns: Columns, stem: str = "operations") -> dict[str, Path]:
+def write_columns(folder: Path, columns: Columns, stem: str = "operations") -> dict[str, Path]:
     """Write columns in every format; return the files by reader."""
     frame = pl.DataFrame(columns, strict=False)
     paths = {kind: folder / f"{stem}.{kind}" for kind in ("csv", "parquet", "arrow")}
-    csv_of(paths["csv"], columns)
+    write_csv(paths["csv"], columns)
     frame.write_parquet(paths["parquet"])
     frame.write_ipc(paths["arrow"])
     return paths
@@ -35,15 +37,15 @@ def written(folder: Path, columns: Columns, stem: str = "operations") -> dict[st
 _SCOPES = {"F": "forward", "BW": "backward", "Optimizer": "optimizer"}
 
 
-def traced(
-    path: Path, rows: Sequence[tuple[int, int, str, int, int]], *, whole: bool = False
+def write_trace(
+    path: Path, rows: Sequence[tuple[int, int, str, int, int]], *, as_one_event: bool = False
 ) -> Path:
     """Write rows of rank, microbatch, phase, start and end as MegaScan traces them.
 
     Args:
         path: to write.
         rows: of ranks that are stages, in iteration 7.
-        whole: write each operation as one event, as newer versions do, instead of as two.
+        as_one_event: write each operation as one event, as newer versions do, instead of as two.
     """
     events: list[tuple[float, int, dict[str, Any]]] = []
     for rank, microbatch, phase, start_ns, end_ns in rows:
@@ -52,27 +54,27 @@ def traced(
         if phase != "Optimizer":
             counts |= {"microbatch": microbatch, "model_chunk": 0}
         event = {"name": _SCOPES[phase], "cname": "light_memory_dump", "tid": 0}
-        if whole:
+        if as_one_event:
             args = {**counts, "dp_rk": 0, "pp_rk": rank, "tp_rk": 0, "g_rk": rank}
             event |= {"ph": "X", "ts": start_us, "dur": end_us - start_us, "pid": 40 + rank}
             events.append((start_us, 1, event | {"args": args}))
             continue
         event["pid"] = rank
-        begun = {"ph": "B", "ts": start_us, "args": {"iteration": 7}}
-        events.append((start_us, 1, event | begun))
-        ended = {"ph": "E", "ts": end_us, "args": {**counts, "pp_rank": rank}}
-        events.append((end_us, 0, event | ended))
+        begin_event = {"ph": "B", "ts": start_us, "args": {"iteration": 7}}
+        events.append((start_us, 1, event | begin_event))
+        end_event = {"ph": "E", "ts": end_us, "args": {**counts, "pp_rank": rank}}
+        events.append((end_us, 0, event | end_event))
     path.write_text(json.dumps([event for *_, event in sorted(events, key=lambda e: e[:2])]))
     return path
 
 
-def csv_of(path: Path, columns: Columns) -> Path:
+def write_csv(path: Path, columns: Columns) -> Path:
     rows = zip(*columns.values(), strict=True)
     path.write_text(format_csv(tuple(columns), rows), encoding="utf-8")
     return path
 
 
-def stream_of(path: Path, columns: Columns) -> Path:
+def write_stream(path: Path, columns: Columns) -> Path:
     """Write columns as a stream of Arrow IPC."""
     table = pa.table(pl.DataFrame(columns, strict=False))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:

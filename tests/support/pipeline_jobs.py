@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.plan import Plan
-from tests.support.operation_tables import csv_of
+from tests.support.operation_tables import write_csv
 
 MS = 1_000_000
 #: How late after all ranks have ended the next iteration begins, ns.
@@ -129,16 +129,16 @@ class SimulatedJob:
 
     def written(self, path: Path) -> Path:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
-        return csv_of(path, {name: [row.get(name, "") for row in self.rows] for name in names})
+        return write_csv(path, {name: [row.get(name, "") for row in self.rows] for name in names})
 
 
-def simulated(job: Job, seed: int = 0) -> SimulatedJob:
+def simulate_job(job: Job, seed: int = 0) -> SimulatedJob:
     random_of, rows, lengths_ns, begins_ns, base_ns = random.Random(seed), [], [], [], 1e9
     for iteration in range(job.iterations):
         lengths, free_ns = job.drawn_lengths(random_of.gauss), {}
         begins_ns.append(base_ns)
         for replica, own in enumerate(lengths):
-            ranks = _replica(job, iteration, replica, own, base_ns, random_of)
+            ranks = _simulate_replica(job, iteration, replica, own, base_ns, random_of)
             for rank, (free, done) in ranks.items():
                 free_ns[rank] = free
                 rows += done
@@ -150,8 +150,8 @@ def simulated(job: Job, seed: int = 0) -> SimulatedJob:
             if job.replicas > 1:
                 end_ns = all_ns + job.reduce * MS
                 group: Row = {"kind": "all-reduce", "group": f"stage {rank % job.stages}"}
-                rows.append(_timed(place | group, "COLLECTIVE", free, end_ns))
-            rows.append(_timed(place, "Optimizer", end_ns, end_ns + MS))
+                rows.append(_make_timed_row(place | group, "COLLECTIVE", free, end_ns))
+            rows.append(_make_timed_row(place, "Optimizer", end_ns, end_ns + MS))
         base_ns = max(int(row["end_ns"]) for row in rows)
         lengths_ns.append(base_ns - begins_ns[-1])
         base_ns += _APART_NS + job.between * MS
@@ -161,7 +161,7 @@ def simulated(job: Job, seed: int = 0) -> SimulatedJob:
     return SimulatedJob(rows, lengths_ns, period_ns)
 
 
-def _replica(
+def _simulate_replica(
     job: Job,
     iteration: int,
     replica: int,
@@ -210,9 +210,9 @@ def _replica(
                 sent: Row = {"microbatch": m, "virtual_stage": need[1]}
                 sent["chunk"] = plan.chunk_of(need[1])
                 if job.messages:
-                    row = _timed(other | sent, f"SEND_{kind}", ended[need], there_ns)
+                    row = _make_timed_row(other | sent, f"SEND_{kind}", ended[need], there_ns)
                     rows[sender].append(row)
-                    row = _timed(
+                    row = _make_timed_row(
                         place | chunk, f"RECV_{kind}", min(free_ns[stage], there_ns), there_ns
                     )
                     rows[stage].append(row)
@@ -226,7 +226,7 @@ def _replica(
             length += job.pause.get(rank, 0.0)
         active_ns, length = round(length * MS), length * (1 + job.gaps.get(rank, 0.0))
         free_ns[stage] = ended[phase, virtual, m] = start_ns + length * MS
-        row = _timed(place | chunk, phase, start_ns, free_ns[stage])
+        row = _make_timed_row(place | chunk, phase, start_ns, free_ns[stage])
         row["launched_ns"] = round(min(launch_ns, start_ns - 5_000))
         row |= {"active_ns": active_ns, "kernels": 9} if job.gaps else {}
         rows[stage].append(row)
@@ -234,6 +234,6 @@ def _replica(
     return {first + s: (free_ns[s], rows[s]) for s in range(job.stages)}
 
 
-def _timed(of: Row, phase: str, start_ns: float, end_ns: float) -> Row:
+def _make_timed_row(of: Row, phase: str, start_ns: float, end_ns: float) -> Row:
     times: Row = {"start_ns": round(start_ns), "end_ns": round(end_ns)}
     return {**of, "phase": phase, **times}

@@ -127,7 +127,7 @@ RUNS = {
 
 
 @cache
-def analysed(planting: Planting, **options: Any) -> bubbleviz.Report:
+def analyze_planting(planting: Planting, **options: Any) -> bubbleviz.Report:
     """Plant a run, and return its report: one for all tests that ask for it."""
     with TemporaryDirectory() as folder:
         plant(planting, Path(folder))
@@ -145,7 +145,7 @@ def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:
 Row = tuple[int, ...]
 
 
-def true_rows(
+def list_true_rows(
     report: Report, truth: Truth, operations: Iterable[TrueOperation], *, microbatch: bool = True
 ) -> list[Row]:
     """Return the operations that compute as planted, by the numbers of the report."""
@@ -170,7 +170,7 @@ def true_rows(
     )
 
 
-def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
+def list_reported_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
     """Return the operations with compute kernels as the report has them.
 
     An Optimizer range whose only kernels communicate has a span, but no true operation.

@@ -20,13 +20,13 @@ import pytest
 
 from tests.support import flight_dumps, nccl_runs, xla_files
 from tests.support.hostile_profiles import CALLS, KERNELS, NAMES, RANGES
-from tests.support.nsys_exports import C, K, R, T, profile
-from tests.support.operation_tables import Columns, written
-from tests.support.processes import processes_of
-from tests.support.recorded_runs import recorded
+from tests.support.nsys_exports import C, K, R, T, write_profile
+from tests.support.operation_tables import Columns, write_columns
+from tests.support.processes import read_processes
+from tests.support.recorded_runs import record_names
 from tests.support.rocm_profiles import write_rocpd
-from tests.support.torch_traces import traces_of
-from tests.support.xla_profiles import gpu
+from tests.support.torch_traces import write_traces
+from tests.support.xla_profiles import make_gpu
 
 #: Part of every private name: of hosts, files, folders, threads and source functions.
 TOKEN = "zqprivate"
@@ -36,10 +36,10 @@ PUBLIC = "yxpublic"
 _FRAME = f"/home/{TOKEN}/{TOKEN}.py(12): {TOKEN}_step"
 
 
-def nsys_export(folder: Path) -> Path:
+def write_nsys_export(folder: Path) -> Path:
     """Write a run on one GPU whose stray ranges and kernels name the host, files and functions."""
     stray = len(NAMES)
-    return profile(
+    return write_profile(
         folder,
         [
             *(replace(kernel, name=f"{PUBLIC}_{HOST}_{n}") for n, kernel in enumerate(KERNELS)),
@@ -59,19 +59,19 @@ def nsys_export(folder: Path) -> Path:
     )
 
 
-def kineto_trace(folder: Path) -> Path:
+def write_kineto_trace(folder: Path) -> Path:
     """Write the same run as a trace of PyTorch."""
     (folder / "export").mkdir()
-    export = nsys_export(folder / "export")
+    export = write_nsys_export(folder / "export")
     traces = folder / f"{TOKEN}-traces"
     traces.mkdir()
-    (trace,) = traces_of(export, traces)
+    (trace,) = write_traces(export, traces)
     return trace
 
 
-def kineto_trace_without_host(folder: Path) -> Path:
+def write_kineto_trace_without_host(folder: Path) -> Path:
     """Write the same as a trace without a host, so that the file's name stands for it."""
-    trace = kineto_trace(folder)
+    trace = write_kineto_trace(folder)
     text = gzip.decompress(trace.read_bytes()).decode()
     # Nothing in the file tells that a part of a kernel's name is the name of a host.
     document = json.loads(text.replace(HOST, ""))
@@ -82,34 +82,34 @@ def kineto_trace_without_host(folder: Path) -> Path:
     return file
 
 
-def rocpd_file(folder: Path) -> Path:
+def write_rocpd_file(folder: Path) -> Path:
     """Write the same run as a file of rocprofv3."""
     (folder / "export").mkdir()
-    export = nsys_export(folder / "export")
-    return write_rocpd(folder / f"{TOKEN}.db", processes_of(export))
+    export = write_nsys_export(folder / "export")
+    return write_rocpd(folder / f"{TOKEN}.db", read_processes(export))
 
 
-def xla_profile(folder: Path) -> Path:
+def write_xla_profile(folder: Path) -> Path:
     """Write a run of JAX on GPUs, whose threads and host are named."""
-    *devices, cpu = gpu()
+    *devices, cpu = make_gpu()
     threads = [replace(line, name=f"{TOKEN} {line.name}") for line in cpu.lines]
     planes = [*devices, replace(cpu, lines=threads)]
     file = folder / f"{TOKEN}.xplane.pb"
-    file.write_bytes(xla_files.space(planes, [HOST]))
+    file.write_bytes(xla_files.make_space(planes, [HOST]))
     return file
 
 
-def operation_table(folder: Path) -> Path:
+def write_operation_table(folder: Path) -> Path:
     """Write a table of two ranks on two hosts with clocks of their own."""
-    return _table(folder, "csv")
+    return _write_table(folder, "csv")
 
 
-def parquet_table(folder: Path) -> Path:
+def write_parquet_table(folder: Path) -> Path:
     """Write the same table as Parquet."""
-    return _table(folder, "parquet")
+    return _write_table(folder, "parquet")
 
 
-def _table(folder: Path, kind: str) -> Path:
+def _write_table(folder: Path, kind: str) -> Path:
     rows = [
         (rank, f"{HOST}-{rank}", f"{HOST}-clock{rank}", phase, microbatch, rank, start, start + 400)
         for rank in range(2)
@@ -121,61 +121,63 @@ def _table(folder: Path, kind: str) -> Path:
     ]
     names = ("rank", "host", "clock", "phase", "microbatch", "stage", "start_ns", "end_ns")
     columns: Columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    files = written(folder, columns, TOKEN)
+    files = write_columns(folder, columns, TOKEN)
     for other in files.keys() - {kind}:
         files[other].unlink()
     return files[kind]
 
 
-def recording(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def write_recording(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Record a run on this host, which is called otherwise meanwhile."""
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     run = folder / f"{TOKEN}-run"
-    recorded(run, ("F mb=0 stage=0", "BW mb=0 stage=0"), 4)
+    record_names(run, ("F mb=0 stage=0", "BW mb=0 stage=0"), 4)
     return run
 
 
-def nccl_events(folder: Path) -> Path:
+def write_nccl_events(folder: Path) -> Path:
     """Write event files of NCCL, which are named after the host."""
-    for file in map(Path, nccl_runs.ring(folder, count=3)):
+    for file in map(Path, nccl_runs.write_ring(folder, count=3)):
         file.rename(file.with_name(f"trace-{HOST}-{file.name}"))
     return folder
 
 
-def flight_recordings(folder: Path) -> Path:
+def write_flight_recordings(folder: Path) -> Path:
     """Write dumps of flight recorders."""
     dumps = folder / f"{TOKEN}-dumps"
-    entries = [flight_dumps.entry("0", "all_reduce", number, 10 * number, 2) for number in (1, 2)]
-    return Path(flight_dumps.dump(dumps, dict.fromkeys(range(4), entries), ".json"))
+    entries = [
+        flight_dumps.make_entry("0", "all_reduce", number, 10 * number, 2) for number in (1, 2)
+    ]
+    return Path(flight_dumps.write_dumps(dumps, dict.fromkeys(range(4), entries), ".json"))
 
 
 #: What writes an input into a folder and returns what to give to a command.
 INPUTS: tuple[Callable[[Path], Path], ...] = (
-    nsys_export,
-    kineto_trace,
-    kineto_trace_without_host,
-    rocpd_file,
-    xla_profile,
-    operation_table,
-    parquet_table,
+    write_nsys_export,
+    write_kineto_trace,
+    write_kineto_trace_without_host,
+    write_rocpd_file,
+    write_xla_profile,
+    write_operation_table,
+    write_parquet_table,
 )
 
 _STREAM = re.compile(rb"stream\r?\n(.*?)\r?\nendstream", re.DOTALL)
 _PACKED = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")
 
 
-def contains(content: bytes, token: str) -> bool:
+def has_token(content: bytes, token: str) -> bool:
     """Return whether a file contains a token, packed or not: in ZIP, gzip, base64, PDF, Parquet."""
-    return any(token.encode() in part.lower() for part in _unpacked(content))
+    return any(token.encode() in part.lower() for part in _unpack(content))
 
 
-def _unpacked(content: bytes) -> Iterator[bytes]:
+def _unpack(content: bytes) -> Iterator[bytes]:
     yield content
     if content.startswith(b"PK"):
         with zipfile.ZipFile(BytesIO(content)) as archive:
             for name in archive.namelist():
                 yield name.encode()
-                yield from _unpacked(archive.read(name))
+                yield from _unpack(archive.read(name))
     elif content.startswith(b"PAR1"):
         table = pq.read_table(BytesIO(content))
         yield repr((table.schema, table.schema.metadata, table.to_pylist())).encode()

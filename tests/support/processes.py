@@ -50,7 +50,7 @@ class Process:
     threads: list[tuple[int, str]] = field(default_factory=list)
 
 
-def processes_of(export: Path, *, hip: bool = True) -> list[Process]:
+def read_processes(export: Path, *, hip: bool = True) -> list[Process]:
     """Return the processes of an export: with HIP's calls and times of their node, or as they are.
 
     Of calls of HIP each correlation id is there once.

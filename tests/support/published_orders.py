@@ -9,7 +9,7 @@ from functools import cache
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from tests.support.needs import reference_file
+from tests.support.needs import get_reference_file
 
 LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
 
@@ -37,24 +37,24 @@ Row = dict[str, str]
 
 
 @cache
-def reference(name: str) -> list[Row]:
+def read_reference(name: str) -> list[Row]:
     """Return the rows of a published table, in a test marked ``real_files``."""
-    with reference_file(name).open(encoding="utf-8") as lines:
+    with get_reference_file(name).open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 
-def numbers(row: Row, *names: str) -> list[int]:
+def read_numbers(row: Row, *names: str) -> list[int]:
     return [int(row[name]) for name in names]
 
 
-def listed_plan(row: Row) -> Plan:
+def parse_listed_plan(row: Row) -> Plan:
     """Return the plan of the order that a row of the table lists."""
     orders, placement = [], {}
     for device, text in enumerate(row["order"].split("|")):
         matches = re.findall(r"(\d+)([FIWB])(\d+)", text)
         orders.append(tuple(PlannedOperation(int(s), LETTERS[x], int(m)) for s, x, m in matches))
         placement.update({int(stage): device for stage, _, _ in matches})
-    p, m, chunks = numbers(row, "p", "m", "chunks")
+    p, m, chunks = read_numbers(row, "p", "m", "chunks")
     at = tuple(placement[stage] for stage in range(len(placement)))
     return Plan(row["schedule"], p, m, chunks, at, tuple(orders))
 

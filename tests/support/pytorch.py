@@ -9,7 +9,7 @@ from scripts.frameworks.environments import ENVIRONMENTS, python_of
 from tests.support.places import CHECKOUT
 
 
-def python_with_torch() -> str:
+def get_python_with_torch() -> str:
     """Return a Python with the newest Megatron-Core and its PyTorch, installed on first use.
 
     Raises:
@@ -18,10 +18,10 @@ def python_with_torch() -> str:
     return str(python_of(ENVIRONMENTS[0]))
 
 
-def ran(*arguments: str | Path) -> str:
+def run_python(*arguments: str | Path) -> str:
     """Run a Python that has PyTorch, in the checkout; return what it printed."""
     done = subprocess.run(
-        [python_with_torch(), *map(str, arguments)],
+        [get_python_with_torch(), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

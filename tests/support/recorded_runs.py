@@ -38,7 +38,7 @@ class Clock:
         return self.now_ns + UTC_NS + self.error_ns
 
 
-def range_name(operation: TrueOperation) -> str:
+def get_range_name(operation: TrueOperation) -> str:
     """Return the name of the range that ``annotate`` gives an operation."""
     if operation.phase == "Optimizer":
         return name_of("Optimizer")
@@ -61,7 +61,7 @@ def record_iteration(
         number: of the iteration; None where no range names it.
         later_ns: added to the times.
     """
-    spans = sorted((*op.span, range_name(op)) for op in operations if op.span is not None)
+    spans = sorted((*op.span, get_range_name(op)) for op in operations if op.span is not None)
     clock.now_ns = spans[0][0] + later_ns
     around = None if number is None else recorder.open("", iteration=number)
     for start_ns, end_ns, name in spans:
@@ -131,7 +131,7 @@ def record_run(
         record_rank(recorder, clock, operations, named)
 
 
-def recorded(
+def record_names(
     folder: Path,
     names: Sequence[str],
     iterations: int = 2,
@@ -156,12 +156,12 @@ def recorded(
             recorder.close(around)
 
 
-def written(
+def write_recording(
     folder: Path, iterations: int = 3, rank: int = 0, world_size: int = 1, hour: int = 0
 ) -> Path:
     """Write a recording of some iterations of a forward and a backward, and return its file."""
     before = set(folder.glob("*")) if folder.exists() else set()
     names, place = ("F mb=0 stage=0", "BW mb=0 stage=0"), (rank, world_size)
-    recorded(folder, names, iterations, place=place, now_ns=hour * 3_600_000_000_000)
+    record_names(folder, names, iterations, place=place, now_ns=hour * 3_600_000_000_000)
     (new,) = set(folder.glob("*")) - before
     return new

@@ -22,10 +22,10 @@ from tests.support.exact import (
     WORK,
     RankIteration,
     Span,
-    extent,
-    length,
-    minus,
-    numbers_of,
+    compute_numbers,
+    find_extent,
+    measure_union,
+    subtract,
 )
 
 if TYPE_CHECKING:
@@ -601,7 +601,7 @@ class Operation:
     @property
     def active(self) -> int:
         """The union of its compute kernels."""
-        return length(times(self.kernels))
+        return measure_union(times(self.kernels))
 
 
 def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
@@ -654,7 +654,7 @@ def operation_of(
     copies = [w for w in held if not w.kernel]
     compute = parts[0].named.phase in COMPUTE
     choices = (kernels, comm, copies) if compute else (comm, kernels, copies)
-    span = extent(times(next((choice for choice in choices if choice), ())))
+    span = find_extent(times(next((choice for choice in choices if choice), ())))
     receives = [
         a.work
         for a in attributions
@@ -663,9 +663,9 @@ def operation_of(
         and (a.range in ranges or any(contains(r, a.call) for r in ranges))
         and (is_communication(a.work) and is_receive(a, named))
     ]
-    waits = minus(times(receives if compute else ()), times(kernels))
+    waits = subtract(times(receives if compute else ()), times(kernels))
     only_communicates = compute and not kernels and bool(comm)
-    busy = [] if span is None or only_communicates else minus([span], waits)
+    busy = [] if span is None or only_communicates else subtract([span], waits)
     entry = parts[0]
     return Operation(
         rank, entry.iteration, entry.named, occurrence, ranges, kernels, span, tuple(busy)
@@ -736,12 +736,14 @@ def analyse(path: Path) -> Analysis:
     active = []
     if numbers is not None:
         pairs = [(n, after) for n, after in pairwise([*numbers, None]) if n is not None]
-        iterations = [numbers_of(n, after, operations, unattributed) for n, after in pairs]
+        iterations = [compute_numbers(n, after, operations, unattributed) for n, after in pairs]
         for number, found in zip(numbers, iterations, strict=True):
             work_operations = [o for o in operations if o.iteration == number and o.phase in WORK]
             active.append(
                 {
-                    r: length(times(k for o in work_operations if o.rank == r for k in o.kernels))
+                    r: measure_union(
+                        times(k for o in work_operations if o.rank == r for k in o.kernels)
+                    )
                     for r in found
                 }
             )

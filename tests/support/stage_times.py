@@ -8,7 +8,7 @@ from bubbleviz.model.phases import Phase
 from tests.planting.programs import Duration, Task
 
 
-def stage_durations(
+def make_durations(
     forward_ns: int | Sequence[int],
     backward_ns: int | Sequence[int],
     weight_ns: int | Sequence[int],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from tests.support.nsys_exports import PUSH_POP, START_END, C, K, M, R, T, profile
+from tests.support.nsys_exports import PUSH_POP, START_END, C, K, M, R, T, write_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ class Rows:
     threads: tuple[T, ...] = ()
 
     def write(self, folder: Path, name: str = "profile.sqlite") -> Path:
-        return profile(
+        return write_profile(
             folder,
             self.kernels,
             self.calls,
@@ -58,7 +58,7 @@ def _small(high: int) -> st.SearchStrategy[int]:
     return st.integers(0, high)
 
 
-def operation_names() -> st.SearchStrategy[str]:
+def draw_operation_names() -> st.SearchStrategy[str]:
     """Names of operations, few distinct ones, so that parts and occurrences are common."""
     coordinates = st.tuples(_small(2), _small(1), st.sampled_from((0, 0, 0, 1)))
     work = st.builds(
@@ -78,7 +78,7 @@ def operation_names() -> st.SearchStrategy[str]:
     return st.one_of(work, work, work, communication, others)
 
 
-def other_names() -> st.SearchStrategy[str | None]:
+def draw_other_names() -> st.SearchStrategy[str | None]:
     """Names of nothing, or nearly of something."""
     words = "aten::mm F B pre_step F0.0 xF0.0.0 f0.0.0 B-1.0.0 SEND_FORWARD_RECV_BACKWARD iter_0"
     odd = ("F0.0.0 ", "F0.0.0\n", "F\N{ARABIC-INDIC DIGIT ZERO}.0.0", "", None)
@@ -94,7 +94,7 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
     """Rows without any order: whatever an export can hold."""
     at = st.tuples(st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3))))
     device = st.integers(0, draw(st.integers(0, 1)))
-    ranges = draw(_ranges(at, horizon, draw(st.booleans())))
+    ranges = draw(_draw_ranges(at, horizon, draw(st.booleans())))
     calls = draw(
         st.lists(
             st.builds(
@@ -166,12 +166,12 @@ def _thread_names() -> st.SearchStrategy[str]:
 
 
 @st.composite
-def _ranges(
+def _draw_ranges(
     draw: st.DrawFn, at: st.SearchStrategy[tuple[int, int]], horizon: int, with_marks: bool
 ) -> list[R]:
     """Ranges of all kinds anywhere, nested and overlapping, some of them twice, in any order."""
     names: st.SearchStrategy[str | None] = st.one_of(
-        *[operation_names()] * 8, other_names(), *([marks()] * 2 if with_marks else [])
+        *[draw_operation_names()] * 8, draw_other_names(), *([marks()] * 2 if with_marks else [])
     )
     ranges = draw(
         st.lists(
@@ -249,7 +249,7 @@ class _Process:
         self.ranges.insert(place, R(start, self.host, name, 1, self.pid))
 
 
-def _iteration_names(draw: st.DrawFn, style: str, microbatches: int) -> list[str]:
+def _draw_iteration_names(draw: st.DrawFn, style: str, microbatches: int) -> list[str]:
     """Names of one iteration in order: a warm-up, then forwards and backwards by turns."""
     warmup = draw(st.integers(1, microbatches))
     forward = list(range(microbatches))
@@ -299,7 +299,7 @@ def schedules(draw: st.DrawFn) -> Rows:
             count = draw(st.sampled_from((microbatches,) * 9 + (microbatches + 1,)))
             begin = process.host
             mark = len(process.ranges)
-            for place, name in enumerate(_iteration_names(draw, style, count)):
+            for place, name in enumerate(_draw_iteration_names(draw, style, count)):
                 if place == 1 and validates and number:
                     process.operation(draw, "POST_VALIDATION")
                 receive = "RECV_" + ("FORWARD" if name[0] == "F" else "BACKWARD") + name[1:]
@@ -320,10 +320,10 @@ def schedules(draw: st.DrawFn) -> Rows:
         tuple(m for p in processes for m in p.copies),
         threads=tuple(T(2, "pt_autograd_0", p.pid) for p in processes),
     )
-    return _damaged(draw, rows)
+    return _damage(draw, rows)
 
 
-def _damaged(draw: st.DrawFn, rows: Rows) -> Rows:
+def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
     """Lose, double, cut or shuffle a few rows, or leave all as it is."""
     damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
     kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)

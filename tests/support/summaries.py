@@ -30,7 +30,7 @@ from bubbleviz.report.summary import (
 Ratio = tuple[Average, Average]
 
 
-def saved_run(
+def make_saved_run(
     ratios: Mapping[str, Ratio],
     *,
     headline: str = "schedule",
@@ -97,7 +97,7 @@ def saved_run(
         summary=summary,
         schedule=None if schedule is None else _schedule(schedule),
         plan=None,
-        phase_times=[phase_time(*key, ns) for key, ns in (stage_ns or {}).items()],
+        phase_times=[make_phase_time(*key, ns) for key, ns in (stage_ns or {}).items()],
         chunk_costs=[],
         even_chunks=None,
         transfer_ns=None,
@@ -118,7 +118,7 @@ def saved_run(
     )
 
 
-def saved_idle(bubble: Average, window_ns: Average, *, headline: str = "idle") -> IdleSummary:
+def make_saved_idle(bubble: Average, window_ns: Average, *, headline: str = "idle") -> IdleSummary:
     """Return a report on the idle time of four devices."""
     return IdleSummary(
         schema=IDLE_SCHEMA,
@@ -143,7 +143,7 @@ def saved_idle(bubble: Average, window_ns: Average, *, headline: str = "idle") -
     )
 
 
-def slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
+def make_slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
     """Return the slowdowns of the last of four ranks, and of transfers between stages 0 and 1."""
     none = SlowdownColumns([], [])
     return SlowdownEntry(
@@ -163,7 +163,7 @@ def slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
     )
 
 
-def phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseTimeEntry:
+def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseTimeEntry:
     """Return the times of operations that all take equally long."""
     values = {
         "phase": phase,

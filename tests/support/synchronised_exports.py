@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.idle_runs import US
-from tests.support.nsys_exports import global_id
+from tests.support.nsys_exports import pack_global_id
 
 #: What CUPTI writes for no stream and no event.
 NONE = (1 << 32) - 1
@@ -51,7 +51,7 @@ class Wait:
     pid: int = 1
 
 
-def synchronised(
+def add_synchronisation(
     file: Path,
     records: Sequence[Rec] = (),
     waits: Sequence[Wait] = (),
@@ -77,7 +77,7 @@ def synchronised(
                     r.device,
                     r.stream,
                     r.correlation,
-                    global_id(r.pid),
+                    pack_global_id(r.pid),
                     r.event,
                     r.pairing,
                 )
@@ -93,7 +93,7 @@ def synchronised(
                     w.device,
                     w.stream,
                     w.correlation,
-                    global_id(w.pid),
+                    pack_global_id(w.pid),
                     w.event,
                     w.pairing,
                 )

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import processes_of
+from tests.support.processes import read_processes
 
 Events = list[dict[str, Any]]
 #: In microseconds, as ``baseTimeNanoseconds`` goes with them.
@@ -27,12 +27,12 @@ _SYNC_KINDS = {
 }
 
 
-def _event(cat: str, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:
+def _make_event(cat: str, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:
     common = {"ph": "X", "cat": cat, "name": name, "ts": start / _US, "dur": (end - start) / _US}
     return {**common, **more}
 
 
-def _synchronisation(
+def _read_synchronisation(
     connection: sqlite3.Connection, *, records: bool
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (process, event) of the waits of an export, and of its records of events."""
@@ -47,7 +47,7 @@ def _synchronisation(
         place: dict[str, Any] = {"pid": device, "tid": stream, "args": {**args, "device": device}}
         if records:
             # Versions without times of the device write 0.
-            yield process, {**_event("cuda_event", "cudaEvent", 0, 1, **place), "ts": 0}
+            yield process, {**_make_event("cuda_event", "cudaEvent", 0, 1, **place), "ts": 0}
     for start, end, device, stream, correlation, process, event, pairing in rows(
         "SELECT start, end, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId "
         "FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
@@ -64,10 +64,10 @@ def _synchronisation(
         own = stream if of_stream else -1
         args = {"cuda_sync_kind": kind, "stream": own, "correlation": correlation, "device": device}
         args |= told if of_event else {}
-        yield process, _event("cuda_sync", kind, start, end, pid=device, tid=own, args=args)
+        yield process, _make_event("cuda_sync", kind, start, end, pid=device, tid=own, args=args)
 
 
-def traces_of(
+def write_traces(
     export: Path, folder: Path, *, records: bool = True, modules: bool = False
 ) -> list[Path]:
     """Write a gzipped trace for each process of a planted export; return the files.
@@ -83,18 +83,22 @@ def traces_of(
         ((utc,),) = rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
         events: dict[int, Events] = defaultdict(list)
         host = ""
-        for process in processes_of(export, hip=False):
+        for process in read_processes(export, hip=False):
             host, pid, own = process.host, process.pid, events[process.pid]
             for start, end, tid, name, nests in process.ranges:
                 if nests:
-                    category = _category(name, modules=modules)
-                    own.append(_event(category, name, start, end, pid=pid, tid=tid))
+                    category = _get_category(name, modules=modules)
+                    own.append(_make_event(category, name, start, end, pid=pid, tid=tid))
             for start, end, tid, correlation, name in process.calls:
                 told = {"correlation": correlation, "cbid": 211}
-                own.append(_event("cuda_runtime", name, start, end, pid=pid, tid=tid, args=told))
+                own.append(
+                    _make_event("cuda_runtime", name, start, end, pid=pid, tid=tid, args=told)
+                )
             for start, end, device, correlation, stream, name in process.kernels:
                 told = {"device": device, "stream": stream, "correlation": correlation}
-                own.append(_event("kernel", name, start, end, pid=device, tid=stream, args=told))
+                own.append(
+                    _make_event("kernel", name, start, end, pid=device, tid=stream, args=told)
+                )
             for tid, name in process.threads:
                 args = {"name": f"thread {tid} ({name})"}
                 own.append(
@@ -108,7 +112,7 @@ def traces_of(
                     }
                 )
         if rows("SELECT 1 FROM sqlite_master WHERE name LIKE '%_SYNCHRONIZATION'").fetchone():
-            for number, event in _synchronisation(connection, records=records):
+            for number, event in _read_synchronisation(connection, records=records):
                 events[number >> 24 & 0xFFFFFF].append(event)
     files = []
     for pid, own_events in sorted(events.items()):
@@ -124,11 +128,11 @@ def traces_of(
     return files
 
 
-def _category(name: str, *, modules: bool) -> str:
+def _get_category(name: str, *, modules: bool) -> str:
     return "python_function" if modules and name.startswith("nn.Module") else "user_annotation"
 
 
-def with_world(traces: list[Path], world: object) -> list[Path]:
+def set_world_size(traces: list[Path], world: object) -> list[Path]:
     """Return the traces with the numbers of their ranks in a world of that size."""
     for rank, trace in enumerate(traces):
         document = json.loads(gzip.decompress(trace.read_bytes()))

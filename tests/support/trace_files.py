@@ -43,7 +43,7 @@ class Loaded:
         return sorted((s for s in some if process in (None, s.process)), key=lambda s: s.place)
 
 
-def whole_ns(time_us: Decimal | int) -> int:
+def convert_to_ns(time_us: Decimal | int) -> int:
     """Return microseconds as nanoseconds; there is nothing below these."""
     time_ns = time_us * 1000
     assert time_ns == int(time_ns)
@@ -75,12 +75,12 @@ def read_chrome(text: str) -> Loaded:
     last: dict[int, Slice] = {}
     # In order of time; those of one time stand in the order of the file.
     for event in sorted((e for e in document["traceEvents"] if "ts" in e), key=lambda e: e["ts"]):
-        time_ns = whole_ns(event["ts"])
+        time_ns = convert_to_ns(event["ts"])
         if event["ph"] == "C":
             (value,) = event["args"].values()
             trace.counters.setdefault(event["pid"], []).append((time_ns, float(value)))
         elif event["ph"] == "X":
-            end_ns = time_ns + whole_ns(event["dur"])
+            end_ns = time_ns + convert_to_ns(event["dur"])
             track, lane = where[event["tid"]]
             arguments = {
                 key: float(value) if isinstance(value, Decimal) else value

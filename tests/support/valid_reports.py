@@ -38,10 +38,10 @@ _WRITERS = (
 def check_written_reports(patch: pytest.MonkeyPatch) -> None:
     """Have every function that writes a report as JSON check what it writes."""
     for module, name in _WRITERS:
-        patch.setattr(module, name, _checked(getattr(module, name)))
+        patch.setattr(module, name, _add_check(getattr(module, name)))
 
 
-def _checked(write: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+def _add_check(write: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
     """Return a function that writes a report and checks it.
 
     The function raises :class:`msgspec.ValidationError` if the values do not fit the model.

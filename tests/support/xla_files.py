@@ -39,7 +39,7 @@ _FIELDS = {
 
 
 @cache
-def space_type() -> Any:
+def build_space_type() -> Any:
     """Return the message XSpace, whole."""
     proto = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="planes.proto", package="planes")
@@ -87,7 +87,7 @@ class P:
     display: Mapping[str, str] = field(default_factory=dict)
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -105,18 +105,18 @@ def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, re
         elif refs:
             stat.ref_value = names[value]
         else:
-            stat.str_value = _encoded(value)
+            stat.str_value = _encode(value)
 
 
-def space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) -> bytes:
+def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) -> bytes:
     """Return an XSpace; texts of statistics are told once and referred to, or in place."""
-    whole = space_type()(hostnames=[_encoded(host) for host in hosts])
+    whole = build_space_type()(hostnames=[_encode(host) for host in hosts])
     for plane in planes:
-        added_plane = whole.planes.add(name=_encoded(plane.name))
+        added_plane = whole.planes.add(name=_encode(plane.name))
         kinds, names = _Numbers(), _Numbers()
         for line in plane.lines:
             added = added_plane.lines.add(
-                id=line.number, name=_encoded(line.name), timestamp_ns=line.timestamp
+                id=line.number, name=_encode(line.name), timestamp_ns=line.timestamp
             )
             for event in line.events:
                 start, end = round(event.start * 1000), round(event.end * 1000)
@@ -126,23 +126,23 @@ def space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) 
                 _add_stats(one, event.stats, names, refs=refs)
         for name, number in kinds.items():
             entry = added_plane.event_metadata.add(key=number)
-            entry.value.id, entry.value.name = number, _encoded(name)
-            entry.value.display_name = _encoded(plane.display.get(name, ""))
+            entry.value.id, entry.value.name = number, _encode(name)
+            entry.value.display_name = _encode(plane.display.get(name, ""))
             _add_stats(entry.value, plane.kinds.get(name, {}), names, refs=refs)
         _add_stats(added_plane, plane.stats, names, refs=refs)
         for name, number in names.items():
             entry = added_plane.stat_metadata.add(key=number)
-            entry.value.id, entry.value.name = number, _encoded(name)
+            entry.value.id, entry.value.name = number, _encode(name)
     return bytes(whole.SerializeToString())
 
 
-def trace_json(planes: Sequence[P]) -> bytes:
+def make_trace_json(planes: Sequence[P]) -> bytes:
     """Return the same as trace events, as XLA's converter writes them: all arguments are texts."""
     events: list[object] = []
     for pid, plane in enumerate(planes, 1):
-        events.append(_fact("process_name", plane.name, {"pid": pid}))
+        events.append(_convert_value("process_name", plane.name, {"pid": pid}))
         for tid, line in enumerate(plane.lines, 1):
-            events.append(_fact("thread_name", line.name, {"pid": pid, "tid": tid}))
+            events.append(_convert_value("thread_name", line.name, {"pid": pid, "tid": tid}))
     for pid, plane in enumerate(planes, 1):
         for tid, line in enumerate(plane.lines, 1):
             for event in line.events:
@@ -165,5 +165,5 @@ def trace_json(planes: Sequence[P]) -> bytes:
     return json.dumps(whole).encode()
 
 
-def _fact(what: str, name: str, of: Mapping[str, int]) -> object:
+def _convert_value(what: str, name: str, of: Mapping[str, int]) -> object:
     return {"ph": "M", **of, "name": what, "args": {"name": name}}

@@ -11,7 +11,7 @@ from bubbleviz import errors
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.report.report import Report
 from bubbleviz.sources.readers import reader_of
-from tests.support.xla_files import E, L, P, space
+from tests.support.xla_files import E, L, P, make_space
 
 FORWARD, BACKWARD = (
     "jit(step)/jvp(layer)/dot_general",
@@ -21,11 +21,11 @@ STAGES, MICROBATCHES, STEPS = 4, 6, 3
 T_F, T_B, T_SEND = 10_000, 20_000, 1_000
 
 
-def op(name: str, start: float, end: float, **stats: int | str) -> E:
+def make_op(name: str, start: float, end: float, **stats: int | str) -> E:
     return E(name, start, end, stats)
 
 
-def gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
+def run_gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
     """Yield name, path, start and end of what one stage runs in a step of GPipe.
 
     What is received is waited for in a collective-permute, up to the next operation.
@@ -51,13 +51,13 @@ def gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
 LENGTH = (STAGES + MICROBATCHES - 1) * (T_F + T_B)
 
 
-def tpu(stages: int = STAGES) -> list[P]:
+def make_tpu(stages: int = STAGES) -> list[P]:
     planes = []
     for stage in range(stages):
-        rows = [row for step in range(STEPS) for row in gpipe(stage, 5000 + step * 2 * LENGTH)]
+        rows = [row for step in range(STEPS) for row in run_gpipe(stage, 5000 + step * 2 * LENGTH)]
         ops = [E(name, start, end) for name, _, start, end in rows]
         modules = [
-            op("jit_step(7)", 5000 + k * 2 * LENGTH, 5000 + k * 2 * LENGTH + LENGTH, run_id=k)
+            make_op("jit_step(7)", 5000 + k * 2 * LENGTH, 5000 + k * 2 * LENGTH + LENGTH, run_id=k)
             for k in range(STEPS)
         ]
         steps = [E(str(k + 4), m.start, m.end) for k, m in enumerate(modules)]
@@ -72,14 +72,16 @@ def tpu(stages: int = STAGES) -> list[P]:
     return planes
 
 
-def gpu() -> list[P]:
+def make_gpu() -> list[P]:
     """Return the same on GPUs, launched by a thread for each, in time and in order."""
     planes, threads = [], []
     correlation = 0
     for stage in range(STAGES):
         kernels, calls = [], []
         for k in range(STEPS):
-            for number, (name, path, start, end) in enumerate(gpipe(stage, 5000 + k * 2 * LENGTH)):
+            for number, (name, path, start, end) in enumerate(
+                run_gpipe(stage, 5000 + k * 2 * LENGTH)
+            ):
                 correlation += 1
                 facts: Mapping[str, int | str] = {
                     "correlation_id": correlation,
@@ -92,20 +94,20 @@ def gpu() -> list[P]:
                 kernel = "ncclDevKernel_SendRecv(x)" if sends else f"{name}_kernel"
                 kernels.append(E(kernel, start, end, facts))
                 at = 10 + k * 2 * LENGTH + number * 10
-                calls.append(op("cuLaunchKernel", at, at + 5, correlation_id=correlation))
+                calls.append(make_op("cuLaunchKernel", at, at + 5, correlation_id=correlation))
         lines = [L("Stream #7(Kernel)", kernels, 7), L("XLA Ops", kernels, 8)]
         planes.append(P(f"/device:GPU:{stage}", lines))
         threads.append(L(f"launcher {stage}", calls, 100 + stage))
     return [*planes, P("/host:CPU", threads, {"process_id": 4321})]
 
 
-def written(folder: Path, planes: list[P], name: str = "host0.xplane.pb", **how: Any) -> Path:
+def write_planes(folder: Path, planes: list[P], name: str = "host0.xplane.pb", **how: Any) -> Path:
     path = folder / name
-    path.write_bytes(space(planes, ["host0"], **how))
+    path.write_bytes(make_space(planes, ["host0"], **how))
     return path
 
 
-def profile(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
+def read_profile_of(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
     with reader_of(str(path)).open_file(str(path), 1, lambda _: None) as file:
         return file.read(globs)
 
@@ -113,7 +115,7 @@ def profile(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
 def read_or_refused(path: Path) -> Profile | None:
     """Return a profile; None where one sentence that names the file refuses it."""
     try:
-        return profile(path)
+        return read_profile_of(path)
     except errors.BubblevizError as error:
         sentence = str(error)
     assert str(path) in sentence
@@ -121,9 +123,9 @@ def read_or_refused(path: Path) -> Profile | None:
     return None
 
 
-def named(ranges: Ranges) -> Counter[str]:
+def count_names(ranges: Ranges) -> Counter[str]:
     return Counter(ranges.names[number] for number in ranges.name_id.tolist())
 
 
-def ratios(report: Report) -> list[float | None]:
+def list_ratios(report: Report) -> list[float | None]:
     return [iteration.ratios["schedule"].value for iteration in report.iterations]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bubbleviz.analyses.pgle.costs import Costs
-from tests.support.nsys_exports import C, K, M, R, profile
+from tests.support.nsys_exports import C, K, M, R, write_profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -92,7 +92,7 @@ class Run:
     def written(
         self, folder: Path, name: str = "jax.sqlite", without: tuple[str, ...] = ()
     ) -> Path:
-        return profile(
+        return write_profile(
             folder,
             self.kernels,
             self.calls,
@@ -103,11 +103,11 @@ class Run:
         )
 
 
-def told(costs: Costs) -> dict[str, float]:
+def list_costs(costs: Costs) -> dict[str, float]:
     return {instruction.name: instruction.cost_us for instruction in costs.instructions}
 
 
-def steps(count: int, cost: int = 1_000) -> Run:
+def make_steps(count: int, cost: int = 1_000) -> Run:
     """Return a run of ``jit_step`` in which the step k takes ``cost`` + k, the first ten times."""
     run = Run()
     for k in range(count):

@@ -19,7 +19,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from tests.planting import Planting
-from tests.support.planted_runs import analysed
+from tests.support.planted_runs import analyze_planting
 
 pytestmark = pytest.mark.thorough
 
@@ -35,7 +35,7 @@ ONE_RANK = replace(BASE, stages=1, replicas=1, servers=1, jitter=0.0, kernels=5)
 
 
 def _report(planting: Planting) -> Report:
-    return analysed(planting, parallel=Parallel(1, planting.stages, planting.replicas))
+    return analyze_planting(planting, parallel=Parallel(1, planting.stages, planting.replicas))
 
 
 def _diagnosis(planting: Planting) -> Diagnosis:
@@ -134,7 +134,7 @@ def test_without_a_fault_the_schedule_is_the_reason(planting: Planting) -> None:
 
 def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
     slow = Planting(schedule="zb-h1", tensor=2, replicas=3, stages=4, slow_rank=5, kernels=1)
-    report = analysed(slow, parallel=Parallel(2, 4, 3))
+    report = analyze_planting(slow, parallel=Parallel(2, 4, 3))
 
     first = str(describe_first_steps(report))
 
@@ -148,7 +148,7 @@ def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
 def test_ranks_that_are_all_as_slow_in_all_iterations_are_usual(iterations: int) -> None:
     """The lower of a forward and a backward is short by chance, the time of a microbatch is not."""
     even = Planting(stages=24, microbatches=24, kernels=1, jitter=0.1, iterations=iterations)
-    report = analysed(even)
+    report = analyze_planting(even)
 
     assert "iteration" not in {advice.kind for advice in write_all_advice(report)}
     assert str(describe_first_steps(report)).startswith("The schedule itself")

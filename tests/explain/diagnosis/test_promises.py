@@ -15,7 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summary import AdviceEntry
-from tests.support.pipeline_jobs import Job, SimulatedJob, simulated
+from tests.support.pipeline_jobs import Job, SimulatedJob, simulate_job
 
 pytestmark = pytest.mark.thorough
 
@@ -50,8 +50,8 @@ def test_no_work_is_lost_by_what_is_promised(name: str, schedule: str, tmp_path:
         **uneven,  # type: ignore[arg-type]  # of each field its own
     )
     before, after = (
-        simulated(job),
-        simulated(replace(job, even_stages=True, even_microbatches=True)),
+        simulate_job(job),
+        simulate_job(replace(job, even_stages=True, even_microbatches=True)),
     )
     saved = 1 - after.length_ns / before.length_ns
     first = _advice(tmp_path, before)[0]
@@ -160,8 +160,8 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
     job, fault, fixed, kind, ranks = FAULTS[name]
     schedule = SCHEDULES[(number + 2 * messages) % len(SCHEDULES)]
     job = replace(job, schedule=schedule, messages=messages)
-    before = simulated(replace(job, **fault), number)
-    after = simulated(replace(job, **(fault if fixed else {}), **fixed), number)
+    before = simulate_job(replace(job, **fault), number)
+    after = simulate_job(replace(job, **(fault if fixed else {}), **fixed), number)
     saved = 1 - after.length_ns / before.length_ns
     if name == "between":
         saved = 1 - after.period_ns / before.period_ns
@@ -196,10 +196,10 @@ PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_of_two_faults_the_larger_one_is_first(name: str, tmp_path: Path) -> None:
     job, *faults, kind = PAIRS[name]
-    before = simulated(replace(job, **faults[0], **faults[1]), 3)
+    before = simulate_job(replace(job, **faults[0], **faults[1]), 3)
     first = _advice(tmp_path, before)[0]
     larger, other = faults if kind == "rank" else faults[::-1]
-    saved = 1 - simulated(replace(job, **other), 3).length_ns / before.length_ns
+    saved = 1 - simulate_job(replace(job, **other), 3).length_ns / before.length_ns
 
     assert larger
     assert first.kind == kind
@@ -213,7 +213,7 @@ def test_a_job_without_a_fault_is_bound_by_its_schedule(
 ) -> None:
     job = replace(BASE, schedule=schedule, replicas=replicas, noise=0.02)
 
-    savings = [advice.saving_ratio for advice in _advice(tmp_path, simulated(job))]
+    savings = [advice.saving_ratio for advice in _advice(tmp_path, simulate_job(job))]
     assert not [saving for saving in savings if saving is None or saving > 0.01]
 
 
@@ -224,7 +224,7 @@ def test_a_host_that_begins_late_is_named_with_what_that_costs(
 ) -> None:
     """Data loading before the first operation: of the first stage, all wait between iterations."""
     job = replace(QUIET, iterations=6, late={stage: 60.0}, late_every=every)
-    before, fast_ns = simulated(job), simulated(replace(job, late={})).length_ns
+    before, fast_ns = simulate_job(job), simulate_job(replace(job, late={})).length_ns
     first = _advice(tmp_path, before)[0]
     # What the first iteration waited for is not in the profile.
     seen_ns = before.lengths_ns[1:] if stage == 0 else before.lengths_ns
@@ -239,7 +239,7 @@ def test_a_host_that_begins_late_is_named_with_what_that_costs(
 
 def test_an_iteration_that_warms_up_decides_nothing(tmp_path: Path) -> None:
     job = replace(BASE, iteration={0: 4.0}, rank={6: 1.4})
-    before, after = simulated(job), simulated(replace(job, rank={}))
+    before, after = simulate_job(job), simulate_job(replace(job, rank={}))
     report = bubbleviz.analyze(before.written(tmp_path / "operations.csv"))
     first, *others = write_all_advice(report)
     length_ns, fixed_ns = (sum(own.lengths_ns[1:]) / 5 for own in (before, after))
@@ -255,7 +255,7 @@ def test_an_iteration_that_warms_up_decides_nothing(tmp_path: Path) -> None:
 
 def test_an_optimizer_without_a_name_is_no_pause(tmp_path: Path) -> None:
     """Iterations that follow each other after a usual time may be at work in it."""
-    job = simulated(replace(QUIET, between=40.0))
+    job = simulate_job(replace(QUIET, between=40.0))
     rows = [row for row in job.rows if row["phase"] != "Optimizer"]
 
     assert not _advice(tmp_path, replace(job, rows=rows))
@@ -270,7 +270,7 @@ def test_ranks_that_are_slow_in_an_iteration_are_one_or_several(
 ) -> None:
     job = Job(slows=dict.fromkeys(slow, (1.5, 2)), iterations=3, stages=4)
 
-    text = next(entry.text for entry in _advice(tmp_path, simulated(job)) if words in entry.text)
+    text = next(entry.text for entry in _advice(tmp_path, simulate_job(job)) if words in entry.text)
 
     whose = "its clocks, its temperature" if len(slow) == 1 else "their clocks, their temperatures"
     assert f"Check {whose} and what else ran" in text

@@ -22,7 +22,7 @@ from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.known import find_schedule
-from tests.support.operation_tables import csv_of
+from tests.support.operation_tables import write_csv
 
 PLAN = find_schedule("interleaved-1f1b").plan(4, 8, 2)
 #: Phase, virtual stage and microbatch.
@@ -155,7 +155,7 @@ def test_another_order_of_transfers_saves_what_is_promised(
     table |= {"collectives": cells, "active_ns": active}
     table["chunk"] = [PLAN.chunk_of(virtual) for virtual in table["virtual_stage"]]
     table |= {"stage": table["rank"], "iteration": [0] * len(rows)}
-    report = bubbleviz.analyze(csv_of(tmp_path / "operations.csv", table))
+    report = bubbleviz.analyze(write_csv(tmp_path / "operations.csv", table))
     advice = {one.kind: one for one in write_all_advice(report)}
 
     assert ("queue" in advice) == (saved > 0)

@@ -10,18 +10,18 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.diagnosis.findings import Finding
 from bubbleviz.report.sentences import write_all_advice
-from tests.support.forward_runs import Serving, served, table_of
+from tests.support.forward_runs import Serving, simulate_serving, write_table
 
 LENGTHS = (1.0,) * 48
 
 
 def length_ns(run: Serving) -> int:
-    return max(chunk.end_ns for chunk in served(run))
+    return max(chunk.end_ns for chunk in simulate_serving(run))
 
 
 def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
     """Return what is found of tokens, by how many more chunks are in flight."""
-    diagnosis = bubbleviz.analyze(table_of(folder, run)).explanation.diagnosis
+    diagnosis = bubbleviz.analyze(write_table(folder, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns
     findings = [f for f in diagnosis.findings if f.faults[0].kind == "token"]
@@ -47,7 +47,7 @@ def test_savings_are_those_of_a_deeper_pipeline(tmp_path: Path, depth: int) -> N
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_a_late_host_delays_the_pipeline_once(tmp_path: Path, depth: int) -> None:
     run = Serving(LENGTHS, depth=depth, host_ns=300_000)
-    diagnosis = bubbleviz.analyze(table_of(tmp_path, run)).explanation.diagnosis
+    diagnosis = bubbleviz.analyze(write_table(tmp_path, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns
     (late,) = [f for f in diagnosis.findings if f.faults[0].kind == "launch"]
@@ -67,7 +67,7 @@ def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_p
 
 
 def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(table_of(tmp_path, Serving(LENGTHS, depth=2)))
+    report = bubbleviz.analyze(write_table(tmp_path, Serving(LENGTHS, depth=2)))
     both = write_all_advice(report)[:2]
 
     assert [advice.kind for advice in both] == ["token", "token"]

@@ -16,7 +16,7 @@ import bubbleviz
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.report.report import Report
 from tests.support.documented_files import GUIDES
-from tests.support.needs import real_file
+from tests.support.needs import get_real_file
 
 pytestmark = pytest.mark.real_files
 NAMES = ("AR", "ST")
@@ -30,7 +30,7 @@ def report_of(name: str) -> Report:
     examples = re.findall(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
     (example,) = (candidate for candidate in examples if "trace.parquet" in candidate)
     with TemporaryDirectory() as folder, chdir(folder):
-        shutil.copy(real_file(f"straggler/trace-{name}.parquet"), "trace.parquet")
+        shutil.copy(get_real_file(f"straggler/trace-{name}.parquet"), "trace.parquet")
         exec(compile(example, "tables", "exec"), {})
         return bubbleviz.analyze("operations.parquet")
 
@@ -42,7 +42,7 @@ def slowdowns(name: str) -> Slowdowns:
 
 
 def published(what: str, name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(real_file(f"straggler/{what}-{name}.json").read_text())
+    result: dict[str, Any] = json.loads(get_real_file(f"straggler/{what}-{name}.json").read_text())
     return result
 
 

@@ -19,14 +19,14 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.grouping import find_distinct
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.planted_runs import RUNS, analysed
+from tests.support.planted_runs import RUNS, analyze_planting
 
 EVEN = Planting(iterations=3, barrier=True)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -> None:
-    explanation = analysed(RUNS[name]).explanation
+    explanation = analyze_planting(RUNS[name]).explanation
     source, scenarios = explanation.slowdown_source, explanation.scenarios
     assert source is not None
     if scenarios is None:
@@ -40,7 +40,7 @@ def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -
 
 
 def test_an_iteration_in_a_circle_is_left_out() -> None:
-    scenarios = analysed(RUNS["plain"]).explanation.scenarios
+    scenarios = analyze_planting(RUNS["plain"]).explanation.scenarios
     assert scenarios is not None
     work, order = scenarios.work, scenarios.order
     circle = Dependencies(
@@ -55,7 +55,7 @@ def test_an_iteration_in_a_circle_is_left_out() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(replicas: int) -> None:
-    scenarios = analysed(replace(EVEN, jitter=0.2, replicas=replicas)).explanation.scenarios
+    scenarios = analyze_planting(replace(EVEN, jitter=0.2, replicas=replicas)).explanation.scenarios
     assert scenarios is not None
     work = scenarios.work
     for label in (work.replica, work.stage, np.arange(len(work)) % 4 - 1):
@@ -65,7 +65,7 @@ def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(replicas: int
 
 
 def test_an_even_run_is_ideal() -> None:
-    slowdowns = analysed(EVEN).slowdowns
+    slowdowns = analyze_planting(EVEN).slowdowns
 
     assert slowdowns is not None
     assert slowdowns.total == pytest.approx(1, abs=1e-6)
@@ -76,7 +76,7 @@ def test_an_even_run_is_ideal() -> None:
 
 def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
     """Of 4 stages one takes twice as long; the ideal has means: m + p - 1 times F and B."""
-    slowdowns = analysed(replace(EVEN, slow_stage=2, communication=False)).slowdowns
+    slowdowns = analyze_planting(replace(EVEN, slow_stage=2, communication=False)).slowdowns
     mean_ns = 1.25 * 3_000_000
     optimizer_ns = 1.25 * 500_000
 
@@ -100,7 +100,7 @@ def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
         **dict.fromkeys(("group", "sequence", "operation"), none),
     }
     table = CollectiveIntervals(**columns, kinds=("AllReduce",), groups=())
-    return outside_operations(table, analysed(EVEN).operations, np.ones(1, bool))
+    return outside_operations(table, analyze_planting(EVEN).operations, np.ones(1, bool))
 
 
 def test_members_that_left_before_others_entered_met_nobody() -> None:

@@ -16,8 +16,8 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from tests.planting import Planting
-from tests.support.pipeline_jobs import MS, Job, Row, SimulatedJob, simulated
-from tests.support.planted_runs import analysed
+from tests.support.pipeline_jobs import MS, Job, Row, SimulatedJob, simulate_job
+from tests.support.planted_runs import analyze_planting
 
 SLOW = Job(rank={6: 1.5}, iterations=3)
 
@@ -31,7 +31,7 @@ def with_broadcasts(job: Job, lengths_ms: Sequence[float]) -> SimulatedJob:
         job: The job without broadcasts.
         lengths_ms: Length of the broadcasts of each iteration; 0 for none.
     """
-    run = simulated(job)
+    run = simulate_job(job)
     rows = list(run.rows)
     for iteration, length_ms in enumerate(lengths_ms):
         begin_ns = min(int(row["start_ns"]) for row in run.rows if row["iteration"] == iteration)
@@ -52,7 +52,7 @@ def report_of(run: SimulatedJob, folder: Path) -> Report:
 @pytest.mark.parametrize("lengths_ms", [(1000.0,), (1000.0, 0, 0), (1000.0, 0.5, 0.5), (0, 0, 900)])
 def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path) -> None:
     job = replace(SLOW, iterations=len(lengths_ms))
-    plain = report_of(simulated(job), tmp_path)
+    plain = report_of(simulate_job(job), tmp_path)
     report = report_of(with_broadcasts(job, lengths_ms), tmp_path)
 
     (expected, *_), (first, *_) = write_all_advice(plain), write_all_advice(report)
@@ -119,7 +119,7 @@ EVEN = Planting(stages=1, microbatches=2, iterations=3, communication=False)
 
 
 def first_starts() -> list[int]:
-    operations = analysed(EVEN).operations
+    operations = analyze_planting(EVEN).operations
     return [int(operations.start_ns[operations.iteration == k].min()) for k in range(3)]
 
 
@@ -127,7 +127,7 @@ def cut(
     *times_ns: tuple[int, int, int], averaged: tuple[bool, ...] = (True,) * 3
 ) -> list[list[int]]:
     """Return the (iteration, start, end) of collectives that are left."""
-    operations = analysed(EVEN).operations
+    operations = analyze_planting(EVEN).operations
     left = without_start_up(collectives_at(*times_ns), operations, np.array(averaged))
     rows: list[list[int]] = np.stack((left.iteration, left.start_ns, left.end_ns), axis=1).tolist()
     return rows
