@@ -213,7 +213,7 @@ def main() -> None:
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     functions = _load_sanitized()
     # Decode with this library instead of the installed one.
-    library._loaded = lambda: functions  # type: ignore[assignment]  # a function without a cache
+    library._load_once = lambda: functions  # type: ignore[assignment]  # a function without a cache
     for what, count in _fuzz(seconds, seed).items():
         print(f"{count:10,} {what}")
 

@@ -359,7 +359,7 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
     return row[is_overlap], other_row[is_overlap]
 
 
-@accelerated_by(native.last_before)
+@accelerated_by(native.find_last_before)
 def find_last_before(
     group: Ints, time_ns: Ints, query_group: Ints, query_ns: Ints, *, or_at: bool = False
 ) -> Ints:

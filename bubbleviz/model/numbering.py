@@ -96,14 +96,14 @@ class BlockNumbering:
         New values get the next numbers, in ascending order of the values.
         """
         values = np.asarray(values, np.int64)
-        numbers = native.look_up(values, self._sorted, self._code)
+        numbers = native.lookup_numbers(values, self._sorted, self._code)
         if numbers is not None:
             return numbers
         if len(new := subtract_values(values, self._sorted)):
             self.values = np.concatenate((self.values, new))
             self._code = np.argsort(self.values, kind="stable").astype(np.int32)
             self._sorted = self.values[self._code]
-            numbers = native.look_up(values, self._sorted, self._code)
+            numbers = native.lookup_numbers(values, self._sorted, self._code)
         return self._code[np.searchsorted(self._sorted, values)] if numbers is None else numbers
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.native.library import Argument, cut, library, memory_at
+from bubbleviz.native.library import Argument, get_library, trim_column, view_memory
 
 _Ints = npt.NDArray[np.int64]
 _Codes = npt.NDArray[np.signedinteger[Any]]
@@ -31,7 +31,7 @@ _Column = TypeVar("_Column", bound=npt.NDArray[Any])
 
 def is_available() -> bool:
     """Return whether the library is loaded and enabled."""
-    return library() is not None
+    return get_library() is not None
 
 
 def accelerated_by(
@@ -55,44 +55,44 @@ def accelerated_by(
     return decorate
 
 
-def _empty(length: int) -> _Ints:
+def _make_column(length: int) -> _Ints:
     return np.empty(length, np.int64)
 
 
-def _as_ints(column: _Codes) -> _Ints:
+def _to_ints(column: _Codes) -> _Ints:
     return column.astype(np.int64, copy=False)
 
 
 def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_Ints, _Ints] | None:
     """Return the union of intervals, or None if their starts do not ascend."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
     length = len(start_ns)
-    union_start_ns, union_end_ns = _empty(length), _empty(length)
+    union_start_ns, union_end_ns = _make_column(length), _make_column(length)
     count = native.call("union", start_ns, end_ns, mask, length, union_start_ns, union_end_ns)
     if count < 0:
         return None
-    return cut(union_start_ns, count), cut(union_end_ns, count)
+    return trim_column(union_start_ns, count), trim_column(union_end_ns, count)
 
 
 def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _Ints] | None:
     """Return the times that ``a`` covers and ``b`` does not."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
     room = len(a[0]) + len(b[0])
-    start_ns, end_ns = _empty(room), _empty(room)
+    start_ns, end_ns = _make_column(room), _make_column(room)
     count = native.call("difference", *a, len(a[0]), *b, len(b[0]), start_ns, end_ns)
-    return cut(start_ns, count), cut(end_ns, count)
+    return trim_column(start_ns, count), trim_column(end_ns, count)
 
 
 def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
     """Return how much of each window [low, high] a set covers, or None if memory is short."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
-    covered_ns = _empty(len(low_ns))
+    covered_ns = _make_column(len(low_ns))
     windows = low_ns, high_ns, len(low_ns)
     status = native.call("measure_within", *intervals, len(intervals[0]), *windows, covered_ns)
     return None if status else covered_ns
@@ -102,11 +102,11 @@ def group_extents(
     group: _Codes, n_groups: int, low_ns: _Ints, high_ns: _Ints
 ) -> tuple[_Ints, _Ints] | None:
     """Return the earliest low and latest high of each group, or None if a group is unknown."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
-    low, high = _empty(n_groups), _empty(n_groups)
-    rows = _as_ints(group), low_ns, high_ns, len(group)
+    low, high = _make_column(n_groups), _make_column(n_groups)
+    rows = _to_ints(group), low_ns, high_ns, len(group)
     status = native.call("extents", *rows, n_groups, low, high)
     return None if status else (low, high)
 
@@ -115,23 +115,27 @@ def group_union(
     group: _Codes, n_groups: int, start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None
 ) -> tuple[_Ints, _Ints, _Ints] | None:
     """Return the union of each group's intervals, or None if their starts do not ascend."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
     rows = group.astype(np.int32, copy=False), start_ns, end_ns, mask, len(group)
-    scratch = [_empty(n_groups) for _ in range(3)]
-    columns = [_empty(len(group)) for _ in range(3)]
+    scratch = [_make_column(n_groups) for _ in range(3)]
+    columns = [_make_column(len(group)) for _ in range(3)]
     count = native.call("group_union", *rows, n_groups, *scratch, *columns)
     if count < 0:
         return None
-    return cut(columns[0], count), cut(columns[1], count), cut(columns[2], count)
+    return (
+        trim_column(columns[0], count),
+        trim_column(columns[1], count),
+        trim_column(columns[2], count),
+    )
 
 
 def measure_groups(
     sets: tuple[_Ints, _Ints, _Ints], n_groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
 ) -> _Ints | None:
     """Return how much of each window [low, high] of a group the set of the group covers."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
     owner, start_ns, end_ns = sets
@@ -160,35 +164,35 @@ def find_innermost(
         start_ns: Start of each query.
         end_ns: End of each query.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     layers, queries = len(begin) - 1, len(start_ns)
     # Place of the interval found last in each layer.
-    near = np.full(layers, -1, np.int64)
-    innermost = _empty(queries)
-    index = begin, near, *intervals, depth, row
+    last_index = np.full(layers, -1, np.int64)
+    innermost = _make_column(queries)
+    index = begin, last_index, *intervals, depth, row
     native.call("innermost", index, layers, start_ns, end_ns, queries, innermost)
     return innermost
 
 
-def last_before(
+def find_last_before(
     group: _Ints, time_ns: _Ints, query_group: _Ints, query_ns: _Ints, *, or_at: bool = False
 ) -> _Ints | None:
     """Return the last row of each wanted group before a time, or None if rows do not ascend."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
-    row = _empty(len(query_group))
-    rows = _as_ints(group), time_ns, len(group)
-    queries = _as_ints(query_group), query_ns, len(query_group)
+    row = _make_column(len(query_group))
+    rows = _to_ints(group), time_ns, len(group)
+    queries = _to_ints(query_group), query_ns, len(query_group)
     status = native.call("last_before", *rows, *queries, int(or_at), row)
     return None if status else row
 
 
 def is_sorted(columns: Sequence[_Ints]) -> bool:
     """Return whether rows are in the order of some columns; False without the library."""
-    native = library()
+    native = get_library()
     if native is None:
         return False
     return bool(native.call("in_order", tuple(columns), len(columns), len(columns[0])))
@@ -204,7 +208,7 @@ def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
     Returns:
         ``order``, or None if memory is short.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     return None if native.call("sort", word, len(word), order) else order
@@ -220,7 +224,7 @@ def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column
         column: The column.
         next_place: Scratch memory, one number per group, which is -1 before the first column.
     """
-    native = library()
+    native = get_library()
     if native is None or group.dtype != np.int16 or column.itemsize not in (2, 4, 8):
         return None
     ordered: _Column = np.empty_like(column)
@@ -235,28 +239,28 @@ def pack(columns: Sequence[_Codes]) -> tuple[_Ints, int] | None:
     Returns:
         The codes and an upper bound that all codes are below, or None if the codes do not fit.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
-    code = _empty(len(columns[0]))
+    code = _make_column(len(columns[0]))
     # A column of one value does not distinguish rows.
-    varying = tuple(_as_ints(column) for column in columns if column.strides != (0,))
+    varying = tuple(_to_ints(column) for column in columns if column.strides != (0,))
     base = native.call("packed", varying, len(varying), len(code), code)
     return (code, base) if base > 0 else None
 
 
 def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
     """Return the number of each row's code, and the first row of each number."""
-    native = library()
+    native = get_library()
     if native is None:
         return None
-    number_of_code = _empty(base)
-    first, of_row = _empty(min(base, len(code))), np.empty_like(code)
+    number_of_code = _make_column(base)
+    first, of_row = _make_column(min(base, len(code))), np.empty_like(code)
     count = native.call("numbered", code, len(code), base, number_of_code, first, of_row)
-    return of_row, cut(first, count)
+    return of_row, trim_column(first, count)
 
 
-def look_up(
+def lookup_numbers(
     values: _Ints, known: _Ints, number: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32] | None:
     """Return the number of each value, or None if a value is unknown.
@@ -266,7 +270,7 @@ def look_up(
         known: Known values, ascending.
         number: Number of each known value.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     numbers = np.empty(len(values), np.int32)
@@ -295,12 +299,12 @@ def link_calls(
         Which calls launched something, and start and thread of each call of an earlier block whose
         launch turned out to belong to another call.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     size = len(calls[0])
     place, lost_thread = np.empty(size, np.int32), np.empty(size, np.int32)
-    lost_ns = _empty(size)
+    lost_ns = _make_column(size)
     found = place, lost_ns, lost_thread
     losses = native.call("link", index, (*calls, size), threads, ranges, links, found)
     return place != -1, lost_ns[:losses], lost_thread[:losses]
@@ -354,23 +358,23 @@ def measure_work(
     Raises:
         IndexError: A row belongs to an operation or a rank that does not exist.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     n_operations = len(communicates)
-    start_ns, end_ns, n_kernels = (_empty(n_operations) for _ in range(3))
+    start_ns, end_ns, n_kernels = (_make_column(n_operations) for _ in range(3))
     first_row, best = np.empty(n_operations, np.int32), np.empty(n_operations, np.uint8)
-    length_ns, reach_ns = (_empty(n_operations + n_groups) for _ in range(2))
+    length_ns, reach_ns = (_make_column(n_operations + n_groups) for _ in range(2))
     spans = start_ns, end_ns, n_kernels, first_row, best, length_ns, reach_ns, len(length_ns)
     is_loose, spent_ns = np.empty(n_rows, bool), np.empty((n_ranks, 5), np.int64)
-    lengths, bounds = np.empty(4, np.int64), [_empty(n_rows) for _ in range(8)]
+    lengths, bounds = np.empty(4, np.int64), [_make_column(n_rows) for _ in range(8)]
     operations = communicates, group, n_operations
     ranks: tuple[Argument, ...] = (n_ranks, is_loose, spent_ns, lengths, *bounds)
     strays = native.call("spans", (*work, n_rows, order), operations, spans, ranks)
     if strays:
         raise IndexError(f"{strays} rows have an owner beyond the {n_operations} operations")
     sets = tuple(
-        (cut(set_start_ns, length), cut(set_end_ns, length))
+        (trim_column(set_start_ns, length), trim_column(set_end_ns, length))
         for set_start_ns, set_end_ns, length in zip(
             bounds[::2], bounds[1::2], lengths.tolist(), strict=True
         )
@@ -404,7 +408,7 @@ def improve_orders(
     Returns:
         The length of the best orders, -1 if the first ones cannot run, or None without the library.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     search = trials, memory, rise, seed, enough
@@ -424,11 +428,11 @@ def find_leaves(
     Returns:
         The columns, or None if a page is unusual or memory is short.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     try:
-        leaf, last_row = np.empty(max_leaves, np.uint32), _empty(max_leaves)
+        leaf, last_row = np.empty(max_leaves, np.uint32), _make_column(max_leaves)
     except MemoryError:
         return None
     count = native.call("leaves", file, root, leaf, last_row, max_leaves)
@@ -449,7 +453,7 @@ def decode_integers(
     Returns:
         Values, shape (columns, rows), or None if a page is unusual or memory is short.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     try:
@@ -481,7 +485,7 @@ def decode_named(
         Values and last the lengths of texts, -1 for NULL, shape (columns + 1, rows), and the texts
         without separators; or None if a page is unusual or memory is short.
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     result, width = np.zeros(4, np.int64), len(columns) + 1
@@ -489,11 +493,11 @@ def decode_named(
         if native.call("named", file, leaves, columns, len(columns), selection, result):
             return None
         address, text_address, rows, text_bytes = result.tolist()
-        values = np.frombuffer(memory_at(address, rows * width * 8), np.int64)
+        values = np.frombuffer(view_memory(address, rows * width * 8), np.int64)
         # Copies, since the memory is freed.
         return (
             np.array(values.reshape(rows, width).T, order="C"),
-            bytes(memory_at(text_address, text_bytes)),
+            bytes(view_memory(text_address, text_bytes)),
         )
     finally:
         native.call("named_free", result)
@@ -510,12 +514,12 @@ def number_texts(texts: bytes, lengths: _Ints) -> tuple[_Ints, _Ints] | None:
         Number of each row's text, -1 for NULL; and begin and length of each distinct text, shape
         (texts, 2).
     """
-    native = library()
+    native = get_library()
     if native is None:
         return None
     rows = len(lengths)
     slots = np.zeros(2 << (2 * rows).bit_length(), np.uint32)
-    number, bounds = _empty(rows), np.empty((rows, 2), np.int64)
+    number, bounds = _make_column(rows), np.empty((rows, 2), np.int64)
     packed = np.frombuffer(texts, np.uint8)
     count = native.call("distinct", packed, lengths, rows, slots, len(slots), number, bounds)
     return number, bounds[:count]

@@ -1,7 +1,7 @@
-/* Sets of intervals: what numpy needs many passes for, in one.
+/* Sets of intervals, processed in one pass; numpy needs many.
  *
- * A set is two columns, starts and ends, ascending, disjoint and not touching. Nothing here is
- * trusted beyond the lengths that the caller gives; no state is kept between calls.
+ * A set consists of two columns, starts and ends, ascending, disjoint and not touching. Only the
+ * lengths that the caller passes are trusted. No state is kept between calls.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -13,13 +13,13 @@
 
 enum { UNSORTED = -1, SHORT_OF_MEMORY = -1, NO_GROUP = -1 };
 
-/* The union of intervals in order of their starts; returns how many it has, or UNSORTED.
+/* Compute the union of intervals sorted by start. Return its number of intervals, or UNSORTED.
  *
  *     intervals   |------|   |--|
  *                    |--|
  *     union       |------|   |--|
  *
- * chosen says of which rows; NULL: all.
+ * chosen: Mask of the rows to use; NULL: all.
  */
 EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, const uint8_t *chosen,
                                  int64_t count, int64_t *out_start, int64_t *out_end)
@@ -47,8 +47,11 @@ EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, const
     return made;
 }
 
-/* The place of the last of ascending values at or below one, from where another was; -1 none.
- * Steps double, so that what lies near is found at once.
+/* Return the index of the last of ascending values that is at most `wanted`, or -1 if there is
+ * none.
+ *
+ * Exponential search from index `near`, where an earlier value was found: the step doubles until
+ * the value is passed, so a close value is found quickly.
  */
 int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted)
 {
@@ -73,7 +76,8 @@ int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t want
     return low;
 }
 
-/* What a set covers and another does not; there is room for as many as both have together.
+/* Compute the times that set a covers and set b does not. The output must have room for as many
+ * intervals as both sets have together.
  *
  *     a           |--------------|   |---|
  *     b              |--|   |----------|
@@ -98,7 +102,7 @@ EXPORTED int64_t bubbleviz_difference(const int64_t *a_start, const int64_t *a_e
                 out_start[made] = from, out_end[made++] = b_start[cut];
             if (b_end[cut] > from)
                 from = b_end[cut];
-            /* The last one may cut the next interval too. */
+            /* The last interval of b may also overlap the next interval of a. */
             if (from < to)
                 b = cut + 1;
         }
@@ -108,10 +112,11 @@ EXPORTED int64_t bubbleviz_difference(const int64_t *a_start, const int64_t *a_e
     return made;
 }
 
-/* The union of the intervals of each group, in the order of groups; returns how many there are, or
- * UNSORTED where the starts of a group do not ascend, or a group has a number that it cannot have.
+/* Compute the union of the intervals of each group, in the order of groups. Return the number of
+ * intervals, or UNSORTED if the starts of a group do not ascend or a group is out of range.
  *
- * chosen says of which rows; NULL: all. latest, reach and place have room for a number of each group.
+ * chosen: Mask of the rows to use; NULL: all.
+ * latest, reach, place: Scratch memory, one number per group.
  */
 EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *start,
                                        const int64_t *end, const uint8_t *chosen, int64_t count,
@@ -133,7 +138,7 @@ EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *star
         latest[g] = start[i];
         reach[g] = end[i] > reach[g] ? end[i] : reach[g];
     }
-    /* From how many there are to where the last one before each group's first lies. */
+    /* Convert the number of intervals of each group to the index before its first interval. */
     for (int64_t g = 0; g < groups; g++) {
         int64_t of_group = place[g];
         place[g] = made - 1;
@@ -158,7 +163,8 @@ EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *star
 
 enum { STRIDE = 64 };
 
-/* How much of a set lies before a time; before: how much lies before each STRIDE-th interval. */
+/* Return how much of a set is before a time. `before` contains how much is before every STRIDE-th
+ * interval. */
 static int64_t measure_before(const int64_t *start, const int64_t *end, int64_t count,
                               const int64_t *before, int64_t *near, int64_t time)
 {
@@ -172,7 +178,7 @@ static int64_t measure_before(const int64_t *start, const int64_t *end, int64_t 
     return sum;
 }
 
-/* How much of each window a set covers. Returns 0, or SHORT_OF_MEMORY. */
+/* Determine how much of each window a set covers. Return 0, or SHORT_OF_MEMORY. */
 EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *end, int64_t count,
                                           const int64_t *low, const int64_t *high, int64_t windows,
                                           int64_t *covered)
@@ -194,9 +200,12 @@ EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *e
     return 0;
 }
 
-/* The last row of each wanted group before a time; at: or at it. -1: none.
+/* Find the last row of a group before a time, for each query; -1 if there is none.
  *
- * Returns 0, or UNSORTED where rows, or what is wanted, are not in order of group and time.
+ * wanted, until: Group and time of each query.
+ * at: Whether a row at the time itself counts.
+ *
+ * Return 0, or UNSORTED if rows or queries are not sorted by group and time.
  */
 EXPORTED int64_t bubbleviz_last_before(const int64_t *group, const int64_t *time, int64_t rows,
                                        const int64_t *wanted, const int64_t *until, int64_t count,
@@ -219,10 +228,11 @@ EXPORTED int64_t bubbleviz_last_before(const int64_t *group, const int64_t *time
     return 0;
 }
 
-/* How much of each window the intervals of its group cover. Returns 0.
+/* Determine how much of each window the intervals of its group cover. Return 0.
  *
- * The intervals of each group are a set. begin: the first interval of each group; one more: the end
- * of the last group.
+ * The intervals of each group are a set.
+ *
+ * begin: Index of the first interval of each group, and the total at the end.
  */
 EXPORTED int64_t bubbleviz_measure_groups(const int64_t *begin, const int64_t *start,
                                           const int64_t *end, const int64_t *group,
@@ -240,9 +250,9 @@ EXPORTED int64_t bubbleviz_measure_groups(const int64_t *begin, const int64_t *s
     return 0;
 }
 
-/* The earliest low and the latest high of each group; 0 and -1 for groups without rows.
+/* Find the earliest low and the latest high of each group; 0 and -1 for groups without rows.
  *
- * Returns 0, or NO_GROUP where a row's group is none of them; those below 0 count from the end.
+ * Return 0, or NO_GROUP if a group is out of range. Groups below 0 count from the end.
  */
 EXPORTED int64_t bubbleviz_extents(const int64_t *group, const int64_t *from, const int64_t *to,
                                    int64_t count, int64_t groups, int64_t *low, int64_t *high)

@@ -17,57 +17,61 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-#: The file that the build puts beside this one.
+#: Name of the library file, which the build puts next to this module.
 FILE = "libbubbleviz.dylib" if sys.platform == "darwin" else "libbubbleviz.so"
-#: Set to 0, it leaves the compiled part out.
+#: Environment variable that switches the library off if it is 0.
 SWITCH = "BUBBLEVIZ_NATIVE"
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-#: A column, a number, or a structure of such; None is no column.
+#: A column, a 64-bit integer, a structure of arguments, or None for a null pointer.
 Argument: TypeAlias = "npt.NDArray[Any] | int | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True)
 class Library:
-    """The loaded functions. Threads may call them at the same time; they hold no lock."""
+    """The functions of the loaded library. They release the interpreter lock and keep no state."""
 
     functions: ctypes.CDLL
 
     def call(self, name: str, *arguments: Argument) -> int:
-        """Return what a function gives that takes columns, 64-bit integers and structures of these.
+        """Call a function and return its result, a 64-bit integer.
 
-        Columns that are not contiguous are copied, so that none of these may be written to.
+        Args:
+            name: Name of the function, without the prefix ``bubbleviz_``.
+            arguments: Arguments of the function. Columns that are not contiguous are copied, so
+                the function must not write to them.
         """
         function = getattr(self.functions, f"bubbleviz_{name}")
         function.restype = _I64
-        # What an address is of must outlive the call.
-        kept: list[Any] = []
-        return int(function(*(_passed(argument, kept) for argument in arguments)))
+        # Objects whose addresses are passed must outlive the call.
+        owners: list[Any] = []
+        return int(function(*(_convert_argument(argument, owners) for argument in arguments)))
 
 
-def memory_at(address: int, size: int) -> memoryview:
-    """Return so many bytes at an address; ``ctypes.string_at`` counts them in 32 bits."""
+def view_memory(address: int, size: int) -> memoryview:
+    """Return a view of ``size`` bytes at an address. ``ctypes.string_at`` has a limit of 2 GiB."""
     return memoryview((ctypes.c_char * size).from_address(address) if address and size else b"")
 
 
-def ended(*texts: str) -> npt.NDArray[np.uint8]:
-    """Return texts one behind another, each ended by NUL."""
+def terminate_texts(*texts: str) -> npt.NDArray[np.uint8]:
+    """Return the concatenated UTF-8 texts, each terminated by NUL."""
     return np.frombuffer("".join(f"{text}\0" for text in texts).encode(), np.uint8)
 
 
-def pointer(column: npt.NDArray[Any]) -> ctypes.c_void_p:
+def get_pointer(column: npt.NDArray[Any]) -> ctypes.c_void_p:
     """Return the address of a contiguous column."""
-    # The attribute "ctypes" takes ten times as long.
+    # Reading the attribute "ctypes" would take ten times as long.
     return ctypes.c_void_p(column.__array_interface__["data"][0])
 
 
-def cut(column: _Ints, count: int) -> _Ints:
-    """Return the first values of a column that nothing else uses, so that the rest is freed.
+def trim_column(column: _Ints, count: int) -> _Ints:
+    """Return the first ``count`` values of a column, and free the memory of the others.
 
-    Many of them stay where they are; few would lie in the way of the next column as long as this.
+    Nothing else may refer to the column. It is shrunk in place if at least half of it remains.
+    Otherwise the values are copied, so that they do not fragment the memory of the next column.
     """
     if 2 * count < len(column):
         return column[:count].copy()
@@ -75,35 +79,38 @@ def cut(column: _Ints, count: int) -> _Ints:
     return column
 
 
-def _passed(argument: Argument, kept: list[Any]) -> Any:
-    """Return an argument as C takes it; what must not be freed meanwhile is kept."""
+def _convert_argument(argument: Argument, owners: list[Any]) -> Any:
+    """Convert an argument to ctypes, and append the objects that own its memory to ``owners``."""
     if isinstance(argument, int):
         return _I64(argument)
     if isinstance(argument, np.ndarray):
-        kept.append(np.ascontiguousarray(argument))
-        return pointer(kept[-1])
+        owners.append(np.ascontiguousarray(argument))
+        return get_pointer(owners[-1])
     if argument is None:
         return _POINTER()
-    values = [part if isinstance(part, int) else _passed(part, kept) for part in argument]
-    kept.append(_structure_of(tuple(map(type, values)))(*values))
-    return ctypes.byref(kept[-1])
+    values = [
+        part if isinstance(part, int) else _convert_argument(part, owners) for part in argument
+    ]
+    owners.append(_make_structure(tuple(map(type, values)))(*values))
+    return ctypes.byref(owners[-1])
 
 
 @cache
-def _structure_of(kinds: tuple[type, ...]) -> Any:
+def _make_structure(kinds: tuple[type, ...]) -> Any:
+    """Return a ctypes structure with members of the given types; int stands for 64 bits."""
     types = (_I64 if issubclass(kind, int) else kind for kind in kinds)
-    fields = tuple((f"part_{place}", kind) for place, kind in enumerate(types))
+    fields = tuple((f"part_{index}", kind) for index, kind in enumerate(types))
     return type("Structure", (ctypes.Structure,), {"_fields_": fields})
 
 
-def library() -> Library | None:
-    """Return the compiled part; None where it was not built, or is switched off."""
-    return None if os.environ.get(SWITCH) == "0" else _loaded()
+def get_library() -> Library | None:
+    """Return the library, or None if it is not built, cannot be loaded, or is switched off."""
+    return None if os.environ.get(SWITCH) == "0" else _load_once()
 
 
-def absence() -> str:
-    """Return why there is no compiled part; "" where there is one."""
-    if library() is not None:
+def explain_absence() -> str:
+    """Return the reason why the library is not used, or "" if it is used."""
+    if get_library() is not None:
         return ""
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0 switches the compiled reader off"
@@ -116,20 +123,22 @@ def absence() -> str:
 
 
 @cache
-def _loaded() -> Library | None:
+def _load_once() -> Library | None:
     return load(Path(__file__).with_name(FILE))
 
 
 def load(path: Path) -> Library | None:
-    """Return the library in a file; None where it cannot be loaded, or is of another source.
+    """Load the library in a file.
 
-    A function of another source may take other arguments, and would crash.
+    Returns:
+        The library, or None if it cannot be loaded or was not compiled from the C files in this
+        folder. Functions compiled from other sources may have other parameters, and could crash.
     """
     sources = sorted(Path(__file__).parent.glob("*.c"))
     try:
         functions = ctypes.CDLL(str(path))
         functions.bubbleviz_source.restype = ctypes.c_uint32
-        # scripts/build_native.py passes the same on.
+        # scripts/build_native.py compiles the same checksum into the library.
         checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
         if sources and functions.bubbleviz_source() != checksum:
             return None

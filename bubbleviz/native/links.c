@@ -1,8 +1,9 @@
-/* Links: which call launched what, by process and correlation id, and which range is around it.
+/* Links: finds the call that launched each kernel or copy, by process and correlation id, and the
+ * range around the call.
  *
- * Ids are handed out one by one and calls come almost in their order, so that the place of the
- * next id is near that of the last one, as that of the next range is. Nothing here is trusted
- * beyond the lengths that the caller gives; no state is kept between calls but in its columns.
+ * Correlation ids ascend and calls are almost sorted by them, so each search starts at the previous
+ * result, and likewise for ranges. Only the lengths that the caller passes are trusted. No state is
+ * kept between calls, except in the caller's columns.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -15,14 +16,14 @@ enum { NONE = -1 };
 
 /* --- ranges --------------------------------------------------------------------------------- */
 
-/* Ranges in layers, in each of which no two share a point; the later ones are deeper inside:
+/* Ranges in layers. Ranges of one layer do not overlap, and later layers are nested deeper.
  *
  *     layer 0    |-0----------|  |-3-----|
  *     layer 1      |-1--|   |-2-----|
  */
 struct ranges {
-    const int64_t *begin; /* by layer: of its ranges; one more: the end */
-    int64_t *near;        /* by layer: where the last one was found, -1 at first; changed */
+    const int64_t *begin; /* by layer: index of its first range, and the total at the end */
+    int64_t *near;        /* by layer: index of the range found last, -1 at first; changed */
     const int64_t *start;
     const int64_t *end; /* inclusive */
     const int64_t *depth;
@@ -31,7 +32,7 @@ struct ranges {
 
 int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted);
 
-/* The row of the innermost range of some layers around a time; -1 none. */
+/* Return the row of the innermost range around a time, in a half-open range of layers, or -1. */
 static inline int64_t innermost(const struct ranges *ranges, int64_t layer, int64_t end_layer,
                                 int64_t start, int64_t end)
 {
@@ -49,7 +50,7 @@ static inline int64_t innermost(const struct ranges *ranges, int64_t layer, int6
     return found;
 }
 
-/* The row of the innermost range around each query; -1 none. */
+/* Find the row of the innermost range around each query; -1 if there is none. */
 EXPORTED int64_t bubbleviz_innermost(const struct ranges *ranges, int64_t layers,
                                      const int64_t *start, const int64_t *end, int64_t queries,
                                      int64_t *row)
@@ -61,7 +62,7 @@ EXPORTED int64_t bubbleviz_innermost(const struct ranges *ranges, int64_t layers
 
 /* --- numbers -------------------------------------------------------------------------------- */
 
-/* Known values, which ascend, and the number of each. */
+/* Known values, ascending, and the number of each. */
 struct numbers {
     const int64_t *known;
     const int32_t *number;
@@ -70,12 +71,12 @@ struct numbers {
 
 enum { LATELY = 256 };
 
-/* The number of a value; -1: unknown. Few values come again and again, so that what was found last
- * for one with the same lowest bits is looked at first. */
+/* Return the number of a value, or -1 if it is unknown. Few distinct values occur, so the value
+ * that was last found in the same slot of a small cache is compared first. */
 static inline int32_t number_of(const struct numbers *numbers, int64_t lately[LATELY],
                                 int64_t value)
 {
-    /* Threads differ in their lowest bits, and processes in those above 24. */
+    /* Threads differ in their lowest bits, and processes in the bits above the lowest 24. */
     int64_t *near = lately + ((value ^ value >> 24) & (LATELY - 1));
 
     if (*near >= numbers->count || numbers->known[*near] != value) {
@@ -87,7 +88,7 @@ static inline int32_t number_of(const struct numbers *numbers, int64_t lately[LA
     return numbers->number[*near];
 }
 
-/* Number some values; returns whether all are known. */
+/* Look up the number of each value. Return whether all values are known. */
 EXPORTED int64_t bubbleviz_numbers(const struct numbers *numbers, const int64_t *values,
                                    int64_t count, int32_t *number)
 {
@@ -101,58 +102,59 @@ EXPORTED int64_t bubbleviz_numbers(const struct numbers *numbers, const int64_t 
 
 /* --- launches ------------------------------------------------------------------------------- */
 
-/* What was launched: rows of each process in the order of their ids.
+/* Kernels and copies: rows of each process, sorted by correlation id.
  *
  *     process     |    17    |  23  |
  *     rows        | 0  2  3  | 1  4 |
  *     ids of rows | 5  5  9  | 5  6 |      5: two kernels of one call
  */
 struct index {
-    const int64_t *begin; /* of the rows of each process; one more: the end */
-    const int64_t *known; /* how many of its rows have an id; they come first */
-    int64_t *near;        /* where its last id was found; changed */
+    const int64_t *begin; /* index of the first row of each process, and the total at the end */
+    const int64_t *known; /* number of its rows that have an id; they come first */
+    int64_t *near;        /* index where its last id was found; changed */
     const int32_t *rows;
     const uint32_t *ids; /* by row */
 };
 
 struct calls {
-    const int64_t *row; /* ascending, and behind those of earlier blocks */
+    const int64_t *row; /* ascending, and above the rows of earlier blocks */
     const int64_t *start;
     const int64_t *end;
-    const int32_t *thread; /* its number */
+    const int32_t *thread; /* number of the thread */
     const uint32_t *id;
     int64_t count;
 };
 
-/* What is known of threads, by their numbers. */
+/* Threads, by number. */
 struct threads {
-    const int64_t *process; /* its place in the index; -1: it launched nothing */
+    const int64_t *process; /* index of the process in struct index; -1: it launched nothing */
     const uint8_t *helper; /* not 0: it never runs backward */
-    const int64_t *others; /* where its own groups begin in the list that follows; one more: end */
-    const int64_t *listed; /* groups of backward of other threads */
-    const int64_t *groups; /* of ranges, those around each thread's own calls first: first layer,
-                              first of those that count where no other does, end */
+    const int64_t *others; /* index of its first entry in `listed`, and the total at the end */
+    const int64_t *listed; /* groups of backward ranges of other threads */
+    const int64_t *groups; /* three layers of each group of ranges, the group around each thread's
+                              own calls first: the first layer, the first layer that counts only
+                              if no range of an earlier one matches, and the end */
 };
 
-/* By what was launched: its call, and how it is linked. Of a call's rows the first alone has a call
- * until the end of a block. */
+/* The call of each kernel or copy, and how it is linked. Until the end of a block, only the first
+ * row of those that a call launched has its call. */
 struct links {
-    int32_t *call; /* -1: unknown so far */
+    int32_t *call; /* row of the call, or -1 if not known yet */
     int64_t *start;
     int16_t *thread;
     int32_t *range;
     int8_t *rule;
 };
 
-/* As bubbleviz.interpret.linking.LinkRule has them. */
+/* The values of bubbleviz.interpret.linking.LinkRule. */
 enum { OUTSIDE = 1, OWN_THREAD, CROSS_THREAD, AMBIGUOUS, HELPER_THREAD };
 
-/* What a block of calls launched, and what it took from calls of earlier blocks: start and thread
- * of each of these. */
+/* Results for a block of calls: what each call launched, and start and thread of the calls of
+ * earlier blocks that lost what they had launched to a call of this block. */
 struct found {
-    int32_t *place; /* of the first row that each call of the block launched; -1 none */
+    int32_t *place; /* index of the first row that each call launched, or -1 for none */
     int64_t *lost_start;
-    int32_t *lost_thread; /* room for as many as there are calls */
+    int32_t *lost_thread; /* one entry per call of the block at most */
 };
 
 static inline uint32_t id_at(const struct index *index, int64_t place)
@@ -160,7 +162,8 @@ static inline uint32_t id_at(const struct index *index, int64_t place)
     return index->ids[index->rows[place]];
 }
 
-/* The first place from low on whose id is not below one; steps double from where the last was. */
+/* Return the first index from `low` on whose id is at least `wanted` (lower bound), by exponential
+ * search from `near`. */
 static int64_t lower_bound(const struct index *index, int64_t low, int64_t high, int64_t near,
                            uint32_t wanted)
 {
@@ -185,7 +188,7 @@ static int64_t lower_bound(const struct index *index, int64_t low, int64_t high,
     return low;
 }
 
-/* The first row that a call launched; -1 none. */
+/* Return the index of the first row that a call launched, or -1 for none. */
 static int64_t place_of(const struct index *index, int64_t process, uint32_t id)
 {
     int64_t begin = index->begin[process], end = begin + index->known[process];
@@ -195,7 +198,7 @@ static int64_t place_of(const struct index *index, int64_t process, uint32_t id)
     return place < end && id_at(index, place) == id ? place : NONE;
 }
 
-/* The place of a call in its block, by the number of its row; -1: it came in an earlier one. */
+/* Return the index of a call in its block by its row, or -1 if it was in an earlier block. */
 static int64_t call_of(const struct calls *calls, int64_t row)
 {
     int64_t low = 0, high = calls->count;
@@ -212,8 +215,8 @@ static int64_t call_of(const struct calls *calls, int64_t row)
     return low;
 }
 
-/* Give each call what it launched, as long as no other call of the same id has it by right; returns
- * how many calls of earlier blocks lost theirs. */
+/* Assign to each call what it launched. If several calls have the same id, the call that started
+ * first gets it. Return the number of calls of earlier blocks that lost what they had. */
 static int64_t settle(const struct index *index, const struct calls *calls,
                       const struct threads *threads, const struct links *links,
                       const struct found *found)
@@ -253,7 +256,8 @@ static inline int64_t around(const struct ranges *ranges, const int64_t *group, 
     return row == NONE ? innermost(ranges, group[1], group[2], start, end) : row;
 }
 
-/* The range of a call: around it on its own thread, or the only backward open on another one. */
+/* Return the range of a call: the innermost range around it on its own thread, or the only backward
+ * range that is open on another thread. */
 static int64_t range_of(const struct ranges *ranges, const struct threads *threads,
                         const struct calls *calls, int64_t call, int8_t *rule)
 {
@@ -275,10 +279,10 @@ static int64_t range_of(const struct ranges *ranges, const struct threads *threa
     return *rule == CROSS_THREAD ? found : NONE;
 }
 
-/* Link what a block of calls launched to them, and to ranges. Of several calls with one id the one
- * counts that began first, and of these the one that comes first.
+/* Link kernels and copies to the calls of a block that launched them, and to ranges. If several
+ * calls have the same id, the call that started first counts; ties go to the smaller row.
  *
- * Returns how many calls of earlier blocks lost what they had launched.
+ * Return the number of calls of earlier blocks that lost what they had launched.
  */
 EXPORTED int64_t bubbleviz_link(const struct index *index, const struct calls *calls,
                                 const struct threads *threads, const struct ranges *ranges,

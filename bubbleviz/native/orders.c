@@ -1,4 +1,4 @@
-/* Orders: how long a pipeline's orders take, and a local search for shorter ones. */
+/* Orders: simulates a pipeline's orders of operations, and searches for shorter ones. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,46 +8,46 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* What an operation's number says: 3 virtual_stage + phase. */
+/* Phases. The code of an operation is 3 * virtual_stage + phase. */
 enum { FORWARD, BACKWARD, WEIGHT };
 enum { UNKNOWN = -1 };
 
-/* As bubbleviz.schedules.search.problem.Problem has it. */
+/* The fields of bubbleviz.schedules.search.problem.Problem. */
 struct pipeline {
     const int32_t *placement; /* device of each virtual stage */
-    const int64_t *length;    /* of F, B, W of each virtual stage */
-    const int64_t *down;      /* of an activation, from each virtual stage to the next */
-    const int64_t *up;        /* of a gradient, from each to the one before */
-    const int64_t *held;      /* from F to B */
-    const int64_t *kept;      /* of that, from B to W */
-    const int64_t *limit;     /* by device */
+    const int64_t *length;    /* duration of F, B and W of each virtual stage */
+    const int64_t *down;      /* transfer time of an activation, from each stage to the next */
+    const int64_t *up;        /* transfer time of a gradient, from each stage to the previous one */
+    const int64_t *held;      /* memory from F to B, by virtual stage */
+    const int64_t *kept;      /* part of that memory that is kept from B to W */
+    const int64_t *limit;     /* memory limit of each device */
     int64_t devices;
     int64_t stages;
     int64_t microbatches;
-    int64_t of_cost; /* the longest own window of a device, rather than the window of all */
+    int64_t of_cost; /* not 0: minimize the longest window of a device; 0: the common window */
 };
 
 struct orders {
-    int32_t *code;         /* of all devices, one after the other */
-    const int32_t *offset; /* where each device's begin, and the end of the last */
+    int32_t *code;         /* operations of all devices, concatenated */
+    const int32_t *offset; /* index of each device's first operation, and the total at the end */
 };
 
-/* Memory for one timing of all operations. */
+/* Scratch memory for one simulation of all operations. "Index" is the index into orders.code. */
 struct timing {
-    int64_t *f_end; /* by virtual stage and microbatch */
+    int64_t *f_end; /* by virtual stage and microbatch: end time */
     int64_t *b_end;
-    int64_t *start; /* by place */
+    int64_t *start; /* by index */
     int64_t *end;
-    int32_t *cause;  /* by place: the place whose end it waited for; -1 none */
-    int32_t *f_at;   /* by virtual stage and microbatch: place */
+    int32_t *cause;  /* by index: index of the operation whose end it waited for, or -1 */
+    int32_t *f_at;   /* by virtual stage and microbatch: index */
     int32_t *b_at;
-    int32_t *count;  /* by code: how many have run */
-    int32_t *at;     /* by device: next place */
-    int32_t *stack;  /* devices that may go on */
-    uint8_t *queued; /* by device */
-    int64_t length;  /* what is to be short */
-    int64_t total;   /* of all devices, when they are done */
-    int32_t last;    /* the place that ends last */
+    int32_t *count;  /* by code: number of operations that have run */
+    int32_t *at;     /* by device: index of the next operation */
+    int32_t *stack;  /* devices that may be able to continue */
+    uint8_t *queued; /* by device: whether it is on the stack */
+    int64_t length;  /* the length to minimize */
+    int64_t total;   /* sum of the end times of all devices */
+    int32_t last;    /* index of the operation that ends last */
 };
 
 static uint64_t next_random(uint64_t *state)
@@ -60,7 +60,7 @@ static uint64_t next_random(uint64_t *state)
     return (x * 2685821657736338717u) >> 33;
 }
 
-/* Runs a device as far as it comes; returns 0 where a backward comes before its forward. */
+/* Run a device until it has to wait. Return 0 if a backward comes before its forward. */
 static int run_device(const struct pipeline *p, const struct orders *orders, struct timing *t,
                       int32_t device, int32_t *queue, int32_t *waiting)
 {
@@ -116,7 +116,7 @@ static int run_device(const struct pipeline *p, const struct orders *orders, str
     return 1;
 }
 
-/* Returns whether all operations can be run; then their times are in t. */
+/* Simulate all operations. Return whether all of them can run; then t contains their times. */
 static int time_orders(const struct pipeline *p, const struct orders *orders, struct timing *t)
 {
     const size_t cells = (size_t)p->stages * (size_t)p->microbatches;
@@ -150,7 +150,7 @@ static int time_orders(const struct pipeline *p, const struct orders *orders, st
     return 1;
 }
 
-/* Returns whether a device's order is one: F before B before W, and memory for all of it. */
+/* Return whether a device's order is valid: F before B before W, within the memory limit. */
 static int sound(const struct pipeline *p, const struct orders *orders, int32_t device,
                  int32_t *count)
 {
@@ -227,14 +227,16 @@ static void divide(const struct pipeline *p, size_t operations, char *room, stru
 
 static const int32_t steps[16] = {1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20};
 
-/* Late acceptance: a change is kept if what it gives is no longer than what there is, or than
- * what there was some trials before (Burke and Bykov, The late acceptance hill-climbing heuristic,
- * European Journal of Operational Research 258, 2017).
+/* Late acceptance hill climbing: a change is accepted if the result is no longer than the current
+ * one, or than the one `memory` trials earlier (Burke and Bykov, The late acceptance hill-climbing
+ * heuristic, European Journal of Operational Research 258, 2017). A change moves one operation
+ * along its device's order, most often an operation of the critical path.
  *
- * rise: by how many thousandths the first is allowed to become longer.
+ * trials: Number of changes to try.
+ * rise: Thousandths by which orders may initially become longer than the first ones.
+ * enough: Length at which the search ends.
  *
- * One operation is moved along its device's order, most often one of the critical path. Returns the
- * best length, and leaves its orders; -1 where the first cannot be run.
+ * The best orders are written to `orders`. Return their length, or -1 if the first cannot run.
  */
 EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orders *orders,
                                            int64_t trials, int64_t memory, int64_t rise,
@@ -280,7 +282,7 @@ EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orde
         if (to >= orders->offset[device + 1])
             to = orders->offset[device + 1] - 1;
         int32_t *code = orders->code;
-        /* Past an equal operation it would only take its place. */
+        /* Moving an operation past equal ones only would change nothing. */
         int32_t other = 0;
         for (int32_t at = from; at != to;) {
             at += from < to ? 1 : -1;

@@ -1,11 +1,11 @@
-/* Sorting: rows in the order of integers, which numpy sorts by comparing, and of groups; numbers of
- * rows that agree.
+/* Sorting: sorts rows by integers (numpy sorts by comparing) or by groups, and numbers distinct
+ * rows.
  *
- * Digits are sorted from the last to the first, each keeping the order of the one before:
+ * Least significant digit radix sort: digits are sorted stably, from the last to the first.
  *
  *     21 13 12    by the last digit   21 12 13    by the first   12 13 21
  *
- * Nothing here is trusted beyond the lengths that the caller gives; no state is kept between calls.
+ * Only the lengths that the caller passes are trusted. No state is kept between calls.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ struct row {
     int64_t number;
 };
 
-/* Whether rows are in the order of some columns, the first one first. */
+/* Return whether rows are sorted by the columns in lexicographic order, first column first. */
 EXPORTED int64_t bubbleviz_in_order(const int64_t *const *columns, int64_t count, int64_t rows)
 {
     for (int64_t row = 1; row < rows; row++)
@@ -36,10 +36,11 @@ EXPORTED int64_t bubbleviz_in_order(const int64_t *const *columns, int64_t count
     return 1;
 }
 
-/* Put the numbers of rows in the order of their keys; those with equal keys keep theirs.
+/* Sort row numbers by key, stably.
  *
- * There is at least one row. order holds each number below count once, and is changed. Returns 0, or
- * SHORT_OF_MEMORY.
+ * order: Permutation of the row numbers, which is sorted in place. There is at least one row.
+ *
+ * Return 0, or SHORT_OF_MEMORY.
  */
 EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *order)
 {
@@ -58,7 +59,7 @@ EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *orde
     for (int shift = 0; shift < 64; shift += DIGIT) {
         size_t begin[BUCKETS] = {0}, sum = 0;
         struct row *sorted = to;
-        /* No key has such a digit. */
+        /* This digit is 0 in all keys. */
         if (!(used >> shift & (BUCKETS - 1)))
             continue;
         for (size_t i = 0; i < count; i++)
@@ -88,13 +89,16 @@ static inline __attribute__((always_inline)) void place(const int16_t *group, in
         memcpy(to + bytes * (size_t)next[group[row]]++, from + bytes * (size_t)row, bytes);
 }
 
-/* Put the values of a column in the order of their groups; those of a group keep theirs.
+/* Sort the values of a column by group, stably.
  *
  *     group  1 0 1 0
  *     from   a b c d    to  b d a c
  *
- * next: room for as many as there are groups, from 0 on; -1 first of all, or where the last column
- * of the same rows left it: at the ends of groups. bytes: of a value, 2, 4 or 8. Returns 0.
+ * next: Scratch memory, one number per group. The first number is -1 before the first column of
+ *     these rows. Afterwards it contains the ends of the groups, which further columns reuse.
+ * bytes: Size of a value: 2, 4 or 8.
+ *
+ * Return 0.
  */
 EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *next, int64_t groups,
                                    const void *from, int64_t bytes, void *to)
@@ -120,16 +124,16 @@ EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *
 /* --- numbers -------------------------------------------------------------------------------- */
 
 enum { NO_ROOM = -1 };
-/* A digit has fewer values than the first, a code than the second. */
+/* Upper bounds of the number of values of a digit and of a code. */
 #define MOST_VALUES ((uint64_t)1 << 31)
 #define MOST_CODES ((uint64_t)1 << 62)
 
-/* Pack columns into one code a row, digit by digit, so that codes are in the order of rows.
+/* Pack columns into one code per row. Codes have the lexicographic order of the rows.
  *
  *     columns  5 2   5 4   7 2
  *     code      0     2     3
  *
- * Returns what all codes lie below, or NO_ROOM.
+ * Return an upper bound that all codes are below, or NO_ROOM if the codes do not fit.
  */
 EXPORTED int64_t bubbleviz_packed(const int64_t *const *columns, int64_t count, int64_t rows,
                                   int64_t *code)
@@ -161,9 +165,10 @@ EXPORTED int64_t bubbleviz_packed(const int64_t *const *columns, int64_t count, 
     return (int64_t)base;
 }
 
-/* Number the distinct codes of rows, in their order; returns how many there are.
+/* Number the distinct codes of rows in ascending order. Return the number of distinct codes.
  *
- * number: room for a number of each possible code. first: the first row of each distinct one.
+ * number: Scratch memory, one number per possible code.
+ * first: First row of each distinct code.
  */
 EXPORTED int64_t bubbleviz_numbered(const int64_t *code, int64_t rows, int64_t base,
                                     int64_t *number, int64_t *first, int64_t *of_row)

@@ -1,4 +1,4 @@
-/* Source: which source the library is compiled from, as the build says. */
+/* Source: checksum of the source files that the library was compiled from. */
 #ifndef EXPORTED
 #define EXPORTED __attribute__((visibility("default")))
 #endif
@@ -7,7 +7,7 @@
 #define BUBBLEVIZ_SOURCE 0
 #endif
 
-/* Checksum of all C files; 0: the build did not say. */
+/* Return the checksum of all C files, or 0 if the build did not define it. */
 EXPORTED unsigned bubbleviz_source(void)
 {
     return BUBBLEVIZ_SOURCE;

@@ -1,4 +1,4 @@
-/* Spans: from when to when operations kept their device busy, by the work they own. */
+/* Spans: start and end of operations on their device, from the kernels and copies they own. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -7,52 +7,53 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* How well some work tells when an operation ran; the best that an operation has decides. */
+/* Kinds of work by how well they show when an operation ran. The best kind of an operation
+ * determines its span. */
 enum { OWN, OTHER, COPIES, NOTHING };
 
 enum { RUNNING, COMMUNICATING, COMPUTING, UNATTRIBUTED, SETS, KINDS = 5, UNSORTED = -1 };
 
 struct work {
-    const int32_t *owner; /* -1: none */
-    const int32_t *range; /* likewise */
-    const int32_t *rank;  /* NULL: all are of the first */
+    const int32_t *owner; /* operation, or -1 for none */
+    const int32_t *range; /* range, or -1 for none */
+    const int32_t *rank;  /* NULL: all rows belong to the first rank */
     const uint8_t *compute;
-    const uint8_t *communication; /* neither: a copy */
+    const uint8_t *communication; /* neither compute nor communication: a copy */
     const int64_t *start;
     const int64_t *end;
     int64_t count;
-    const int64_t *order; /* rows by their starts; NULL: as they stand */
+    const int64_t *order; /* rows sorted by start; NULL: they are sorted already */
 };
 
 struct operations {
     const uint8_t *communicates;
-    const int32_t *group; /* -1: none */
+    const int32_t *group; /* group of each operation, or -1 for none */
     int64_t count;
 };
 
-/* By operation; lengths are those of groups behind. */
+/* By operation. The lengths of groups follow the lengths of operations. */
 struct spans {
     int64_t *start; /* 0 without work */
     int64_t *end;   /* -1 without work */
     int64_t *kernels;
     int32_t *first; /* -1 without work */
     uint8_t *best;
-    int64_t *length; /* of the union of compute kernels */
+    int64_t *length; /* total time of the union of compute kernels */
     int64_t *reach;
     int64_t lengths;
 };
 
 struct whole {
     int64_t ranks;
-    uint8_t *loose; /* by row: whether it is compute outside of operations that compute */
-    int64_t *spent; /* by rank: lengths added up, by kind */
-    int64_t *made;  /* of each set that follows */
+    uint8_t *loose; /* by row: whether it is a compute kernel outside of compute operations */
+    int64_t *spent; /* by rank and kind: sum of the durations of rows */
+    int64_t *made;  /* number of intervals in each of the sets that follow */
     struct {
         int64_t *start, *end;
     } set[SETS];
 };
 
-/* Add an interval, which starts no earlier than those before, to a set. */
+/* Add an interval to a set. Intervals must be added in the order of their starts. */
 static inline void cover(const struct whole *whole, int set, int64_t start, int64_t end)
 {
     int64_t *starts = whole->set[set].start, *ends = whole->set[set].end;
@@ -64,7 +65,7 @@ static inline void cover(const struct whole *whole, int set, int64_t start, int6
         starts[last + 1] = start, ends[last + 1] = end, whole->made[set]++;
 }
 
-/* The same of the length of a union. */
+/* Add an interval to the length of a union, likewise in the order of starts. */
 static inline void lengthen(const struct spans *spans, int64_t place, int64_t start, int64_t end)
 {
     int64_t reach = spans->reach[place];
@@ -75,15 +76,19 @@ static inline void lengthen(const struct spans *spans, int64_t place, int64_t st
     }
 }
 
-/* The span of each operation, its compute kernels, and the first row that begins with it.
+/* Determine the span of each operation, its number of compute kernels, and its first row.
  *
  *     compute            |--|  |----|
  *     copies       |---|
  *     span               |----------|
  *
- * And how long compute kernels of operations and of their groups ran, and when and for how long
- * all work did. communicates: which operations are communication, whose own kernels come before
- * others. Returns how many rows have an owner, or a rank, that there is not; or UNSORTED.
+ * Also determine for how long compute kernels of operations and of their groups ran, and when and
+ * for how long all work ran.
+ *
+ * operations->communicates: Mask of the operations that are communication. Their span is determined
+ *     by communication kernels first.
+ *
+ * Return the number of rows with an owner or rank that does not exist, or UNSORTED.
  */
 EXPORTED int64_t bubbleviz_spans(const struct work *work, const struct operations *operations,
                                  const struct spans *spans, const struct whole *whole)

@@ -149,8 +149,8 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 def _part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "numpy":
         monkeypatch.setenv(native.SWITCH, "0")
-    elif native.library() is None:
-        pytest.skip(native.absence())
+    elif native.get_library() is None:
+        pytest.skip(native.explain_absence())
 
 
 def _check(*keys: Key) -> None:

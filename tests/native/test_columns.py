@@ -48,7 +48,7 @@ def both(work: Callable[[], Any]) -> tuple[Any, Any]:
     """Return what some work gives without the compiled part, and with that of this source."""
     library = build_library()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "_loaded", lambda: library)
+        patch.setattr(native, "_load_once", lambda: library)
         patch.setenv(native.SWITCH, "0")
         without = work()
         patch.delenv(native.SWITCH)
@@ -332,7 +332,7 @@ def test_both_make_the_same_of_examples(what: str) -> None:
 
 @pytest.mark.parametrize("owner", [4, -2])
 def test_a_stray_owner_is_refused(owner: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_loaded", build_library)
+    monkeypatch.setattr(native, "_load_once", build_library)
     with pytest.raises(IndexError, match="1 rows have an owner"):
         times([(owner, 0, 5, 1)])
 

@@ -54,7 +54,7 @@ def compiled() -> Iterator[None]:
     functions = build_library()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(native.SWITCH, raising=False)
-        patch.setattr(native, "_loaded", lambda: functions)
+        patch.setattr(native, "_load_once", lambda: functions)
         yield
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.native.library import SWITCH, library
+from bubbleviz.native.library import SWITCH, get_library
 from bubbleviz.schedules.plan import Memory, Plan, make_looped_placement, make_v_placement
 from bubbleviz.schedules.plan_memory import compute_peak_memory
 from bubbleviz.schedules.planning import find_best_plan, list_fixed_plans
@@ -181,7 +181,7 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
 def test_the_compiled_search_gives_the_same(
     work: Workload, memory: int, rise: int, makespan: bool
 ) -> None:
-    if library() is None:
+    if get_library() is None:
         pytest.skip("the compiled part is missing")
     problem = problem_of(work, fused=not work.split, makespan=makespan)
     phases = (1, 2) if work.split else (1,)

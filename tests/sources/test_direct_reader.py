@@ -47,7 +47,7 @@ ALL = 4 + 2 * len(GLOBS) + len(LASTING_NS)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the C part of this source loaded, even where another is installed."""
     functions = build_library()
-    monkeypatch.setattr(native, "_loaded", lambda: functions)
+    monkeypatch.setattr(native, "_load_once", lambda: functions)
     monkeypatch.delenv(native.SWITCH, raising=False)
 
 
@@ -498,7 +498,7 @@ def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.SWITCH, "0")
     assert told() == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
     monkeypatch.delenv(native.SWITCH)
-    monkeypatch.setattr(native, "_loaded", lambda: None)
+    monkeypatch.setattr(native, "_load_once", lambda: None)
     monkeypatch.setattr(native, "FILE", "no such file")
     assert told() == "SQLite (the compiled reader was not built)"
     monkeypatch.setattr(native, "FILE", Path(native.__file__).name)

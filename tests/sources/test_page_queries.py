@@ -41,7 +41,7 @@ Rows = list[tuple[object, ...]]
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the compiled part of this source, even if another is installed."""
     functions = build_library()
-    monkeypatch.setattr(native, "_loaded", lambda: functions)
+    monkeypatch.setattr(native, "_load_once", lambda: functions)
     monkeypatch.delenv(native.SWITCH, raising=False)
 
 

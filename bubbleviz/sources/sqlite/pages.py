@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.native import functions as native
-from bubbleviz.native.library import Argument, absence, ended
+from bubbleviz.native.library import Argument, explain_absence, terminate_texts
 from bubbleviz.sources.sqlite.database import (
     HEADER_BYTES,
     StoredColumns,
@@ -240,8 +240,8 @@ class PageTable:
         id_column, thread_column, since, until, bounds_of_thread = (
             np.array(values, np.int64) if values else None for values in (ids, threads, *times)
         )
-        selection: tuple[Argument, ...] = (ended(*globs), len(globs), text)
-        selection += (ended(before) if before else None, kind, *kinds)
+        selection: tuple[Argument, ...] = (terminate_texts(*globs), len(globs), text)
+        selection += (terminate_texts(before) if before else None, kind, *kinds)
         selection += (text_id, -1 if ids is None else len(ids), id_column)
         selection += (start, end, thread, len(threads), thread_column)
         selection += (shortest, since, until, bounds_of_thread)
@@ -336,7 +336,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
         The open file, or the reason why its pages cannot be read directly.
     """
     if not native.is_available():
-        yield absence()
+        yield explain_absence()
         return
     if find_sidecar_files(path):
         yield "a journal or log exists next to the file"
