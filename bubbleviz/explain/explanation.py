@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,7 +29,7 @@ from bubbleviz.explain.replayed_ranks import ReplayedRanks, choose_replayed_rank
 from bubbleviz.explain.slowdown.replayed_run import (
     ExplainedRows,
     ReplayedRun,
-    joined_rows,
+    join_rows,
 )
 from bubbleviz.explain.slowdown.slowdowns import (
     Scenarios,
@@ -38,9 +38,10 @@ from bubbleviz.explain.slowdown.slowdowns import (
     slowdowns_of,
 )
 from bubbleviz.explain.slowdown.start_up import without_start_up
-from bubbleviz.explain.stage_layers import layout_question
+from bubbleviz.explain.stage_layers import build_layout_question
 from bubbleviz.explain.stretch_explanation import StretchExplanation, explain_stretch
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import format_count
@@ -48,13 +49,15 @@ from bubbleviz.model.texts import format_count
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Iterations with more operations than this are not replayed: it takes seconds.
-MOST_OPERATIONS = 500_000
-#: Of more operations over all iterations a replay takes half a minute and several gigabytes.
-MOST_REPLAYED = 5_000_000
+#: Maximum number of operations of an iteration that is replayed, which takes seconds.
+MAX_OPERATIONS = 500_000
+#: Maximum number of operations of a run that is replayed, which takes half a minute and several
+#: gigabytes.
+MAX_RUN_OPERATIONS = 5_000_000
 
-#: Calls a function with each of some stretches, in their order; ``map``, or what is like it.
-Each: TypeAlias = Callable[
+#: Calls a function with each stretch and yields the results in the order of the stretches, like
+#: the built-in ``map``.
+MapStretches: TypeAlias = Callable[
     [Callable[[stretches.Stretch], StretchExplanation], Iterable[stretches.Stretch]],
     Iterable[StretchExplanation],
 ]
@@ -65,12 +68,12 @@ class Explanation:
     """Why there are bubbles, and what bounds an iteration.
 
     Attributes:
-        causes: idle time by cause.
-        explained: returns the tables that have rows for single operations.
-        listed_ratio: name of the ratio in whose windows bubbles are.
-        received: of each iteration, how many receives it has whose input is known.
-        communication: how long receives waited, and how long their transfers took.
-        phase_times: how long operations take.
+        causes: Idle time by cause.
+        explained: Returns the tables that have rows for single operations.
+        listed_ratio: Name of the ratio whose windows contain the listed bubbles.
+        received: Number of receives of each iteration whose input is known.
+        communication: How long receives waited, and how long their transfers took.
+        phase_times: How long operations take.
         path: Critical path of the typical iteration, or None if it is unknown.
         changes: The typical iteration under each change, or empty if they are unknown.
         no_path_reason: Reason why path and changes are unknown, or "" if they are known or another
@@ -82,9 +85,9 @@ class Explanation:
         chunk_costs: Duration of forwards by number of tokens, per virtual stage. Empty if names
             do not contain numbers of tokens.
         layout: The layers of the stages, or None if they are unknown.
-        ran: name of the schedule that ran; None where it is not known.
-        period_ns: mean time from one iteration to the next, where training iterations overlap; None
-            where not.
+        ran: Name of the schedule that ran, or None if it is unknown.
+        period_ns: Mean time from one iteration to the next if training iterations overlap, or None
+            if they do not.
     """
 
     causes: CauseTimes
@@ -108,7 +111,7 @@ class Explanation:
     def bubbles(self) -> Bubbles:
         """The idle intervals in the headline's windows.
 
-        Of a run of many ranks they are worked out when they are first asked for, as receives are.
+        In a run of many ranks they are computed on first access, as are the receives.
         """
         return self.explained().bubbles
 
@@ -119,21 +122,20 @@ class Explanation:
 
     @cached_property
     def scenarios(self) -> Scenarios | None:
-        """The averaged iterations of all ranks, to be replayed; None where that is unknown.
+        """Replay of the averaged iterations of all ranks, or None if it is unknown.
 
-        They are worked out when they are first asked for, which takes seconds for a million
-        operations.
+        It is computed on first access, which takes seconds for a million operations.
         """
         return None if self.slowdown_source is None else scenarios_of_run(self.slowdown_source)
 
     @cached_property
     def slowdowns(self) -> Slowdowns | None:
-        """What stragglers cost over all averaged iterations; None where that is unknown."""
+        """Cost of stragglers over all averaged iterations, or None if it is unknown."""
         return None if self.scenarios is None else slowdowns_of(self.scenarios)
 
     @cached_property
     def diagnosis(self) -> Diagnosis | None:
-        """What makes the averaged iterations long; None where that is unknown."""
+        """Reasons why the averaged iterations are long, or None if they are unknown."""
         part, source = self.replayed_source, self.replayed_source or self.slowdown_source
         scenarios = self.scenarios if part is None else scenarios_of_run(part)
         if source is None or scenarios is None:
@@ -141,10 +143,10 @@ class Explanation:
         return build_diagnosis(source, scenarios, self.layout, self.ran, self.period_ns)
 
 
-def _every_row(run: Run, counts: Counts) -> ExplainedRows:
-    """Return the rows of all ranks of a run whose stretches were explained without most of them."""
-    whole = map(explain_stretch, stretches.stretches_of(run, counts))
-    return joined_rows([part.kept for part in whole], run.operations)
+def _explain_all_rows(run: Run, counts: Counts) -> ExplainedRows:
+    """Explain the stretches of a run again, and return the rows of all ranks."""
+    parts = map(explain_stretch, stretches.stretches_of(run, counts))
+    return join_rows([part.kept for part in parts], run.operations)
 
 
 def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> ExplainedRows:
@@ -159,132 +161,181 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
     return cache[0]
 
 
-def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
-    """Return why a run has bubbles, and what bounds its typical iteration.
+def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Explanation:
+    """Explain why a run has bubbles, and what bounds its typical iteration.
 
     Args:
-        run: the merged profiles.
-        counts: its ratios.
-        each: explains stretches, here or on other machines.
+        run: The merged profiles.
+        counts: Ratios of the run.
+        map_stretches: Explains the stretches, in this process or on other machines.
     """
     operations, (stage, pipeline) = run.operations, list_stages_and_pipelines(run.ranks)
-    averaged = np.array([i.averaged for i in counts.iterations], bool)
-    part = choose_replayed_ranks(operations, run.ranks, averaged)
-    chosen = None if part is None else part.chosen
-    parts = list(each(explain_stretch, stretches.stretches_of(run, counts, chosen)))
+    averaged = np.array([iteration.averaged for iteration in counts.iterations], bool)
+    selection = choose_replayed_ranks(operations, run.ranks, averaged)
+    is_replayed = None if selection is None else selection.is_replayed
+    all_stretches = stretches.stretches_of(run, counts, is_replayed)
+    parts = list(map_stretches(explain_stretch, all_stretches))
     shown = choose_typical(counts.iterations, counts.headline)
-    kept = joined_rows([part.kept for part in parts], operations)
-    crossing = np.logical_or.reduce([own.crossing for own in parts])
-    unordered = ""
-    if shown is not None:
-        unordered = _unordered_reason(run, shown, crossing=bool(crossing[shown.index]))
-    causes = join_ranks([own.idle_ns for own in parts])
-    communication = join_ranks([vars(own.communication) for own in parts])
-    received = np.sum([own.received for own in parts], axis=0)
-    ratios = tuple(parts[0].idle_ns)
-    times = phase_times.phase_times_of(operations, stage, averaged, [own.samples for own in parts])
-    # Partials of functions of a module: reports are pickled.
-    lacking = part is not None and len(parts) > 1
-    rows = partial(read_once, partial(_every_row, run, counts), [] if lacking else [kept])
-    source = replayed = ReplayedRun(
-        operations,
-        run.ranks,
-        rows,
-        without_start_up(run.collectives, operations, averaged),
-        averaged,
-        run.hosts,
-        np.arange(len(averaged)),
-        _no_replay_reason(run, shown) or unordered,
-        counts.extents.paused,
-        run.gap_ns if run.has_kernels else None,
+    unordered = "" if shown is None else _find_unordered_reason(run, shown, parts)
+
+    rows = join_rows([part.kept for part in parts], operations)
+    has_all_rows = selection is None or len(parts) == 1
+    # A partial of module-level functions can be pickled, as reports are.
+    explained = partial(
+        read_once, partial(_explain_all_rows, run, counts), [rows] if has_all_rows else []
     )
-    if part is not None:
-        replayed = source.of_ranks(part.chosen, kept)
+    no_replay_reason = _find_no_replay_reason(run, shown) or unordered
+    source = _build_replayed_run(run, counts, explained, averaged, no_replay_reason)
+    replayed = source if selection is None else source.select_ranks(selection.is_replayed, rows)
     reason = unordered
     if shown is not None:
-        own = replayed.operations
-        count = int(((own.iteration == shown.index) & mask_phases(own.phase, WORK)).sum())
-        reason = _too_many(f"iteration {shown.name}", count, MOST_OPERATIONS) or unordered
+        reason = _check_iteration_size(replayed, shown) or unordered
     path: CriticalPath | None = None
     changes: tuple[Change, ...] = ()
-    if not reason and shown is not None and _comparable(shown):
-        graph = build_graph(replayed, shown.index)
-        ranks = [r for r in list_indices(shown.ranks) if chosen is None or chosen[r]]
-        path = find_critical_path(graph, replayed.explained().idle, shown.index)
-        changes = replay_changes(graph, replayed.operations, len(ranks))
-        if part is not None:
-            # Rows of the run, of which a part is replayed.
-            of_part = np.flatnonzero(part.chosen[operations.rank])
-            path = replace(
-                path, operations=of_part[path.operations], replayed=of_part[path.replayed]
-            )
-    if shown is not None:
-        kinds = phase_times.of_slowest_pipeline(times.kinds, operations, pipeline, shown.index)
-        times = replace(times, kinds=kinds)
+    if not reason and shown is not None and _has_common_clock(shown):
+        path, changes = _replay_iteration(replayed, shown, operations, is_replayed)
+
+    times = phase_times.measure_phase_times(
+        operations, stage, averaged, [part.samples for part in parts]
+    )
     layout: LayoutQuestion | None = None
-    if run.layers and shown is not None:
-        layout = layout_question(run.layers, times, shown.microbatches)
+    if shown is not None:
+        kinds = phase_times.add_slowest_pipeline(times.kinds, operations, pipeline, shown.index)
+        times = replace(times, kinds=kinds)
+        if run.layers:
+            layout = build_layout_question(run.layers, times, shown.microbatches)
     overlapping = counts.headline == "period" and compute_training_overlaps(counts.iterations)
     return Explanation(
-        causes=CauseTimes(dict(zip(ratios, causes, strict=True))),
-        explained=rows,
-        listed_ratio=kept.bubbles.ratio,
-        received=received,
-        communication=CommunicationTimes(*communication),
+        causes=_join_causes(parts),
+        explained=explained,
+        listed_ratio=rows.bubbles.ratio,
+        received=np.sum([part.received for part in parts], axis=0),
+        communication=CommunicationTimes(*join_ranks([vars(part.communication) for part in parts])),
         phase_times=times,
         path=path,
         changes=changes,
         no_path_reason=reason,
         slowdown_source=source,
         chunk_costs=chunk_costs_of(operations, stage, averaged),
-        replayed_ranks=part,
-        replayed_source=None if part is None else replayed,
+        replayed_ranks=selection,
+        replayed_source=None if selection is None else replayed,
         layout=layout,
         period_ns=counts.summary.window_ns["period"].mean if overlapping else None,
     )
 
 
-def _unordered_reason(run: Run, shown: Iteration, *, crossing: bool) -> str:
-    """Return why it is unknown what operations of an iteration wait for; empty where it is not.
+def _join_causes(parts: Sequence[StretchExplanation]) -> CauseTimes:
+    """Return the idle time by cause of all stretches."""
+    causes = join_ranks([part.idle_ns for part in parts])
+    return CauseTimes(dict(zip(tuple(parts[0].idle_ns), causes, strict=True)))
 
-    Without known dependencies between ranks, each rank would stand alone.
+
+def _build_replayed_run(
+    run: Run,
+    counts: Counts,
+    explained: Callable[[], ExplainedRows],
+    averaged: Bools,
+    reason: str,
+) -> ReplayedRun:
+    """Build the input of replays of a run.
 
     Args:
-        run: the merged profiles.
-        shown: the iteration.
-        crossing: whether any operation of it is known to take from another rank.
+        run: The merged profiles.
+        counts: Ratios of the run.
+        explained: Returns the tables that have rows for single operations.
+        averaged: Mask of the averaged iterations.
+        reason: Reason why nothing is replayed, or "" if it is.
+    """
+    return ReplayedRun(
+        run.operations,
+        run.ranks,
+        explained,
+        without_start_up(run.collectives, run.operations, averaged),
+        averaged,
+        run.hosts,
+        np.arange(len(averaged)),
+        reason,
+        counts.extents.paused,
+        run.gap_ns if run.has_kernels else None,
+    )
+
+
+def _replay_iteration(
+    replayed: ReplayedRun, shown: Iteration, operations: Operations, is_replayed: Bools | None
+) -> tuple[CriticalPath, tuple[Change, ...]]:
+    """Find the critical path of an iteration, and replay it under each change.
+
+    Args:
+        replayed: The ranks that are replayed.
+        shown: The iteration.
+        operations: Operations of all ranks; rows of the path refer to them.
+        is_replayed: Mask of the ranks that are replayed, or None if all are.
+    """
+    graph = build_graph(replayed, shown.index)
+    n_ranks = len([r for r in list_indices(shown.ranks) if is_replayed is None or is_replayed[r]])
+    path = find_critical_path(graph, replayed.explained().idle, shown.index)
+    changes = replay_changes(graph, replayed.operations, n_ranks)
+    if is_replayed is not None:
+        row_of_run = np.flatnonzero(is_replayed[operations.rank])
+        path = replace(
+            path, operations=row_of_run[path.operations], replayed=row_of_run[path.replayed]
+        )
+    return path, changes
+
+
+def _find_unordered_reason(run: Run, shown: Iteration, parts: Sequence[StretchExplanation]) -> str:
+    """Return the reason why dependencies in an iteration are unknown, or "" if they are known.
+
+    Without known dependencies between ranks, a replay would treat each rank as independent.
+
+    Args:
+        run: The merged profiles.
+        shown: The iteration.
+        parts: Explanations of the stretches.
     """
     if stretches.stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank].stage for rank in list_indices(shown.ranks)}
     if len(shown.ranks) == 1 or stages == {0}:
         return ""
-    if None in stages or not crossing:
+    has_crossing = any(part.crossing[shown.index] for part in parts)
+    if None in stages or not has_crossing:
         unknown = "stages" if None in stages else "microbatches"
         return f"dependencies between ranks are unknown, since {unknown} are unknown"
     return ""
 
 
-def _too_many(what: str, count: int, most: int) -> str:
-    """Return why what holds so many operations is not replayed; empty where it is."""
-    held = f"{what} holds {format_count(count, 'operation')}; at most {most:,} are replayed"
-    return held if count > most else ""
+def _check_iteration_size(replayed: ReplayedRun, shown: Iteration) -> str:
+    """Return the reason why an iteration is too large to replay, or "" if it is not."""
+    operations = replayed.operations
+    is_counted = (operations.iteration == shown.index) & mask_phases(operations.phase, WORK)
+    return _check_size(f"iteration {shown.name}", int(is_counted.sum()), MAX_OPERATIONS)
 
 
-def _no_replay_reason(run: Run, shown: Iteration | None) -> str:
-    """Return why iterations cannot be replayed over all ranks; empty where they can.
+def _check_size(subject: str, count: int, max_count: int) -> str:
+    """Return the reason why so many operations are not replayed, or "" if they are."""
+    if count <= max_count:
+        return ""
+    return (
+        f"{subject} contains {format_count(count, 'operation')}; at most {max_count:,} are replayed"
+    )
 
-    It may be unknown beside that what operations wait for.
+
+def _find_no_replay_reason(run: Run, shown: Iteration | None) -> str:
+    """Return the reason why iterations cannot be replayed over all ranks, or "" if they can.
+
+    Unknown dependencies are checked separately; see :func:`_find_unordered_reason`.
     """
     if shown is None or not shown.averaged:
         return "no complete training iteration was recorded"
     if not run.paired:
         return "iterations could not be matched across ranks"
-    if not _comparable(shown):
+    if not _has_common_clock(shown):
         return "the ranks share no clock"
-    return _too_many("the run", len(run.operations), MOST_REPLAYED)
+    return _check_size("the run", len(run.operations), MAX_RUN_OPERATIONS)
 
 
-def _comparable(iteration: Iteration) -> bool:
+def _has_common_clock(iteration: Iteration) -> bool:
+    """Return whether the schedule ratio is known, which needs comparable clocks of all ranks."""
     ratio = iteration.ratios.get("schedule")
     return ratio is not None and ratio.value is not None

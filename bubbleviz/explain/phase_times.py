@@ -15,7 +15,7 @@ rank, in which the host, a launch, or the framework was at work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,166 +32,18 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.schedules.plan import OperationTimes
 
-#: A message may be as late by chance.
-_LATE_NS = 500_000
-_LONGEST = np.iinfo(np.int64).max
-#: Virtual stage, stage and chunk of operations, and their phase; -1 for what is unknown.
-KindKey = tuple[int, int, int, int]
-#: Rows of operations in the run, and columns of what they show, in as few bits as they need.
-Samples = tuple[Codes, ...]
-
-
-def counted_operations(operations: Operations, averaged: Bools) -> Bools:
-    """Return which operations have a kind, and lie in some iterations.
-
-    Args:
-        operations: of any ranks.
-        averaged: of each iteration, whether it is wanted.
-    """
-    counted: Bools = mask_phases(operations.phase, WORK) & (operations.has_span == 1)
-    counted &= (operations.iteration >= 0) & (operations.cut == 0)
-    # An operation that stands for several (a W of all remaining microbatches) has no kind.
-    counted &= operations.microbatch >= 0
-    counted &= np.append(averaged, False)[operations.iteration]
-    return counted
-
-
-def phase_samples_of(
-    operations: Operations, receives: Receives, inputs: Inputs, known: Arrivals, first_row: int
-) -> tuple[Samples, Samples, Samples]:
-    """Return what phase times are worked out from, beside the times of operations.
-
-    Args:
-        operations: of the ranks of a stretch.
-        receives: of these operations.
-        inputs: that they took from other ranks.
-        known: when receives show that these were there.
-        first_row: their first row in the run.
-
-    Returns:
-        Transfers of receives that waited; those that operations may show which began once their
-        input was there; and gaps before operations. Beside the gaps stands the room: how long
-        before the end of the one in front the input was ready, -1 where an operation takes nothing
-        from another rank.
-    """
-    waited = receives.take(receives.wait_ns > 0)
-    samples = (
-        (waited.operation, waited.transfer_ns),
-        _after_idling(operations, inputs, known),
-        _gaps(operations, inputs),
-    )
-    first, second, third = (
-        tuple(_narrowed(column) for column in (row + first_row, *columns))
-        for row, *columns in samples
-    )
-    return first, second, third
-
-
-def _narrowed(column: Ints) -> Codes:
-    """Return a column in 32 bits, if it fits."""
-    most = max(int(column.max(initial=0)), -int(column.min(initial=0)))
-    return column if most > np.iinfo(np.int32).max else column.astype(np.int32)
-
-
-def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> tuple[Ints, Ints]:
-    """Return operations that began once their inputs were there, and how long after these.
-
-    Their rank ran nothing when the input was ready, and no end of their receive is recorded.
-
-    Args:
-        operations: of all ranks.
-        inputs: that they took from other ranks.
-        known: when receives show that these were there.
-    """
-    shown: Bools = (known.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
-    shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
-    # Where the host itself computes, it launches once the input is there.
-    itself = operations.host_start_ns >= operations.start_ns
-    shown &= itself | (operations.host_start_ns <= inputs.ready_ns)
-    rows = np.flatnonzero(shown)
-    if len(rows):
-        computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
-        work = to_slice(np.flatnonzero(computes))
-        wanted = operations.rank[rows], operations.start_ns[rows]
-        ended_ns = operations.end_ns[work]
-        last = intervals.find_last_before(operations.rank[work], ended_ns, *wanted, or_at=True)
-        rows = rows[(last == NONE) | (ended_ns[last] <= inputs.ready_ns[rows])]
-    return rows, operations.start_ns[rows] - inputs.ready_ns[rows]
-
-
-def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
-    """Return operations whose inputs were ready when the one before on their rank ended.
-
-    Args:
-        operations: of all ranks.
-        inputs: that they took from other ranks.
-
-    Returns:
-        Their rows, the gap before each, and the room as of :func:`phase_samples_of`.
-    """
-    computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
-    rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
-    at = to_slice(rows)
-    rank, start_ns = operations.rank[at], operations.start_ns[at]
-    if not ((rank[1:] > rank[:-1]) | (start_ns[1:] >= start_ns[:-1])).all():
-        at = rows = rows[grouping.sort_rows(rank, start_ns)]
-        rank, start_ns = operations.rank[at], operations.start_ns[at]
-    iteration, end_ns = operations.iteration[at], operations.end_ns[at]
-    gap_ns = start_ns[1:] - end_ns[:-1]
-    shown = (rank[1:] == rank[:-1]) & (gap_ns >= 0) & (iteration[1:] == iteration[:-1])
-    ready_ns = inputs.ready_ns[at][1:]
-    shown &= (ready_ns == NEVER) | (ready_ns <= end_ns[:-1])
-    there = np.flatnonzero(shown)
-    ready_ns = ready_ns[there]
-    room_ns = np.where(ready_ns == NEVER, NONE, end_ns[there] - ready_ns)
-    return rows[1:][there], gap_ns[there], room_ns
-
-
-def _kinds_of(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey, ...]]:
-    """Return the number of the kind of each operation, and the kinds.
-
-    Args:
-        operations: of the run.
-        stage: of each rank; -1 unknown.
-    """
-    numbering, found = Numbering[KindKey](), []
-    for part in grouping.split_by_owner(operations.rank):
-        own = operations.take(part)
-        keys = own.virtual_stage, stage[own.rank], own.chunk, own.phase
-        groups = grouping.group_rows(*keys)
-        kinds = zip(*(key[groups.first].tolist() for key in keys), strict=True)
-        found.append(numbering.numbers(kinds).astype(np.int32)[groups.of_row])
-    kind, few = np.concatenate(found), len(numbering) <= np.iinfo(np.int16).max
-    return kind.astype(np.int16) if few else kind, numbering.values
-
-
-def _by_kind(
-    kinds: Sequence[KindKey], parts: Iterable[tuple[Codes, tuple[Codes, ...]]]
-) -> Iterator[tuple[KindKey, list[Ints]]]:
-    """Yield the kinds of some operations, ascending, with the rows of these in some columns.
-
-    Args:
-        kinds: by number.
-        parts: the number of the kind of operations, and the columns.
-    """
-    held: dict[KindKey, list[list[Codes]]] = {}
-    for number, columns in parts:
-        counts = np.bincount(number, minlength=len(kinds))
-        ordered = [
-            np.split(c, np.cumsum(counts)[:-1])
-            for c in grouping.sort_columns_by_group(number, columns)
-        ]
-        for own in np.flatnonzero(counts).tolist():
-            held.setdefault(kinds[own], []).append([column[own] for column in ordered])
-    for kind in sorted(held):
-        columns_of_parts = zip(*held[kind], strict=True)
-        yield kind, [np.concatenate(own).astype(np.int64) for own in columns_of_parts]
-
-
+#: Maximum delay of a message that is attributed to chance.
+_MAX_CHANCE_NS = 500_000
+_MAX_NS = np.iinfo(np.int64).max
 #: An operation is a straggler if it takes more than this many times the median of its kind.
 STRAGGLES = 1.2
-#: Most stragglers that are listed.
-_LISTED = 10
+#: Maximum number of stragglers that are listed.
+_MAX_STRAGGLERS = 10
+#: Virtual stage, stage, chunk and phase of operations, or -1 for each that is unknown.
+KindKey = tuple[int, int, int, int]
+#: Rows of operations in the run, and one or more columns of measurements of them. Columns are
+#: 32 bits wide if their values fit.
+Samples = tuple[Codes, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,11 +51,11 @@ class PhaseTime(OperationTimes):
     """How long the operations of one kind take, in nanoseconds of busy time (or of transfer).
 
     Attributes:
-        n: how many there are, over all replicas of the stage and averaged iterations.
-        min_ns: shortest.
-        max_ns: longest.
-        first_ns: median of those of the first microbatch.
-        last_ns: median of those of the last one.
+        n: Number of operations, over all replicas of the stage and averaged iterations.
+        min_ns: Shortest time.
+        max_ns: Longest time.
+        first_ns: Median time of the first microbatch.
+        last_ns: Median time of the last microbatch.
     """
 
     n: int
@@ -218,12 +70,14 @@ class PhaseTimes:
     """How long operations take.
 
     Attributes:
-        kinds: by virtual stage and phase, in the model's order.
-        transfer_ns: median transfer of an input that was waited for; None if none was.
-        imbalance: by phase, how much longer the slowest stage takes than the mean of all, as a
-            share of that; medians of stages' chunks summed. Keys are printed phase names.
-        stragglers: of operations that took long, the row and how many times the median of their
-            kind; the worst, worst first.
+        kinds: Times of each kind of operation, sorted by virtual stage and phase; then the
+            transfers, in the same order.
+        transfer_ns: Median transfer time of an input that was waited for, or None if none was.
+        imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
+            minus 1. The time of a stage is the sum of the medians of its chunks. Keys are printed
+            phase names.
+        stragglers: Row of the slowest stragglers, and their time as a multiple of the median of
+            their kind, the slowest first.
     """
 
     kinds: tuple[PhaseTime, ...]
@@ -232,112 +86,349 @@ class PhaseTimes:
     stragglers: tuple[tuple[int, float], ...]
 
 
-def _moved(
-    edge: Codes, waited: Iterable[Samples], started: Sequence[Samples]
-) -> tuple[list[Samples], Ints]:
-    """Return the samples that are transfers, with the longest of each edge; -1 where none shows.
+def mask_counted_operations(operations: Operations, is_included: Bools) -> Bools:
+    """Return a mask of the operations whose times count.
+
+    These are complete forwards and backwards of a single microbatch. A W of all remaining
+    microbatches does not count.
 
     Args:
-        edge: a number for the virtual stage of each operation and for whence its inputs come.
-        waited: transfers of receives that waited.
-        started: those that operations may show which began once their input was there.
+        operations: Operations of any ranks.
+        is_included: Mask of the iterations that count.
     """
-    edges = int(edge.max(initial=0)) + 1
-    least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
-    for row, time_ns in started:
-        np.minimum.at(least_ns, edge.take(row), time_ns.astype(np.int64, copy=False))
-    moved = [*waited]
-    for row, time_ns in started:
-        # What took much longer than the fastest of its edge was sent late: a forward that runs
-        # beside a backward is sent after both.
-        sent = np.flatnonzero(time_ns - _LATE_NS <= 2 * least_ns[edge.take(row)])
-        moved.append((row[sent], time_ns[sent]))
-    for row, time_ns in moved:
-        np.maximum.at(longest_ns, edge.take(row), time_ns.astype(np.int64, copy=False))
-    return moved, longest_ns
+    is_counted: Bools = mask_phases(operations.phase, WORK) & (operations.has_span == 1)
+    is_counted &= (operations.iteration >= 0) & (operations.cut == 0)
+    is_counted &= operations.microbatch >= 0
+    is_counted &= np.append(is_included, False)[operations.iteration]
+    return is_counted
 
 
-def phase_times_of(
+def collect_phase_samples(
+    operations: Operations, receives: Receives, inputs: Inputs, arrivals: Arrivals, first_row: int
+) -> tuple[Samples, Samples, Samples]:
+    """Collect the samples of a stretch from which transfers and gaps are measured.
+
+    Args:
+        operations: Operations of the ranks of a stretch.
+        receives: Receives of these operations.
+        inputs: Inputs that they took from other ranks.
+        arrivals: Arrivals of these inputs, as shown by receives.
+        first_row: Row of the first of these operations in the run.
+
+    Returns:
+        waited: Transfer times of receives that waited for their input.
+        started: Possible transfer times: the time from when an input was ready to the start of its
+            operation, if the rank was idle then.
+        gaps: Gaps before operations, and their slack: how long before the end of the previous
+            operation the input was ready, or -1 if the operation has no input from another rank.
+    """
+    waiting = receives.take(receives.wait_ns > 0)
+    samples = (
+        (waiting.operation, waiting.transfer_ns),
+        _find_starts_after_idling(operations, inputs, arrivals),
+        _find_gaps(operations, inputs),
+    )
+    waited, started, gaps = (
+        tuple(_narrow_to_int32(column) for column in (row + first_row, *columns))
+        for row, *columns in samples
+    )
+    return waited, started, gaps
+
+
+def _narrow_to_int32(column: Ints) -> Codes:
+    """Return a column in 32 bits, or unchanged if it does not fit."""
+    largest = max(int(column.max(initial=0)), -int(column.min(initial=0)))
+    return column if largest > np.iinfo(np.int32).max else column.astype(np.int32)
+
+
+def _find_starts_after_idling(
+    operations: Operations, inputs: Inputs, arrivals: Arrivals
+) -> tuple[Ints, Ints]:
+    """Find operations whose start shows when their input arrived.
+
+    Their rank ran nothing when the input was ready, and no end of their receive is recorded.
+
+    Args:
+        operations: Operations of all ranks.
+        inputs: Inputs that they took from other ranks.
+        arrivals: Arrivals of these inputs, as shown by receives.
+
+    Returns:
+        Rows of the operations, and the time from when the input was ready to their start, in ns.
+    """
+    is_shown: Bools = (arrivals.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
+    is_shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
+    # A host that computes itself launches an operation only once its input is there.
+    is_host = operations.host_start_ns >= operations.start_ns
+    is_shown &= is_host | (operations.host_start_ns <= inputs.ready_ns)
+    rows = np.flatnonzero(is_shown)
+    if len(rows):
+        computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
+        work = to_slice(np.flatnonzero(computes))
+        end_ns = operations.end_ns[work]
+        last = intervals.find_last_before(
+            operations.rank[work],
+            end_ns,
+            operations.rank[rows],
+            operations.start_ns[rows],
+            or_at=True,
+        )
+        rows = rows[(last == NONE) | (end_ns[last] <= inputs.ready_ns[rows])]
+    return rows, operations.start_ns[rows] - inputs.ready_ns[rows]
+
+
+def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
+    """Find the gaps before operations whose input was ready when the previous operation ended.
+
+    Args:
+        operations: Operations of all ranks.
+        inputs: Inputs that they took from other ranks.
+
+    Returns:
+        Rows of the operations, the gap before each, and its slack; see
+        :func:`collect_phase_samples`.
+    """
+    computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
+    rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
+    selection = to_slice(rows)
+    rank, start_ns = operations.rank[selection], operations.start_ns[selection]
+    if not ((rank[1:] > rank[:-1]) | (start_ns[1:] >= start_ns[:-1])).all():
+        selection = rows = rows[grouping.sort_rows(rank, start_ns)]
+        rank, start_ns = operations.rank[selection], operations.start_ns[selection]
+    iteration, end_ns = operations.iteration[selection], operations.end_ns[selection]
+    gap_ns = start_ns[1:] - end_ns[:-1]
+    follows = (rank[1:] == rank[:-1]) & (gap_ns >= 0) & (iteration[1:] == iteration[:-1])
+    ready_ns = inputs.ready_ns[selection][1:]
+    follows &= (ready_ns == NEVER) | (ready_ns <= end_ns[:-1])
+    pair = np.flatnonzero(follows)
+    ready_ns = ready_ns[pair]
+    slack_ns = np.where(ready_ns == NEVER, NONE, end_ns[pair] - ready_ns)
+    return rows[1:][pair], gap_ns[pair], slack_ns
+
+
+def measure_phase_times(
     operations: Operations,
     stage: Ints,
     averaged: Bools,
     parts: Sequence[tuple[Samples, Samples, Samples]],
 ) -> PhaseTimes:
-    """Return how long operations take.
+    """Measure how long the operations of a run take, by kind.
 
     Args:
-        operations: of the run.
-        stage: of each rank; -1 unknown.
-        averaged: of each iteration, whether it is averaged.
-        parts: samples of each stretch, at least one.
+        operations: Operations of the run.
+        stage: Stage of each rank, or -1 if unknown.
+        averaged: Mask of the iterations that are averaged.
+        parts: Samples of each stretch, at least one; see :func:`collect_phase_samples`.
     """
     waited, started, gaps = zip(*parts, strict=True)
-    kind, kinds = _kinds_of(operations, stage)
-    # The kind of the receive of each kind's input, and whence that comes.
-    received: list[KindKey] = [
-        (*key[:3], Phase.RECV_F if key[3] in (Phase.F, Phase.FB) else Phase.RECV_B) for key in kinds
-    ]
-    receives = Numbering(received)
-    receive_of = receives.numbers(received).astype(kind.dtype)
-    edges = [(key[0], key[3]) for key in received]
+    kind, keys = _number_kinds(operations, stage)
+    receive_keys = [_get_receive_key(key) for key in keys]
+    # An edge is where an input comes from: a virtual stage and a direction.
+    edges = [(virtual_stage, phase) for virtual_stage, _, _, phase in receive_keys]
     edge = Numbering(edges).numbers(edges).astype(kind.dtype)[kind]
-    moved, longest_ns = _moved(edge, waited, started)
-    counted = counted_operations(operations, averaged)
+    transfers, longest_ns = _select_transfers(edge, waited, started)
+    is_counted = mask_counted_operations(operations, averaged)
+    transfers = [(row[is_counted[row]], time_ns[is_counted[row]]) for row, time_ns in transfers]
 
-    def before_operations() -> Iterator[tuple[Codes, tuple[Codes]]]:
-        """Yield the gaps before operations whose inputs were there.
-
-        An input was there if it had been ready for the longest transfer of its edge; where none
-        shows, only operations that take nothing from other ranks show gaps.
-        """
-        for row, gap_ns, room_ns in gaps:
-            longest = longest_ns[edge.take(row)]
-            shown = (room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))
-            shown = np.flatnonzero(shown & counted.take(row))
-            yield kind.take(row[shown]), (gap_ns.take(shown),)
-
-    def counted_rows() -> Iterator[tuple[Codes, tuple[Codes]]]:
-        for part in grouping.split_by_owner(operations.rank):
-            row = _narrowed(part.start + np.flatnonzero(counted[part]))
-            yield kind.take(row), (row,)
-
-    gap_of = {key: own for key, (own,) in _by_kind(kinds, before_operations())}
-    times, slow = [], [(np.empty(0, np.int64), np.empty(0))]
-    for key, (row,) in _by_kind(kinds, counted_rows()):
-        time_ns = operations.busy_ns[row]
-        time = _phase_time(key, operations.microbatch[row], time_ns, gap_of.get(key))
-        times.append(time)
-        if time.median_ns > 0:
-            share = time_ns / time.median_ns
-            worst = np.flatnonzero(share > STRAGGLES)
-            slow.append((row[worst], share[worst]))
-    moved = [(row[counted[row]], time_ns[counted[row]]) for row, time_ns in moved]
-    transfers = ((receive_of[kind[row]], (row, time_ns)) for row, time_ns in moved)
-    for key, (row, time_ns) in _by_kind(receives.values, transfers):
-        # Of few, half may have been sent late: the lower one of two in the middle counts.
-        low_ns = float(np.sort(time_ns)[(len(time_ns) - 1) // 2])
-        times.append(
-            replace(_phase_time(key, operations.microbatch[row], time_ns), median_ns=low_ns)
-        )
-    moved_ns = np.concatenate([time_ns for _, time_ns in moved])
-    row, shares = (np.concatenate(columns) for columns in zip(*slow, strict=True))
-    slowest = grouping.sort_rows(-shares, row)[:_LISTED].tolist()
+    counted_gaps = _select_gaps(gaps, kind, edge, longest_ns, is_counted)
+    gap_of = {key: gap_ns for key, (gap_ns,) in _group_by_kind(keys, counted_gaps)}
+    times, stragglers = _summarize_operations(operations, kind, keys, is_counted, gap_of)
+    times += _summarize_transfers(operations.microbatch, transfers, kind, receive_keys)
+    transfer_ns = np.concatenate([time_ns for _, time_ns in transfers])
     return PhaseTimes(
         tuple(times),
-        compute_median(moved_ns) if len(moved_ns) else None,
-        _imbalance(times),
-        tuple((int(row[at]), float(shares[at])) for at in slowest),
+        compute_median(transfer_ns) if len(transfer_ns) else None,
+        _measure_imbalance(times),
+        stragglers,
     )
 
 
-def _phase_time(
+def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey, ...]]:
+    """Return the number of the kind of each operation, and the key of each kind.
+
+    Args:
+        operations: Operations of the run.
+        stage: Stage of each rank, or -1 if unknown.
+    """
+    numbering, numbers = Numbering[KindKey](), []
+    for part in grouping.split_by_owner(operations.rank):
+        table = operations.take(part)
+        columns = table.virtual_stage, stage[table.rank], table.chunk, table.phase
+        groups = grouping.group_rows(*columns)
+        keys = zip(*(column[groups.first].tolist() for column in columns), strict=True)
+        numbers.append(numbering.numbers(keys).astype(np.int32)[groups.of_row])
+    kind = np.concatenate(numbers)
+    fits_16_bits = len(numbering) <= np.iinfo(np.int16).max
+    return kind.astype(np.int16) if fits_16_bits else kind, numbering.values
+
+
+def _get_receive_key(key: KindKey) -> KindKey:
+    """Return the kind of the receive through which operations of a kind get their input."""
+    return (*key[:3], Phase.RECV_F if key[3] in (Phase.F, Phase.FB) else Phase.RECV_B)
+
+
+def _group_by_kind(
+    keys: Sequence[KindKey], parts: Iterable[tuple[Codes, tuple[Codes, ...]]]
+) -> Iterator[tuple[KindKey, list[Ints]]]:
+    """Group rows of several tables by kind.
+
+    Args:
+        keys: Key of each kind, by number.
+        parts: For each table, the number of the kind of each row, and the columns.
+
+    Yields:
+        Each key that has rows, in ascending order, and the columns of its rows.
+    """
+    parts_of_kind: dict[KindKey, list[list[Codes]]] = {}
+    for number, columns in parts:
+        counts = np.bincount(number, minlength=len(keys))
+        bounds = np.cumsum(counts)[:-1]
+        by_kind = [
+            np.split(column, bounds) for column in grouping.sort_columns_by_group(number, columns)
+        ]
+        for kind in np.flatnonzero(counts).tolist():
+            parts_of_kind.setdefault(keys[kind], []).append([column[kind] for column in by_kind])
+    for key in sorted(parts_of_kind):
+        columns_of_parts = zip(*parts_of_kind[key], strict=True)
+        yield key, [np.concatenate(parts).astype(np.int64) for parts in columns_of_parts]
+
+
+def _select_transfers(
+    edge: Codes, waited: Iterable[Samples], started: Sequence[Samples]
+) -> tuple[list[Samples], Ints]:
+    """Select the samples that show transfers.
+
+    A sample of ``started`` that is much longer than the shortest of its edge was sent late: for
+    example, a forward that overlaps with a backward is sent only after both. It is left out.
+
+    Args:
+        edge: Number of the edge through which each operation gets its input.
+        waited: Transfer times of receives that waited.
+        started: Possible transfer times; see :func:`collect_phase_samples`.
+
+    Returns:
+        transfers: The selected samples.
+        longest_ns: Longest transfer of each edge, or -1 if it has none.
+    """
+    n_edges = int(edge.max(initial=0)) + 1
+    shortest_ns, longest_ns = np.full(n_edges, _MAX_NS), np.full(n_edges, NONE, np.int64)
+    for row, time_ns in started:
+        np.minimum.at(shortest_ns, edge.take(row), time_ns.astype(np.int64, copy=False))
+    transfers = [*waited]
+    for row, time_ns in started:
+        in_time = np.flatnonzero(time_ns - _MAX_CHANCE_NS <= 2 * shortest_ns[edge.take(row)])
+        transfers.append((row[in_time], time_ns[in_time]))
+    for row, time_ns in transfers:
+        np.maximum.at(longest_ns, edge.take(row), time_ns.astype(np.int64, copy=False))
+    return transfers, longest_ns
+
+
+def _select_gaps(
+    gaps: Iterable[Samples], kind: Codes, edge: Codes, longest_ns: Ints, is_counted: Bools
+) -> Iterator[tuple[Codes, tuple[Codes]]]:
+    """Yield the gaps before operations whose inputs were there.
+
+    An input was there if it had been ready for the longest transfer of its edge. If the edge shows
+    no transfer, only operations without inputs from other ranks show gaps.
+
+    Args:
+        gaps: Samples of the gaps of each stretch.
+        kind: Number of the kind of each operation.
+        edge: Number of the edge through which each operation gets its input.
+        longest_ns: Longest transfer of each edge, or -1 if it has none.
+        is_counted: Mask of the operations that count.
+
+    Yields:
+        For each stretch, the kind of each operation, and the gap before it in ns.
+    """
+    for row, gap_ns, slack_ns in gaps:
+        edge_ns = longest_ns[edge.take(row)]
+        was_there = (slack_ns == NONE) | ((edge_ns != NONE) & (slack_ns >= edge_ns))
+        selected = np.flatnonzero(was_there & is_counted.take(row))
+        yield kind.take(row[selected]), (gap_ns.take(selected),)
+
+
+def _list_counted_rows(
+    operations: Operations, kind: Codes, is_counted: Bools
+) -> Iterator[tuple[Codes, tuple[Codes]]]:
+    """Yield the kinds and rows of the operations that count, part by part."""
+    for part in grouping.split_by_owner(operations.rank):
+        row = _narrow_to_int32(part.start + np.flatnonzero(is_counted[part]))
+        yield kind.take(row), (row,)
+
+
+def _summarize_operations(
+    operations: Operations,
+    kind: Codes,
+    keys: Sequence[KindKey],
+    is_counted: Bools,
+    gap_of: Mapping[KindKey, Ints],
+) -> tuple[list[PhaseTime], tuple[tuple[int, float], ...]]:
+    """Return the times of each kind of operation, and the slowest stragglers.
+
+    Args:
+        operations: Operations of the run.
+        kind: Number of the kind of each operation.
+        keys: Key of each kind.
+        is_counted: Mask of the operations that count.
+        gap_of: Gaps before operations of each kind.
+    """
+    times, straggler_rows, straggler_ratios = [], [np.empty(0, np.int64)], [np.empty(0)]
+    for key, (row,) in _group_by_kind(keys, _list_counted_rows(operations, kind, is_counted)):
+        time_ns = operations.busy_ns[row]
+        time = _summarize_times(key, operations.microbatch[row], time_ns, gap_of.get(key))
+        times.append(time)
+        if time.median_ns > 0:
+            ratio = time_ns / time.median_ns
+            slow = np.flatnonzero(ratio > STRAGGLES)
+            straggler_rows.append(row[slow])
+            straggler_ratios.append(ratio[slow])
+    row, ratio = np.concatenate(straggler_rows), np.concatenate(straggler_ratios)
+    slowest = grouping.sort_rows(-ratio, row)[:_MAX_STRAGGLERS].tolist()
+    return times, tuple((int(row[index]), float(ratio[index])) for index in slowest)
+
+
+def _summarize_transfers(
+    microbatch: Ints, transfers: Iterable[Samples], kind: Codes, receive_keys: Sequence[KindKey]
+) -> list[PhaseTime]:
+    """Return the times of each kind of receive.
+
+    If there are few transfers, half of them may have been sent late, so their lower median is used.
+
+    Args:
+        microbatch: Microbatch of each operation.
+        transfers: Rows and times of the transfers.
+        kind: Number of the kind of each operation.
+        receive_keys: For each kind, the kind of its receive.
+    """
+    numbering = Numbering(receive_keys)
+    receive_of = numbering.numbers(receive_keys).astype(kind.dtype)
+    parts = ((receive_of[kind[row]], (row, time_ns)) for row, time_ns in transfers)
+    times = []
+    for key, (row, time_ns) in _group_by_kind(numbering.values, parts):
+        lower_median_ns = float(np.sort(time_ns)[(len(time_ns) - 1) // 2])
+        time = _summarize_times(key, microbatch[row], time_ns)
+        times.append(replace(time, median_ns=lower_median_ns))
+    return times
+
+
+def _summarize_times(
     key: KindKey, microbatch: Ints, time_ns: Ints, gap_ns: Ints | None = None
 ) -> PhaseTime:
+    """Return statistics of the times of one kind.
+
+    Args:
+        key: Key of the kind.
+        microbatch: Microbatch of each time.
+        time_ns: The times, at least one.
+        gap_ns: Gaps before operations of the kind, or None if there are none.
+    """
+    virtual_stage, stage, chunk, phase = key
     return PhaseTime(
-        virtual_stage=key[0],
-        stage=key[1],
-        chunk=key[2],
-        phase=Phase(key[3]),
+        virtual_stage=virtual_stage,
+        stage=stage,
+        chunk=chunk,
+        phase=Phase(phase),
         n=len(time_ns),
         median_ns=compute_median(time_ns),
         mean_ns=float(time_ns.mean()),
@@ -350,74 +441,79 @@ def _phase_time(
     )
 
 
-def of_slowest_pipeline(
-    kinds: tuple[PhaseTime, ...], operations: Operations, pipeline: Ints, iteration: int
+def add_slowest_pipeline(
+    times: tuple[PhaseTime, ...], operations: Operations, pipeline: Ints, iteration: int
 ) -> tuple[PhaseTime, ...]:
-    """Return times with the means of the pipeline that takes longest in an iteration.
+    """Return phase times with the means of the pipeline that takes longest in an iteration.
 
     Args:
-        kinds: times over all pipelines.
-        operations: of all ranks.
-        pipeline: of each rank; -1 unknown.
-        iteration: index of the typical one.
+        times: Times over all pipelines.
+        operations: Operations of all ranks.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+        iteration: Index of the iteration.
     """
-    wanted = np.arange(int(operations.iteration.max(initial=NONE)) + 1) == iteration
-    rows = np.flatnonzero(counted_operations(operations, wanted))
+    is_included = np.arange(int(operations.iteration.max(initial=NONE)) + 1) == iteration
+    rows = np.flatnonzero(mask_counted_operations(operations, is_included))
     groups = grouping.group_rows(pipeline[operations.rank[rows]])
     begin_ns, end_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[rows], operations.end_ns[rows]
     )
     if len(groups) > 1:
         rows = rows[groups.of_row == (end_ns - begin_ns).argmax()]
-    keys = operations.virtual_stage[rows], operations.chunk[rows], operations.phase[rows]
-    of_kind = grouping.group_rows(*keys)
-    mean_ns = np.bincount(of_kind.of_row, operations.busy_ns[rows]) / np.bincount(of_kind.of_row)
-    known = dict(
-        zip(
-            zip(*(key[of_kind.first].tolist() for key in keys), strict=True),
-            mean_ns.tolist(),
-            strict=True,
-        )
-    )
+    columns = operations.virtual_stage[rows], operations.chunk[rows], operations.phase[rows]
+    kinds = grouping.group_rows(*columns)
+    mean_ns = np.bincount(kinds.of_row, operations.busy_ns[rows]) / np.bincount(kinds.of_row)
+    keys = zip(*(column[kinds.first].tolist() for column in columns), strict=True)
+    mean_of = dict(zip(keys, mean_ns.tolist(), strict=True))
     return tuple(
-        replace(kind, pipeline_ns=known.get((kind.virtual_stage, kind.chunk, kind.phase)))
-        for kind in kinds
+        replace(time, pipeline_ns=mean_of.get((time.virtual_stage, time.chunk, time.phase)))
+        for time in times
     )
 
 
-def times_median_of(
-    operations: Operations, stage: Ints, averaged: Bools, kinds: Sequence[PhaseTime]
+def compute_multiples_of_median(
+    operations: Operations, stage: Ints, averaged: Bools, times: Sequence[PhaseTime]
 ) -> Floats:
-    """Return how many times the median of its kind every operation took; 0 where it has none.
+    """Return the time of each operation as a multiple of the median of its kind.
 
     Args:
-        operations: of all ranks.
-        stage: of each rank; -1 unknown.
-        averaged: of each iteration, whether it is averaged.
-        kinds: the phase times of the run.
+        operations: Operations of all ranks.
+        stage: Stage of each rank, or -1 if unknown.
+        averaged: Mask of the iterations that are averaged.
+        times: Phase times of the run.
+
+    Returns:
+        One value per operation, or 0 if it does not count or the median is 0.
     """
-    times = np.zeros(len(operations), np.float64)
-    rows = np.flatnonzero(counted_operations(operations, averaged))
-    table = np.array(
-        [(k.virtual_stage, k.stage, k.chunk, k.phase) for k in kinds], np.int64
+    rows = np.flatnonzero(mask_counted_operations(operations, averaged))
+    keys = np.array(
+        [(time.virtual_stage, time.stage, time.chunk, time.phase) for time in times], np.int64
     ).reshape(-1, 4)
-    own = (operations.virtual_stage, None, operations.chunk, operations.phase)
-    wanted = [stage[operations.rank[rows]] if key is None else key[rows] for key in own]
-    at = grouping.lookup_values(tuple(table.T), np.arange(len(kinds)), wanted)
-    median_ns = np.array([*(kind.median_ns for kind in kinds), 0.0])[at]
-    some = median_ns > 0
-    times[rows[some]] = operations.busy_ns[rows[some]] / median_ns[some]
-    return times
+    columns = (
+        operations.virtual_stage[rows],
+        stage[operations.rank[rows]],
+        operations.chunk[rows],
+        operations.phase[rows],
+    )
+    time_row = grouping.lookup_values(tuple(keys.T), np.arange(len(times)), columns)
+    median_ns = np.array([*(time.median_ns for time in times), 0.0])[time_row]
+    has_median = median_ns > 0
+    multiples = np.zeros(len(operations), np.float64)
+    multiples[rows[has_median]] = operations.busy_ns[rows[has_median]] / median_ns[has_median]
+    return multiples
 
 
-def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
-    """Return how far the slowest stage is above the mean, by phase."""
+def _measure_imbalance(times: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
+    """Return how far the slowest stage is above the mean of all stages, by phase.
+
+    Phases without times are left out.
+    """
     imbalance = []
     for phase in WORK:
         by_stage: dict[int, float] = {}
-        for kind in kinds:
-            if kind.phase is phase and kind.stage >= 0:
-                by_stage[kind.stage] = by_stage.get(kind.stage, 0.0) + kind.median_ns
+        for time in times:
+            if time.phase is phase and time.stage >= 0:
+                by_stage[time.stage] = by_stage.get(time.stage, 0.0) + time.median_ns
         mean = sum(by_stage.values()) / len(by_stage) if by_stage else 0.0
         if mean > 0:
             imbalance.append((phase.label, max(by_stage.values()) / mean - 1))

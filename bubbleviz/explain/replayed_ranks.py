@@ -17,7 +17,7 @@ import numpy as np
 
 from bubbleviz.count import rank_slices
 from bubbleviz.model import operations as tables
-from bubbleviz.model.columns import Bools, make_mask
+from bubbleviz.model.columns import Bools, Ints, make_mask
 from bubbleviz.model.grouping import (
     find_run_starts,
     group_rows,
@@ -39,12 +39,12 @@ class ReplayedRanks:
     """Which ranks of a run are replayed.
 
     Attributes:
-        chosen: Mask of the ranks that are replayed.
+        is_replayed: Mask of the ranks that are replayed.
         pipelines: Number of pipelines that are replayed.
         of: Number of all pipelines.
     """
 
-    chosen: Bools
+    is_replayed: Bools
     pipelines: int
     of: int
 
@@ -52,35 +52,58 @@ class ReplayedRanks:
 def choose_replayed_ranks(
     operations: tables.Operations, ranks: Sequence[tables.Rank], included: Bools
 ) -> ReplayedRanks | None:
-    """Return the ranks that are replayed, or None if all of them are.
+    """Choose the ranks that are replayed: half of them the slowest pipelines.
+
+    The other half is spread evenly over the other pipelines.
 
     Args:
         operations: Operations of all ranks.
         ranks: The ranks, by index.
         included: Mask of the iterations that count.
+
+    Returns:
+        The choice, or None if all ranks are replayed: the run is small, or the pipeline of a rank
+        is unknown.
     """
     number = rank_slices.list_stages_and_pipelines(ranks)[1]
     if number.min(initial=0) < 0:
         return None
     pipelines = group_rows(number)
-    pipeline, count = pipelines.of_row, len(pipelines)
+    count = len(pipelines)
     rows = np.flatnonzero(
         np.append(included, False)[operations.iteration] & mask_phases(operations.phase, WORK)
     )
-    wanted = max(_MIN_PIPELINES, MAX_REPLAYED_OPERATIONS * count // max(len(rows), 1))
-    if wanted >= count or len(rows) <= MAX_REPLAYED_OPERATIONS:
+    n_replayed = max(_MIN_PIPELINES, MAX_REPLAYED_OPERATIONS * count // max(len(rows), 1))
+    if n_replayed >= count or len(rows) <= MAX_REPLAYED_OPERATIONS:
         return None
+    order = _order_by_latest_end(operations, rows, pipelines.of_row, count, included)
+    slowest, remaining = order[: n_replayed // 2], order[n_replayed // 2 :]
+    n_spread = n_replayed - len(slowest)
+    spread = remaining[np.arange(n_spread) * len(remaining) // n_spread]
+    is_replayed = make_mask(count, np.concatenate((slowest, spread)))
+    return ReplayedRanks(is_replayed[pipelines.of_row], int(is_replayed.sum()), count)
+
+
+def _order_by_latest_end(
+    operations: tables.Operations, rows: Ints, pipeline: Ints, count: int, included: Bools
+) -> Ints:
+    """Return the pipelines in the order of their best place in any iteration, by latest end.
+
+    Pipelines with the same best place are ordered by the sum of their places.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the forwards and backwards of the iterations that count.
+        pipeline: Pipeline of each rank, from 0.
+        count: Number of pipelines.
+        included: Mask of the iterations that count.
+    """
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
-    # Operations of a rank and an iteration mostly follow each other.
+    # Operations of a rank and an iteration are mostly consecutive: reduce each run of rows first.
     cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
     first = find_run_starts(cell)
     latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)
     np.maximum.at(end_ns.reshape(-1), cell[first], latest_ns)
-    # By the best place that a pipeline has in any iteration, by latest end. Turned around bit by
-    # bit: the earliest of all times has no negative.
+    # ``~`` reverses the order like ``-``, and does not overflow for the smallest integer.
     places = [invert_permutation(sort_rows(~column)) for column in end_ns[:, included].T]
-    order = sort_rows(np.min(places, axis=0), np.sum(places, axis=0))
-    slowest, others = order[: wanted // 2], order[wanted // 2 :]
-    spread = others[np.arange(wanted - len(slowest)) * len(others) // (wanted - len(slowest))]
-    chosen = make_mask(count, np.concatenate((slowest, spread)))
-    return ReplayedRanks(chosen[pipeline], int(chosen.sum()), count)
+    return sort_rows(np.min(places, axis=0), np.sum(places, axis=0))

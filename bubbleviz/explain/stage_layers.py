@@ -1,4 +1,13 @@
-"""Layers of stages: what single layers take, and which stages they would better stand on."""
+"""Layers of stages: how long each layer takes, and on which stages layers should be.
+
+The time of a stage is divided among its layers in proportion to their kernel time. Kernels outside
+the ranges of layers belong to the embedding on the first stage, and to the head on the last stage,
+if these have no ranges. On other stages, they are divided among the layers, in proportion. So the
+times of the layers of a stage add up to the time of the stage::
+
+    stage 0    kernels of   layer 0: 40   layer 1: 40   outside: 20       100 ms busy
+               layers       embedding: 20 ms   layer 0: 40 ms   layer 1: 40 ms
+"""
 
 from __future__ import annotations
 
@@ -19,19 +28,13 @@ from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_l
 from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.workload import Workload, get_phase_times
 
-# Measured layers: the times of stages, divided among their layers as their kernels' time is.
-#
-# What kernels outside the ranges of layers take is the embedding's on the first stage and the
-# head's on the last, where these have no ranges of their own; on other stages each layer takes its
-# share of it. So the layers of a stage add up to the stage's own times.
-
-
-#: A phase whose kernels are known to be of layers for less of their time is divided as forwards.
-_KNOWN = 0.5
-#: Kernels outside the ranges of layers, on the first and on the last stage.
+#: Minimum fraction of a phase's kernel time that must belong to layers. Below it, the time of the
+#: phase is divided like the time of forwards.
+_MIN_LAYER_FRACTION = 0.5
+#: The layers that own kernels outside the ranges of layers on the first and on the last stage.
 _FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
-#: Phases whose kernels tell how a time is divided: those of F, B, W and BW.
-_DIVIDES = (
+#: Phases whose kernels determine how the times of F, B, W and BW are divided.
+_PHASES_OF_TIME = (
     (Phase.F,),
     (Phase.B, Phase.R, Phase.BW),
     (Phase.W, Phase.BW),
@@ -39,208 +42,262 @@ _DIVIDES = (
 )
 
 
-#: The layers of a run, with the times of their stages but no transfers and memory; its layout; the
-#: names of the layers, as ranges give them; and what was not measured.
+#: The layers of a run, with times but without transfers and memory; its layout; the names of the
+#: layers, as ranges give them; and the assumptions that were made.
 DividedLayers = tuple[Layers, Layout, tuple[LayerName, ...], tuple[str, ...]]
 
 
-def divided_layers(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers:
-    """Return the layers of a run by the ranges of its profiles.
+def divide_layers(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers:
+    """Divide the times of stages among their layers.
 
     Args:
-        stages: what ran on each virtual stage.
-        workload: the times of these.
+        stages: Kernel times of each virtual stage.
+        workload: Times of the stages.
 
     Raises:
-        MismatchError: no range of a layer is in a forward.
+        MismatchError: A stage has no range of a layer in its forwards.
     """
     if not stages:
         raise MismatchError(
             "no ranges of layers inside forwards; name them (bubbleviz guide layout), or give "
             "--layers-per-stage, or a table with --layers"
         )
-    lacking = [number for number, (_, first) in enumerate(stages) if not first]
-    if lacking:
+    missing_stages = [number for number, (_, first_launch) in enumerate(stages) if not first_launch]
+    if missing_stages:
         raise MismatchError(
-            f"no ranges of layers in the forwards of virtual stage {lacking[0]}; give the profiles "
-            "of all stages, or a table with --layers"
+            "no ranges of layers in the forwards of virtual stage "
+            f"{missing_stages[0]}; give the profiles of all stages, or a table with --layers"
         )
-    return _divided(stages, workload)
-
-
-def _divided(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers:
-    """Return the layers of all stages, with shares of these stages' times."""
-    wholes = list(get_phase_times(workload).values())
-    names: list[LayerName] = []
-    columns: list[list[float]] = [[], [], [], []]
-    bounds, as_forward = [0], False
-    for number, stage in enumerate(stages):
-        ends = (number == 0, number == len(stages) - 1)
-        own = _in_order(stage, ends)
-        forward = _shares(stage, own, _DIVIDES[0], ends)
-        assert forward is not None
-        for column, whole, phases in zip(columns, wholes, _DIVIDES, strict=True):
-            shares = _shares(stage, own, phases, ends) if whole[number] else forward
-            as_forward |= shares is None
-            own_ns = whole[number] * (forward if shares is None else shares)
-            column.extend(own_ns.tolist())
-        names += own
-        bounds.append(len(names))
-    forward_ns, backward_ns, weight_ns, fused_ns = (
-        _whole(np.array(column), bounds, whole)
-        for column, whole in zip(columns, wholes, strict=True)
-    )
-    kinds = tuple(LayerKind(name.kind) for name in names)
+    names = [
+        _order_layers(stage, is_first=number == 0, is_last=number == len(stages) - 1)
+        for number, stage in enumerate(stages)
+    ]
+    bounds = tuple(itertools.accumulate(map(len, names), initial=0))
+    divided = [
+        _divide_times(stages, names, stage_ns, phases)
+        for stage_ns, phases in zip(
+            get_phase_times(workload).values(), _PHASES_OF_TIME, strict=True
+        )
+    ]
+    forward_ns, backward_ns, weight_ns, fused_ns = (layer_ns for layer_ns, _ in divided)
+    all_names = tuple(itertools.chain.from_iterable(names))
     numbers = itertools.count()
-    texts = tuple(f"layers.{next(numbers)}" if n.kind == LAYER else n.kind for n in names)
-    layers = timed_layers((forward_ns, backward_ns, weight_ns, fused_ns), texts, kinds)
-    assumptions = (
-        ("the backward of each layer: its stage's is divided as the forward is",)
-        if as_forward
-        else ()
+    layers = timed_layers(
+        (forward_ns, backward_ns, weight_ns, fused_ns),
+        tuple(f"layers.{next(numbers)}" if n.kind == LAYER else n.kind for n in all_names),
+        tuple(LayerKind(name.kind) for name in all_names),
     )
-    return layers, Layout(workload.placement, tuple(bounds)), tuple(names), assumptions
+    assumptions: tuple[str, ...] = ()
+    if any(is_like_forward for _, is_like_forward in divided):
+        assumptions = ("the backward of each layer: its stage's is divided as the forward is",)
+    return layers, Layout(workload.placement, bounds), all_names, assumptions
 
 
-def _in_order(stage: StageLayers, ends: tuple[bool, bool]) -> list[LayerName]:
-    """Return the layers of a stage in the order of their first launches, ends among them."""
-    names = sorted(stage[1], key=lambda name: (stage[1][name], name.number))
-    for at_end, kind in zip(ends, (EMBEDDING, HEAD), strict=True):
-        # One part each: a norm before the head goes with it, positions with the embedding.
-        same = [name for name in names if name.kind == kind]
+def _order_layers(stage: StageLayers, *, is_first: bool, is_last: bool) -> list[LayerName]:
+    """Return the layers of a stage in the order of their first launches.
+
+    All ranges of the embedding are one layer, which comes first: positions belong to it. All ranges
+    of the head are one layer, which comes last: a norm before the head belongs to it. The first
+    stage gets an embedding without ranges if its forwards have kernels outside layers, and so does
+    the last stage a head.
+
+    Args:
+        stage: Kernel times of the stage, and first launches of its layers.
+        is_first: Whether it is the first virtual stage.
+        is_last: Whether it is the last virtual stage.
+    """
+    kernel_ns, first_launch = stage
+    names = sorted(first_launch, key=lambda name: (first_launch[name], name.number))
+    for is_end, kind in ((is_first, EMBEDDING), (is_last, HEAD)):
+        has_ranges = any(name.kind == kind for name in names)
         names = [name for name in names if name.kind != kind]
-        outside = at_end and not same and (Phase.F, None) in stage[0]
-        if same or outside:
+        if has_ranges or (is_end and (Phase.F, None) in kernel_ns):
             part = LayerName(kind)
             names = [part, *names] if kind == EMBEDDING else [*names, part]
     return names
 
 
-def _shares(
-    stage: StageLayers, own: Sequence[LayerName], phases: Sequence[Phase], ends: tuple[bool, bool]
+def _divide_times(
+    stages: Sequence[StageLayers],
+    names: Sequence[Sequence[LayerName]],
+    stage_ns: Sequence[int],
+    phases: Sequence[Phase],
+) -> tuple[Ints, bool]:
+    """Divide the times of all stages in some phases among their layers.
+
+    Args:
+        stages: Kernel times of each virtual stage.
+        names: Layers of each stage, in order.
+        stage_ns: Time of each stage.
+        phases: Phases whose kernels determine the division.
+
+    Returns:
+        layer_ns: Time of each layer of all stages, which add up to the times of the stages.
+        is_like_forward: Whether a time was divided like the forward of its stage, because too
+            few of its kernels belong to layers.
+    """
+    parts, is_like_forward = [np.empty(0, np.int64)], False
+    for number, (stage, layers, total_ns) in enumerate(zip(stages, names, stage_ns, strict=True)):
+        ends = number == 0, number == len(stages) - 1
+        shares = _compute_shares(stage, layers, phases, *ends) if total_ns else None
+        if shares is None:
+            is_like_forward |= bool(total_ns)
+            shares = _compute_shares(stage, layers, _PHASES_OF_TIME[0], *ends)
+            assert shares is not None
+        parts.append(_round_to_total(total_ns * shares, total_ns))
+    return np.concatenate(parts), is_like_forward
+
+
+def _compute_shares(
+    stage: StageLayers,
+    names: Sequence[LayerName],
+    phases: Sequence[Phase],
+    is_first: bool,
+    is_last: bool,
 ) -> Floats | None:
-    """Return the share of each layer in the kernels' time of some phases; None where unknown."""
-    spent = dict.fromkeys(own, 0)
-    outside = 0
+    """Return the fraction of the kernel time in some phases that belongs to each layer of a stage.
+
+    Args:
+        stage: Kernel times of the stage.
+        names: Layers of the stage.
+        phases: Phases whose kernels count.
+        is_first: Whether it is the first virtual stage.
+        is_last: Whether it is the last virtual stage.
+
+    Returns:
+        Fractions that add up to 1, or None if too few kernels belong to layers.
+    """
+    layer_ns = dict.fromkeys(names, 0)
+    outside_ns = 0
     for (phase, name), kernel_ns in stage[0].items():
         if phase not in phases:
             continue
-        part = name if name is None or name in spent else LayerName(name.kind)
-        if part in spent and part is not None:
-            spent[part] += kernel_ns
+        part = name if name is None or name in layer_ns else LayerName(name.kind)
+        if part in layer_ns and part is not None:
+            layer_ns[part] += kernel_ns
         else:
-            outside += kernel_ns
-    named = sum(spent.values())
-    if named == 0 or named < _KNOWN * (named + outside):
+            outside_ns += kernel_ns
+    inside_ns = sum(layer_ns.values())
+    if inside_ns == 0 or inside_ns < _MIN_LAYER_FRACTION * (inside_ns + outside_ns):
         return None
-    taker = next(
-        (end for at_end, end in zip(ends, (_FIRST, _LAST), strict=True)
-         if at_end and end in spent and not spent[end]), None,
-    )  # fmt: skip
-    if taker is not None:
-        spent[taker] = outside
-    shares = np.array([spent[name] for name in own], float)
-    result: Floats = shares / shares.sum()
-    return result
+    for is_end, part in ((is_first, _FIRST), (is_last, _LAST)):
+        if is_end and part in layer_ns and not layer_ns[part]:
+            layer_ns[part] = outside_ns
+            break
+    times_ns = np.array([layer_ns[name] for name in names], float)
+    shares: Floats = times_ns / times_ns.sum()
+    return shares
 
 
-def _whole(values: Floats, bounds: Sequence[int], wholes: Sequence[int]) -> Ints:
-    """Return whole nanoseconds that add up to those of each stage."""
-    result = np.floor(values).astype(np.int64)
-    for low, high, whole in zip(bounds[:-1], bounds[1:], wholes, strict=True):
-        result[high - 1] += whole - int(result[low:high].sum())
-    return result
+def _round_to_total(values: Floats, total: int) -> Ints:
+    """Round values down to integers, and increase the last one so that they add up to ``total``."""
+    rounded = np.floor(values).astype(np.int64)
+    rounded[-1] += total - int(rounded.sum())
+    return rounded
 
 
-def links_of(workload: Workload) -> tuple[tuple[int, ...], ...]:
-    """Return how long anything takes from each device to each; unmeasured links take the median."""
-    known: dict[tuple[int, int], list[int]] = {}
-    place = workload.placement
-    for stage in range(len(place) - 1):
-        here, there = place[stage], place[stage + 1]
-        if here != there:
-            known.setdefault((here, there), []).append(workload.down_ns[stage])
-            known.setdefault((there, here), []).append(workload.up_ns[stage + 1])
-    every = [ns for times in known.values() for ns in times]
-    usual = int(np.median(every)) if every else 0
+def measure_links(workload: Workload) -> tuple[tuple[int, ...], ...]:
+    """Return the transfer time in ns between each pair of devices.
+
+    If a pair has several transfers, their median is used. A pair that was not measured has the
+    median of all transfers.
+    """
+    times_of: dict[tuple[int, int], list[int]] = {}
+    placement = workload.placement
+    for stage in range(len(placement) - 1):
+        device, next_device = placement[stage], placement[stage + 1]
+        if device != next_device:
+            times_of.setdefault((device, next_device), []).append(workload.down_ns[stage])
+            times_of.setdefault((next_device, device), []).append(workload.up_ns[stage + 1])
+    all_ns = [ns for times in times_of.values() for ns in times]
+    usual_ns = int(np.median(all_ns)) if all_ns else 0
     devices = range(workload.devices)
     return tuple(
-        tuple(int(np.median(known.get((here, there), [usual]))) for there in devices)
-        for here in devices
+        tuple(int(np.median(times_of.get((sender, receiver), [usual_ns]))) for receiver in devices)
+        for sender in devices
     )
 
 
-# Rearranged: the layers that a run would better have on other stages, as ``bubbleviz layout`` says.
-
-
-def layout_question(
+def build_layout_question(
     stages: Sequence[StageLayers], times: PhaseTimes, microbatches: int | None
 ) -> LayoutQuestion | None:
-    """Return the layers of a run and where they stand; None where that is not known of all stages.
+    """Build the question of the best layout for the measured layers of a run.
 
     Args:
-        stages: what layers took on each virtual stage.
-        times: of the operations.
-        microbatches: of an iteration.
+        stages: Kernel times of each virtual stage.
+        times: Times of the operations.
+        microbatches: Number of microbatches of an iteration, or None if it varies.
+
+    Returns:
+        The question, or None if the layers of a stage, or the times of a stage, are unknown.
     """
     if not stages:
         return None
     with suppress(BubblevizError):
         workload = build_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
-        layers, own, *_ = divided_layers(stages, workload)
+        layers, layout, *_ = divide_layers(stages, workload)
         return LayoutQuestion(
             layers,
             workload.devices,
             workload.microbatches,
-            own=own,
-            links=links_of(workload),
+            own=layout,
+            links=measure_links(workload),
             split=workload.split,
         )
     return None
 
 
-def best_layout(question: LayoutQuestion, schedule: str | None) -> Layout | None:
-    """Return the best layout for a schedule of one order; None where the run's own is not its.
+def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout | None:
+    """Find the best layout for the schedule that ran.
 
     Args:
-        question: the layers of a run, and where they stand.
-        schedule: that ran; None of a run that only goes forward.
+        question: The layers of a run, and its layout.
+        schedule: Name of the schedule, or None in inference.
+
+    Returns:
+        The layout, or None if the result is not exact, or if the schedule does not allow the
+        layout of the run.
     """
     chunks = len(question.own.placement) // question.stages if question.own else 1
     with suppress(BubblevizError):
-        own = FORWARD if question.layers.forward_only else ""
-        found = best_layouts(question, [schedule or own], chunks)[0]
-        if found.own and found.exact and found.best is not None:
-            return found.best.layout
+        default = FORWARD if question.layers.forward_only else ""
+        answer = best_layouts(question, [schedule or default], chunks)[0]
+        if answer.own and answer.exact and answer.best is not None:
+            return answer.best.layout
     return None
 
 
-def stage_shares(question: LayoutQuestion, layout: Layout) -> dict[Phase, Floats]:
-    """Return what each virtual stage takes in a layout, as a share of what it takes, by phase."""
+def compare_stage_times(question: LayoutQuestion, layout: Layout) -> dict[Phase, Floats]:
+    """Return the time of each virtual stage in a layout over its measured time, by phase."""
     assert question.own is not None
-    before, after = (get_phase_times(question.workload(own)) for own in (question.own, layout))
-    return {phase: np.array(after[phase], float) / np.maximum(before[phase], 1) for phase in before}
+    measured_ns, changed_ns = (
+        get_phase_times(question.workload(candidate)) for candidate in (question.own, layout)
+    )
+    return {
+        phase: np.array(changed_ns[phase], float) / np.maximum(measured_ns[phase], 1)
+        for phase in measured_ns
+    }
 
 
-def moves_of(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
-    """Return which layers go where, in words: ``layers.10 to layers.11 from stage 3 to stage 2``.
+def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
+    """Describe which layers move, such as ``layers.10 to layers.11 from stage 3 to stage 2``.
 
     Args:
-        question: the layers of a run, and where they stand.
-        layout: where they go.
+        question: The layers of a run, and its layout.
+        layout: The new layout.
     """
     assert question.own is not None
-    several = len(layout.placement) > question.stages
-    noun = "virtual stage" if several else "stage"
-    stages = [
-        [number for number, own in enumerate(each.stages) for _ in own]
-        for each in (question.own, layout)
-    ]
-    places = list(zip(*stages, strict=True))
+    has_chunks = len(layout.placement) > question.stages
+    noun = "virtual stage" if has_chunks else "stage"
+    old_stage, new_stage = (
+        [number for number, layers in enumerate(candidate.stages) for _ in layers]
+        for candidate in (question.own, layout)
+    )
+    stage_pairs = list(zip(old_stage, new_stage, strict=True))
     names, moves = question.layers.names, []
-    for (before, after), run in itertools.groupby(range(len(places)), places.__getitem__):
-        if before != after:
-            first, *others = run
-            what = f"{names[first]} to {names[others[-1]]}" if others else names[first]
-            moves.append(f"{what} from {noun} {before} to {after}")
+    for (old, new), run in itertools.groupby(range(len(stage_pairs)), stage_pairs.__getitem__):
+        if old != new:
+            first, *following = run
+            layers = f"{names[first]} to {names[following[-1]]}" if following else names[first]
+            moves.append(f"{layers} from {noun} {old} to {new}")
     return tuple(moves)

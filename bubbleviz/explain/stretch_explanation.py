@@ -20,7 +20,7 @@ from bubbleviz.explain.causes.cause_times import causes_of
 from bubbleviz.explain.communication_times import CommunicationTimes
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
 from bubbleviz.explain.phase_times import Samples
-from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, moved_rows
+from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, make_row_converter
 from bubbleviz.model.columns import NONE, Bools, Ints
 
 
@@ -31,7 +31,7 @@ class StretchExplanation:
     Attributes:
         idle_ns: Idle time by cause, as in :class:`.CauseTimes`.
         communication: Communication times of its ranks.
-        samples: Samples for phase times; see :func:`.phase_samples_of`.
+        samples: Samples for phase times; see :func:`.collect_phase_samples`.
         received: Number of receives of each iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
         kept: Rows of the ranks that are kept, with the indices of the run.
@@ -72,19 +72,19 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     crossing[operations.iteration[inputs.producer != NONE]] = True
     rows = ExplainedRows(dependencies, receives, idle, bubbles, tokens)
     if not stretch.kept.all():
-        rows = rows.of_ranks(stretch.kept, operations.rank)
+        rows = rows.select_ranks(stretch.kept, operations.rank)
     return StretchExplanation(
         idle_ns=causes.idle_ns,
         communication=communication_times.communication_of(
             stretch, receives, causes.idle_ns[stretch.listed][:, :, Cause.COLLECTIVE]
         ),
-        samples=phase_times.phase_samples_of(
+        samples=phase_times.collect_phase_samples(
             operations, receives, inputs, known, stretch.first_row
         ),
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],
-        kept=rows.placed(
-            moved_rows(stretch.first_row, len(operations), stretch.elsewhere),
+        kept=rows.renumber(
+            make_row_converter(stretch.first_row, len(operations), stretch.elsewhere),
             operations.take(slice(0)),
             stretch.first_rank,
         ),

@@ -19,7 +19,7 @@ from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.communication_times import CommunicationTimes
 from bubbleviz.explain.explanation import Explanation, read_once
-from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, renumbered
+from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, renumber
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations, RankIntervals
@@ -46,9 +46,9 @@ def _rows_inside(
     receives = whole.receives.take(row[whole.receives.operation] >= 0)
     bubbles = whole.bubbles.take(number[whole.bubbles.iteration] >= 0)
     # They keep no references to operations outside it.
-    bubbles = renumbered(bubbles, row.__getitem__)
+    bubbles = renumber(bubbles, row.__getitem__)
     bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
-    receives = renumbered(receives, row.__getitem__)
+    receives = renumber(receives, row.__getitem__)
     return replace(whole, bubbles=bubbles, receives=receives)
 
 

@@ -15,7 +15,7 @@ from bubbleviz.count.rank_iterations import compute_rank_ratios, get_account_col
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.phase_times import times_median_of
+from bubbleviz.explain.phase_times import compute_multiples_of_median
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import find_distinct, sort_rows
 from bubbleviz.model.phase_masks import mask_phases
@@ -111,7 +111,7 @@ def timeline_of(report: Report) -> Timeline:
 
 def times_median(report: Report) -> Floats:
     """Return how many times the median of its kind every operation took."""
-    return times_median_of(
+    return compute_multiples_of_median(
         report.operations,
         np.array([NONE if rank.stage is None else rank.stage for rank in report.ranks], np.int64),
         np.array([iteration.averaged for iteration in report.iterations], bool),

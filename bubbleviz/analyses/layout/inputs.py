@@ -15,7 +15,7 @@ from bubbleviz.count.count import count
 from bubbleviz.count.iterations import choose_typical
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
-from bubbleviz.explain.stage_layers import divided_layers, links_of
+from bubbleviz.explain.stage_layers import divide_layers, measure_links
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.columns import Floats
@@ -83,7 +83,7 @@ def _model(
         stages=workload.devices,
         microbatches=workload.microbatches,
         own=own,
-        links=links_of(workload),
+        links=measure_links(workload),
     )
 
 
@@ -126,7 +126,7 @@ def of_profiles(
     if layers_per_stage:
         layers, own = evenly_divided(workload, layers_per_stage)
     else:
-        layers, own, names, assumptions = divided_layers(run.layers, workload)
+        layers, own, names, assumptions = divide_layers(run.layers, workload)
     memory, allocated = None, None
     if (found := memory_limits.memory_of(recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}

@@ -15,7 +15,7 @@ import numpy as np
 from bubbleviz.explain.diagnosis.effects import Effects, compute_quantile, group_medians
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, plays
 from bubbleviz.explain.slowness import median_of_others
-from bubbleviz.explain.stage_layers import best_layout, moves_of, stage_shares
+from bubbleviz.explain.stage_layers import compare_stage_times, describe_moves, find_best_layout
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
     find_distinct,
@@ -308,10 +308,10 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
         fault: The fault of the stages, whose work would be split evenly.
     """
     question, work, effects = evidence.layout, evidence.work, evidence.effects
-    best = None if question is None else best_layout(question, evidence.schedule)
+    best = None if question is None else find_best_layout(question, evidence.schedule)
     if question is None or best is None:
         return None
-    time_ratios = stage_shares(question, best)
+    time_ratios = compare_stage_times(question, best)
     # Recomputed forwards take part in the backward that needs them, so they change like it.
     phases = [parse_phase_label(kind.phase) for kind in work.kinds]
     ratio_of_kind = np.ones((len(phases), len(best.placement)))
@@ -326,7 +326,7 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
         name=WHOLE_LAYERS,
         rows=effects.rows[compute],
         scale=effects.scale_usual_time(compute, ratio),
-        moves=moves_of(question, best),
+        moves=describe_moves(question, best),
     )
 
 

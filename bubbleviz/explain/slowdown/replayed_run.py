@@ -1,4 +1,4 @@
-"""The run that is replayed: its tables, and what is known of single operations."""
+"""The input of a replay: the tables of a run, and the explanation of single operations."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, TableT, join_tables, scatter
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 
-#: Columns of these tables that hold rows of operations.
-_OPERATIONS = ("operation", "before", "after", "peer_operation")
+#: Columns of the explained tables that contain rows of the operations table.
+_ROW_COLUMNS = ("operation", "before", "after", "peer_operation")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExplainedRows:
-    """What is known of single operations, and of the idle time between them.
+    """Tables about single operations, and about the idle time between them.
 
     Attributes:
-        dependencies: between operations.
-        receives: of operations.
-        idle: idle intervals up to the last optimizers.
-        bubbles: those in the windows of one ratio.
-        tokens: which operations waited for the token of which.
+        dependencies: Dependencies between operations.
+        receives: Receives of operations.
+        idle: Idle intervals up to the last optimizers.
+        bubbles: Idle intervals in the windows of one ratio.
+        tokens: Operations that wait for a token, and the operations that produce it.
     """
 
     dependencies: Dependencies
@@ -39,52 +39,54 @@ class ExplainedRows:
     bubbles: Bubbles
     tokens: Dependencies
 
-    def of_ranks(self, chosen: Bools, rank: Ints) -> ExplainedRows:
-        """Return the rows of some ranks, none of which takes anything from any other.
+    def select_ranks(self, is_selected: Bools, rank: Ints) -> ExplainedRows:
+        """Return the rows of ranks that take no input from any other rank.
 
         Args:
-            chosen: of each rank.
-            rank: of each operation.
+            is_selected: Mask of the ranks.
+            rank: Rank of each operation.
         """
         return ExplainedRows(
-            self.dependencies.take(chosen[rank[self.dependencies.after]]),
-            self.receives.take(chosen[rank[self.receives.operation]]),
-            self.idle.take(chosen[self.idle.rank]),
-            self.bubbles.take(chosen[self.bubbles.rank]),
-            self.tokens.take(chosen[rank[self.tokens.after]]),
+            self.dependencies.take(is_selected[rank[self.dependencies.after]]),
+            self.receives.take(is_selected[rank[self.receives.operation]]),
+            self.idle.take(is_selected[self.idle.rank]),
+            self.bubbles.take(is_selected[self.bubbles.rank]),
+            self.tokens.take(is_selected[rank[self.tokens.after]]),
         )
 
-    def placed(
-        self, row: Callable[[Ints], Ints], operations: Operations, first_rank: int = 0
+    def renumber(
+        self, get_row: Callable[[Ints], Ints], operations: Operations, first_rank: int = 0
     ) -> ExplainedRows:
-        """Return the same with other numbers.
+        """Return the same rows with other numbers of operations and ranks.
 
         Args:
-            row: new rows of operations; of -1, -1.
-            operations: that they are rows of.
-            first_rank: by how much numbers of ranks are larger.
+            get_row: Returns the new rows of operations; -1 stays -1.
+            operations: The table that the new rows refer to.
+            first_rank: Number that is added to indices of ranks.
         """
-        tables = {n: renumbered(table, row, first_rank) for n, table in vars(self).items()}
+        tables = {name: renumber(table, get_row, first_rank) for name, table in vars(self).items()}
         rows = ExplainedRows(**tables)
         return replace(rows, bubbles=replace(rows.bubbles, operations=operations))
 
 
-def renumbered(table: TableT, row: Callable[[Ints], Ints], first_rank: int = 0) -> TableT:
-    """Return a table of explained rows with other rows of operations.
+def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0) -> TableT:
+    """Return a table of explained rows with other numbers of operations and ranks.
 
     Args:
-        table: one of :class:`ExplainedRows`.
-        row: new rows of operations; of -1, -1.
-        first_rank: by how much numbers of ranks are larger.
+        table: A table of :class:`ExplainedRows`.
+        get_row: Returns the new rows of operations; -1 stays -1.
+        first_rank: Number that is added to indices of ranks.
     """
-    columns = {n: row(column) for n, column in vars(table).items() if n in _OPERATIONS}
+    columns = {
+        name: get_row(column) for name, column in vars(table).items() if name in _ROW_COLUMNS
+    }
     if "rank" in vars(table):
         columns["rank"] = vars(table)["rank"] + first_rank
     return type(table)(**{**vars(table), **columns})
 
 
-def joined_rows(parts: Sequence[ExplainedRows], operations: Operations) -> ExplainedRows:
-    """Return the rows of stretches as one; these have the numbers of the run."""
+def join_rows(parts: Sequence[ExplainedRows], operations: Operations) -> ExplainedRows:
+    """Concatenate the rows of stretches, which already have the numbers of the run."""
     bubbles = join_tables([part.bubbles for part in parts]).compact()
     return ExplainedRows(
         join_tables([part.dependencies for part in parts]),
@@ -95,40 +97,40 @@ def joined_rows(parts: Sequence[ExplainedRows], operations: Operations) -> Expla
     )
 
 
-def moved_rows(first: int, count: int, elsewhere: Ints) -> Callable[[Ints], Ints]:
-    """Return what turns rows of a stretch into those of the run.
+def make_row_converter(first: int, count: int, elsewhere: Ints) -> Callable[[Ints], Ints]:
+    """Return a function that converts rows of a stretch to rows of the run.
 
     Args:
-        first: its first operation in the run.
-        count: its operations.
-        elsewhere: rows of the run that its rows from ``count`` on stand for.
+        first: Row in the run of the first operation of the stretch.
+        count: Number of operations of the stretch.
+        elsewhere: Rows of the run that rows of the stretch from ``count`` on stand for.
     """
 
-    def moved(row: Ints) -> Ints:
+    def convert(row: Ints) -> Ints:
         if not len(elsewhere):
             return np.where(row == NONE, NONE, row + first) if first else row
-        outside = row >= count
-        placed = np.where(row == NONE, NONE, row + first)
-        placed[outside] = elsewhere[row[outside] - count]
-        return placed
+        is_elsewhere = row >= count
+        run_row = np.where(row == NONE, NONE, row + first)
+        run_row[is_elsewhere] = elsewhere[row[is_elsewhere] - count]
+        return run_row
 
-    return moved
+    return convert
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReplayedRun:
-    """What ranks did, from which the work of any of its iterations follows.
+    """The input of replays: what ranks did, and why they waited.
 
     Attributes:
-        operations: of all ranks.
-        ranks: by number.
-        explained: returns the tables that have rows for these.
-        collectives: of all ranks.
-        averaged: of each iteration, whether it is replayed.
-        hosts: what launching threads did before late launches.
-        numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
-        reason: why nothing is replayed; empty where it is.
-        paused: of each iteration, whether nothing was recorded before the next one; None for none.
+        operations: Operations of all ranks.
+        ranks: The ranks, by index.
+        explained: Returns the tables about single operations.
+        collectives: Collectives of all ranks.
+        averaged: Mask of the iterations that are replayed.
+        hosts: What launching threads did before late launches.
+        numbers: Number of each iteration in the report, or -1 if a window leaves it out.
+        reason: Reason why nothing is replayed, or "" if it is.
+        paused: Mask of the iterations after which recording paused, or None if there are none.
         launch_gap_ns: Time in operations in which no kernel ran at all, shape (iterations, ranks),
             or None if it is unknown.
     """
@@ -146,33 +148,36 @@ class ReplayedRun:
 
     @cached_property
     def sends(self) -> Ints:
-        """Row of the send of the name of each operation; -1 none."""
+        """Row of the send that belongs to each operation by name, or -1 if there is none."""
         return sends(self.operations)
 
-    def of_ranks(self, chosen: Bools, rows: ExplainedRows) -> ReplayedRun:
-        """Return the same of some ranks, none of which takes anything from any other.
+    def select_ranks(self, is_selected: Bools, rows: ExplainedRows) -> ReplayedRun:
+        """Return the part of the run on ranks that take no input from any other rank.
 
-        Rows of operations are numbered anew, ranks are not.
+        Rows of operations are renumbered. Ranks keep their indices.
 
         Args:
-            chosen: of each rank.
-            rows: the tables, with those of these ranks at least.
+            is_selected: Mask of the ranks.
+            rows: Tables about single operations, with the rows of at least these ranks.
         """
-        kept = chosen[self.operations.rank]
-        operations = self.operations.take(kept)
-        row = scatter(len(kept) + 1, np.flatnonzero(kept), np.arange(len(operations)))
-        rows = rows.of_ranks(chosen, self.operations.rank)
-        rows = rows.placed(lambda own: row[own], operations)
-        collectives = self.collectives.take(chosen[self.collectives.rank])
-        hosts = self.hosts.take(chosen[self.hosts.rank])
+        is_included = is_selected[self.operations.rank]
+        operations = self.operations.take(is_included)
+        new_row = scatter(
+            len(is_included) + 1, np.flatnonzero(is_included), np.arange(len(operations))
+        )
+        rows = rows.select_ranks(is_selected, self.operations.rank)
+        rows = rows.renumber(lambda row: new_row[row], operations)
+        collectives = self.collectives.take(is_selected[self.collectives.rank])
+        hosts = self.hosts.take(is_selected[self.hosts.rank])
         return replace(
             self,
             operations=operations,
-            explained=partial(_given, rows),
-            collectives=collectives.replace_columns(operation=row[collectives.operation]),
-            hosts=replace(hosts, operation=row[hosts.operation]),
+            explained=partial(_return_rows, rows),
+            collectives=collectives.replace_columns(operation=new_row[collectives.operation]),
+            hosts=replace(hosts, operation=new_row[hosts.operation]),
         )
 
 
-def _given(rows: ExplainedRows) -> ExplainedRows:
+def _return_rows(rows: ExplainedRows) -> ExplainedRows:
+    """Return its argument: a partial of this function, unlike a lambda, can be pickled."""
     return rows

@@ -116,13 +116,13 @@ def test_members_that_left_before_others_entered_met_nobody() -> None:
 def test_very_many_operations_are_not_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explanation, "MOST_REPLAYED", 100)
+    monkeypatch.setattr(explanation, "MAX_RUN_OPERATIONS", 100)
     plant(EVEN, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
     assert report.slowdowns is None
     assert report.explanation.slowdown_source is not None
     assert re.fullmatch(
-        r"the run holds [0-9,]+ operations; at most 100 are replayed",
+        r"the run contains [0-9,]+ operations; at most 100 are replayed",
         report.explanation.slowdown_source.reason,
     )
