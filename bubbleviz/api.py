@@ -32,12 +32,12 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import Report
 from bubbleviz.report.compared import comparison
 from bubbleviz.report.idle_summary import IdleSummary
-from bubbleviz.report.memory_limits import find_device_memory, memory_of
-from bubbleviz.report.report import assemble, schedule_ran, with_schedule
+from bubbleviz.report.memory_limits import collect_memory, find_device_memory
+from bubbleviz.report.report import add_schedule, build_report, find_schedule
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.run_times import choose_sizes_and_times
-from bubbleviz.report.saved import check_pipeline, looks_saved, read_pipeline, read_saved
-from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.saved import check_pipeline, is_saved_report, read_pipeline, read_saved
+from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.schedules.ideal import simulate_or_estimate
@@ -141,14 +141,14 @@ def analyze(
         with step("explain"):
             explanation = explain(run, counts, fleet.map)
             run, counts, explanation = windowed(part, run, counts, explanation)
-            schedule = schedule_ran(recordings, run, counts)
+            schedule = find_schedule(recordings, run, counts)
             shown = run.ranks, run.operations, counts.iterations
             comparison = None if planned is None else compare_with_plan(*shown, planned)
     unread = (*unreadable, *missing_files(files))
-    report = assemble(Report, recordings, run, counts, explanation, unread)
-    report = replace(with_schedule(report, schedule, comparison), flops=work)
+    report = build_report(Report, recordings, run, counts, explanation, unread)
+    report = replace(add_schedule(report, schedule, comparison), flops=work)
     if memory:
-        report = replace(report, memory=memory_of(recordings, run))
+        report = replace(report, memory=collect_memory(recordings, run))
     if not what_if and not ideal:
         return report
     with step("simulate schedules"):
@@ -257,9 +257,9 @@ def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison
     for number, run in enumerate(runs, 1):
         title = str(run) if isinstance(run, (str, Path)) else f"run {number}"
         if isinstance(run, (str, Path)):
-            run = load(run) if looks_saved(str(run)) else analyze(run)  # noqa: PLW2901
+            run = load(run) if is_saved_report(str(run)) else analyze(run)  # noqa: PLW2901
         if isinstance(run, Report):
-            summary = summary_of(run, by_rank=False)
+            summary = summarize(run, by_rank=False)
             compared.append(comparison.ComparedRun(title, title, summary, run))
         else:
             compared.append(comparison.ComparedRun(title, title, run))
@@ -314,7 +314,7 @@ def _pipeline_of(report: Report | RunSummary | str | Path) -> RunSummary:
         InputError: The report cannot be read, or is of no whole pipeline.
     """
     if isinstance(report, Report):
-        report = summary_of(report, by_rank=False, slowdown=False)
+        report = summarize(report, by_rank=False, slowdown=False)
     if isinstance(report, RunSummary):
         return check_pipeline("the run", report)
     if isinstance(report, IdleSummary):

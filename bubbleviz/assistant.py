@@ -31,13 +31,13 @@ from bubbleviz.errors import BubblevizError, InputError, OutputError, UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import to_one_line
-from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.bubble_parts import compute_bubble_parts
 from bubbleviz.report.idle_summary import IdleSummary
-from bubbleviz.report.labels import operation_label
-from bubbleviz.report.long_bubbles import host_activity
+from bubbleviz.report.labels import format_operation
+from bubbleviz.report.long_bubbles import find_host_activity
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.saved import looks_saved
-from bubbleviz.report.timeline import times_median
+from bubbleviz.report.saved import is_saved_report
+from bubbleviz.report.timeline import measure_times_median
 from bubbleviz.schedules.ideal import list_names
 from bubbleviz.sources.paths import find_profiles
 
@@ -326,13 +326,13 @@ def analyze(path: str) -> Answer:
     Args:
         path: a profile, a folder with the profiles of one run, or a saved report (JSON).
     """
-    if looks_saved(path):
+    if is_saved_report(path):
         return _saved(path)
     command, reason = first_look([path])
     if command == "idle":
         return _idle(path, reason)
     report = _report(path)
-    worst, parts = report.worst_iteration, bubble_parts(report)
+    worst, parts = report.worst_iteration, compute_bubble_parts(report)
     return {
         **_headline(report.headline, report.bubble_ratio),
         "reason": report.headline_reason,
@@ -442,7 +442,7 @@ def why(
     ends = np.isin(bubbles.cause[found], (Cause.WARMUP, Cause.DRAIN))
     # Any schedule has ends: what lies between tells more.
     rows = found[np.lexsort((-length_ns[found], ends))][:3].tolist()
-    times = times_median(report)
+    times = measure_times_median(report)
     first = int(bubbles.iteration[rows[0]]) if rows else None
     return {
         "units": _UNITS,
@@ -466,7 +466,7 @@ def _chain(report: Report, row: int, times: Floats) -> list[Answer]:
         seen.add(row)
         start_ns = report.iterations[int(bubbles.iteration[row])].start_ns
         cause, after = Cause(int(bubbles.cause[row])), int(bubbles.after[row])
-        call, name = host_activity(report, row)
+        call, name = find_host_activity(report, row)
         steps.append(
             {
                 "rank": report.ranks[int(bubbles.rank[row])].number,
@@ -475,7 +475,7 @@ def _chain(report: Report, row: int, times: Floats) -> list[Answer]:
                 "idle_ms": _ms(bubbles.end_ns[row] - bubbles.start_ns[row]),
                 "cause": cause.label,
                 "meaning": cause.meaning,
-                "before_operation": None if after == NONE else operation_label(report, after),
+                "before_operation": None if after == NONE else format_operation(report, after),
                 "host_call": call and call[:80],
                 "host_range": name and name[:80],
             }
@@ -485,7 +485,7 @@ def _chain(report: Report, row: int, times: Floats) -> list[Answer]:
             break
         steps[-1]["waits_for"] = {
             "rank": report.ranks[int(operations.rank[peer])].number,
-            "operation": operation_label(report, peer),
+            "operation": format_operation(report, peer),
             "started_ms": _ms(operations.start_ns[peer] - start_ns),
             "took_ms": _ms(operations.busy_ns[peer]),
             "times_its_median": float(times[peer]) or None,
@@ -524,7 +524,7 @@ def compare(before: str, after: str) -> Answer:
         "ratios": rows,
         "differences": found.differences[-1][:_NAMES],
         "notes": found.notes[:5],
-        "next": _next("analyze" if looks_saved(after) else "why", path=after),
+        "next": _next("analyze" if is_saved_report(after) else "why", path=after),
     }
 
 
@@ -552,7 +552,7 @@ def simulate(
         transfer_ms: of a transfer; 0 without a run.
         chunks: model chunks per device, if not the schedule's usual number.
     """
-    report = None if path is None else path if looks_saved(path) else _report(path)
+    report = None if path is None else path if is_saved_report(path) else _report(path)
     times = {"tf": forward_ms, "tb": backward_ms, "tw": weight_ms, "tcomm": transfer_ms}
     found = api.simulate(schedule, stages, microbatches, report=report, chunks=chunks, **times)
     known = ("makespan_ms", "cost_ms", "schedule_ratio", "stage_ratio", "carried_ms")
@@ -575,7 +575,7 @@ def plan(path: str, memory_limit: str | None = None) -> Answer:
         memory_limit: of a device, as 80GB where memory was measured, else in microbatches; what
             the run took if not given.
     """
-    run = load_run(path) if looks_saved(path) else extract_run(_report(path), path)
+    run = load_run(path) if is_saved_report(path) else extract_run(_report(path), path)
     whole = json.loads(as_json(plan_run(run, memory_limit=memory_limit)))
     for own in (whole["best"], *whole["candidates"]):
         own["peak_memory"] = own["peak_memory"][:_STAGES]
@@ -630,7 +630,7 @@ def timeline(
         "operations": [
             {
                 "rank": report.ranks[int(operations.rank[row])].number,
-                "operation": operation_label(report, row),
+                "operation": format_operation(report, row),
                 "start_ms": _ms(operations.start_ns[row] - shown.start_ns),
                 "end_ms": _ms(operations.end_ns[row] - shown.start_ns),
                 "range": operations.names[int(operations.name_id[row])][:60],

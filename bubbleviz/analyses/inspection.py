@@ -19,7 +19,7 @@ from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.phases import list_missing_passes
 from bubbleviz.render.text.first_screen import describe_headline
-from bubbleviz.report.report import report_on
+from bubbleviz.report.report import make_report
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import OpenOperations
 
@@ -89,6 +89,6 @@ def _tried(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
     """Return the inspection with the best draft and what an analysis says of it."""
-    value, bounds, *_ = describe_headline(report_on(read))
+    value, bounds, *_ = describe_headline(make_report(read))
     trial = replace(trial, headline=value + bounds)
     return replace(inspection, analysable=False, suggestion=draft, trial=trial)

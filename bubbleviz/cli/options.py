@@ -139,13 +139,13 @@ class MeasurementOptions:
         Raises:
             UsageError: there are several reports, or options of profiles for one.
         """
-        from bubbleviz.report.saved import looks_saved
+        from bubbleviz.report.saved import is_saved_report
 
-        if len(run) > 1 and any(map(looks_saved, run)):
+        if len(run) > 1 and any(map(is_saved_report, run)):
             raise UsageError(
                 f"{command} {verb} one report; give a single report, or the profiles of one run"
             )
-        saved = looks_saved(run[0])
+        saved = is_saved_report(run[0])
         if saved and (self.skip or self.convention or self.jobs):
             raise UsageError(
                 "--skip, --convention and --jobs apply to profiles; leave them out for a report"
@@ -154,9 +154,9 @@ class MeasurementOptions:
 
     def read(self, path: str) -> tuple[ReportSummary, Report | None]:
         """Return a saved report, or what :meth:`summarize` returns for the profiles of a path."""
-        from bubbleviz.report.saved import looks_saved, read_saved
+        from bubbleviz.report.saved import is_saved_report, read_saved
 
-        return (read_saved(path), None) if looks_saved(path) else self.summarize([path])
+        return (read_saved(path), None) if is_saved_report(path) else self.summarize([path])
 
     def summarize(self, paths: Sequence[str]) -> tuple[ReportSummary, Report | None]:
         """Measure the profiles of one run.
@@ -171,14 +171,14 @@ class MeasurementOptions:
         Raises:
             BubblevizError: See :func:`bubbleviz.analyze`.
         """
-        from bubbleviz.report.summarizing import summary_of
+        from bubbleviz.report.summarizing import summarize
 
         if (idle := self.idle(paths)) is not None:
             from bubbleviz.analyses.idle.outputs import summary_of_idle
 
             return summary_of_idle(idle), None
         report = self.measure(paths)
-        return summary_of(report, by_rank=False), report
+        return summarize(report, by_rank=False), report
 
     def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
         """Return the report on idle time of profiles without named operations; None of others."""
@@ -216,13 +216,15 @@ class MeasurementOptions:
 
 def files_of(runs: Iterable[str]) -> list[str]:
     """Return the files of runs, each a saved report or the path of profiles."""
-    from bubbleviz.report.saved import looks_saved
+    from bubbleviz.report.saved import is_saved_report
     from bubbleviz.sources.paths import find_profiles
 
     return [
         file
         for path in runs
-        for file in ([path] if looks_saved(path) else [own.path for own in find_profiles([path])])
+        for file in (
+            [path] if is_saved_report(path) else [own.path for own in find_profiles([path])]
+        )
     ]
 
 

@@ -24,9 +24,9 @@ from bubbleviz.report.compared.followed import NOT_FOLLOWED
 from bubbleviz.report.compared.pair import count_microbatches
 from bubbleviz.report.compared.significance import ASSUMPTIONS, MeanDifference
 from bubbleviz.report.compared.spent_time import (
-    divide_primary_window,
-    divide_window,
     find_first_cause,
+    split_primary_window,
+    split_window,
 )
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.ratio_summary import ReportSummary, has_iterations
@@ -68,7 +68,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
         "differences": [
             {
                 "run": run.title,
-                "time_ns": divide_primary_window(run.saved),
+                "time_ns": split_primary_window(run.saved),
                 "text": list(differences),
             }
             for run, differences in zip(comparison.runs, comparison.differences, strict=True)
@@ -314,7 +314,7 @@ def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[st
     if has_mixed_headlines or headline != comparison.longest:
         unit += f", in the window of {headline}"
     times = [
-        divide_window(run, headline) if has_mixed_headlines else divide_primary_window(run)
+        split_window(run, headline) if has_mixed_headlines else split_primary_window(run)
         for run in compared
     ]
     pairs = comparison.pairs[: n_runs - 1]

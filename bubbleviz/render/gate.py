@@ -87,7 +87,7 @@ def _check_values(check: Check) -> dict[str, Any]:
         "of": "window" if limit.window else "bubble",
         "unit": "ms" if limit.unit == "ms" else None,
         "value": check.value,
-        "most": limit.most,
+        "most": limit.maximum,
         "passed": check.passed,
         "text": check.line,
     }

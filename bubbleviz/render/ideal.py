@@ -15,7 +15,7 @@ from bubbleviz.model.texts import format_count, format_document, format_percent,
 from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.report.ideal_run import report_of
+from bubbleviz.report.ideal_run import make_report
 from bubbleviz.report.view import View
 from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.communication.torch_csv import write
@@ -71,7 +71,7 @@ def draw_svg(result: Ideal | Estimate, view: View) -> str:
     Raises:
         UsageError: The result comes from a formula, which has no order to draw.
     """
-    return picture(report_of(_check_order(result)), view)
+    return picture(make_report(_check_order(result)), view)
 
 
 def _check_order(result: Ideal | Estimate) -> Ideal:

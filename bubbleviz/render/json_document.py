@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bubbleviz.report.report import Report
-from bubbleviz.report.summarizing import summary_of
-from bubbleviz.report.summary import values_of
+from bubbleviz.report.summarizing import summarize
+from bubbleviz.report.summary import to_values
 from bubbleviz.report.view import View
 
 
@@ -18,8 +18,8 @@ def render(report: Report, _: View) -> str:
 
 
 def make_document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> dict[str, Any]:
-    """Return the report as nested JSON values; see :func:`.summary_of` for the arguments."""
-    return values_of(summary_of(report, by_rank=by_rank, slowdown=slowdown))
+    """Return the report as nested JSON values; see :func:`.summarize` for the arguments."""
+    return to_values(summarize(report, by_rank=by_rank, slowdown=slowdown))
 
 
 def write_json(values: Mapping[str, Any]) -> str:

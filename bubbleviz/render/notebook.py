@@ -30,9 +30,9 @@ from bubbleviz.render.rows import choose_row_kind, make_rows
 from bubbleviz.render.text.report import summarize
 from bubbleviz.render.trackers import log
 from bubbleviz.report import report as measured
-from bubbleviz.report.methods import with_source
-from bubbleviz.report.published_paths import limitation_lines
-from bubbleviz.report.rank_means import stages_of
+from bubbleviz.report.methods import format_definition
+from bubbleviz.report.published_paths import list_limitation_lines
+from bubbleviz.report.rank_means import summarize_stages
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.report.view import View
@@ -155,7 +155,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
     @property
     def stages(self) -> Records[Any]:
         """One record per stage: its ratio, busy time by phase and idle time by cause."""
-        return stages_of(self)
+        return summarize_stages(self)
 
     @property
     def worst_iteration(self) -> Iteration | None:
@@ -271,9 +271,9 @@ def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str
 def render_fragment(report: measured.Report) -> str:
     """Render a report as an HTML fragment that is also well-formed XML."""
     ratio = next(ratio for ratio in list_ratios() if ratio.name == report.headline)
-    defined = Sentence(f"{report.headline} = {with_source(ratio.definition)}")
+    defined = Sentence(f"{report.headline} = {format_definition(ratio.definition)}")
     above = render_html([*summarize(report), defined])
-    lines = limitation_lines(report)
+    lines = list_limitation_lines(report)
     below = render_html([make_heading("Limitations"), make_bullets(lines)] if lines else [])
     # Several reports can be in one notebook, where ids must be unique unless pictures are equal.
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"

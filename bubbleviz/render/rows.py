@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.choices import ROWS, check_choice, parse_style
 from bubbleviz.model.operations import Rank
-from bubbleviz.report.rank_means import many_ranks, rank_means, standouts
+from bubbleviz.report.rank_means import compute_rank_means, is_many_ranks, list_standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -54,7 +54,7 @@ def choose_row_kind(report: Report, view: View) -> str:
     if view.rows is not None:
         return view.rows
     n_ranks = len(view.ranks or report.ranks)
-    if many_ranks(n_ranks):
+    if is_many_ranks(n_ranks):
         return "spread"
     paper = parse_style(view.style)[0] == "paper"
     max_ranks = MAX_RANKS_ON_PAPER if paper else MAX_RANKS
@@ -86,15 +86,15 @@ def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tu
     # The first pipeline may lack a stage.
     stages = iter(sorted(key for key in of_row if key[0] == "stage"))
     replicas = [of_row[next(stages) if key[0] == "stage" else key] for key in of_row]
-    if kind != "spread" and not many_ranks(len(ranks)):
+    if kind != "spread" and not is_many_ranks(len(ranks)):
         return tuple(RankRow(some[0], tuple(r.index for r in some)) for some in replicas)
-    means = rank_means(report)
+    means = compute_rank_means(report)
     ratio = means.bubble_ratio.tolist()
     rows = [_make_median_row(some, ratio) for some in replicas]
     if kind == "spread" and with_standouts:
         hidden = {rank.index for rank in report.ranks} - {rank.index for rank in ranks}
         ranks_with_row = hidden | {row.rank.index for row in rows}
-        rows += _make_standout_rows(report, standouts(report, means), ranks_with_row)
+        rows += _make_standout_rows(report, list_standouts(report, means), ranks_with_row)
     return tuple(rows)
 
 

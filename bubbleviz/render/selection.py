@@ -20,7 +20,7 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.render.rows import RankRow, draw_advised_pipeline, make_rows
-from bubbleviz.report.advice import advise, shown_iteration
+from bubbleviz.report.advice import advise, choose_shown_iteration
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -87,7 +87,9 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     iterations = tuple(it for it in report.iterations if it.index in indices)
     if not indices:
         # The critical path is known for the typical iteration.
-        default_iteration = report.typical_iteration() if view.critical else shown_iteration(report)
+        default_iteration = (
+            report.typical_iteration() if view.critical else choose_shown_iteration(report)
+        )
         iterations = () if default_iteration is None else (default_iteration,)
     if not rows or not iterations:
         return None

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.bubble_parts import compute_bubble_parts
 from bubbleviz.report.report import Report
 
 #: Writes values, keyed by name, with their step and their time in seconds since 1970.
@@ -29,7 +29,9 @@ def compute_metrics(report: Report) -> dict[str, float]:
     if lengths_ns := [i.end_ns - i.start_ns for i in report.iterations if i.averaged]:
         metrics["iteration_duration_seconds"] = fmean(lengths_ns) / 1e9
     metrics |= {f"bubble_ratio/{name}": mean for name, mean in ratios.items() if mean is not None}
-    metrics |= {f"bubble_part_ratio/{part.name}": part.share for part in bubble_parts(report)}
+    metrics |= {
+        f"bubble_part_ratio/{part.name}": part.share for part in compute_bubble_parts(report)
+    }
     return {f"bubbleviz/{name}": value for name, value in metrics.items()}
 
 

@@ -173,14 +173,14 @@ class Advised:
     Attributes:
         first: What to do first, as steps in the order of their sentences; empty if nothing is
             advised.
-        further: Advice to follow next, from ``listed``.
-        listed: Every change that would shorten iterations, the largest saving first.
+        further: Advice to follow next, from ``candidates``.
+        candidates: Every change that would shorten iterations, the largest saving first.
         marked: The advice among ``first`` if it is about few ranks, which pictures then mark.
     """
 
     first: tuple[Step, ...]
     further: tuple[Advice, ...]
-    listed: tuple[Advice, ...]
+    candidates: tuple[Advice, ...]
     marked: Advice | None
 
     @property
@@ -194,23 +194,23 @@ def advise(report: Report) -> Advised:
 
     It is decided once per report, and kept by the report.
     """
-    return report.derive(_advise)
+    return report.derive(_make_advice)
 
 
-def _advise(report: Report) -> Advised:
+def _make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list every change that would shorten iterations.
 
     Nothing is listed if the run must be recorded again, or analyzed with more profiles, because
     the measured times are not those of the run then.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
-    clock_step, hidden_kinds = _judge_clocks(report)
-    listed: tuple[Advice, ...] = ()
+    clock_step, hidden_kinds = _check_clocks(report)
+    candidates: tuple[Advice, ...] = ()
     if unrecorded is None and (missing is None or _is_missing_in_few(report)):
-        listed = tuple(_list_advice(report, hidden_kinds))
+        candidates = tuple(_list_advice(report, hidden_kinds))
     if not report.summary.iterations:
-        return Advised((), (), listed, None)
-    worthwhile = _select_worthwhile(report, listed)
+        return Advised((), (), candidates, None)
+    worthwhile = _select_worthwhile(report, candidates)
     if unrecorded is not None:
         first: tuple[Step, ...] = (Step(unrecorded),)
     else:
@@ -220,19 +220,19 @@ def _advise(report: Report) -> Advised:
     next_best = [advice for advice in worthwhile if advice not in done][:_MAX_FURTHER]
     further = tuple(a for a in next_best if a.is_promised and a.saving_ratio >= _MIN_FURTHER)
     marked = next((a for a in done if 0 < 2 * len(a.ranks) <= len(report.ranks)), None)
-    return Advised(first, further, listed, marked)
+    return Advised(first, further, candidates, marked)
 
 
-def _select_worthwhile(report: Report, listed: Collection[Advice]) -> list[Advice]:
+def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[Advice]:
     """Return the advice that saves enough to be done first; none if the run has no replay."""
-    measured = _replayed_iteration(report)
+    measured = _find_replayed_iteration(report)
     if measured is None:
         return []
     min_saving = _find_min_saving(report, measured)
-    return [advice for advice in listed if advice.saving_ratio >= min_saving]
+    return [advice for advice in candidates if advice.saving_ratio >= min_saving]
 
 
-def shown_iteration(report: Report, chosen: Collection[int] = ()) -> Iteration | None:
+def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
     """Return the iteration to show: the first chosen one, or else the typical one.
 
     If the ranks of the marked advice are slow in some iterations only, an example of these is shown
@@ -240,12 +240,12 @@ def shown_iteration(report: Report, chosen: Collection[int] = ()) -> Iteration |
 
     Args:
         report: Any report.
-        chosen: Indices of the iterations that the user chose.
+        selected: Indices of the iterations that the user chose.
 
     Returns:
         The iteration, or None if no iteration has work.
     """
-    first_chosen = next((it for it in report.iterations if it.index in chosen), None)
+    first_chosen = next((it for it in report.iterations if it.index in selected), None)
     if first_chosen is not None:
         return first_chosen
     marked = advise(report).marked
@@ -325,7 +325,7 @@ def _is_missing_in_few(report: Report) -> bool:
     return count_incomplete_pipelines(report.ranks) is not None
 
 
-def _judge_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
+def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
     """Return the step for clocks that contradict each other, and the kinds of faults they hide.
 
     There is no step for ranks of one host that contradict each other: a restriction has one.
@@ -358,7 +358,7 @@ def find_replay(report: Report, name: str) -> Change | None:
     return next((change for change in report.explanation.changes if change.name == name), None)
 
 
-def _replayed_iteration(report: Report) -> Change | None:
+def _find_replayed_iteration(report: Report) -> Change | None:
     """Return the replay without a change, or None if it has no bubble ratio."""
     measured = find_replay(report, MEASURED)
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
@@ -378,7 +378,7 @@ def _find_min_saving(report: Report, measured: Change) -> float:
 
 def _find_step_without_advice(report: Report) -> StepCode | None:
     """Return why no advice comes first, or None if that is unknown."""
-    measured, without_delay = _replayed_iteration(report), find_replay(report, NO_DELAY)
+    measured, without_delay = _find_replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
         return _find_unknown_step(report)
     saving_ratio = 1 - without_delay.makespan_ns / measured.makespan_ns
@@ -436,8 +436,8 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     advised: list[Advice] = []
     if diagnosis is not None:
         findings = select_findings(diagnosis, hidden_kinds)[:_MAX_LISTED]
-        advised += [_advise_on_finding(report, diagnosis, finding) for finding in findings]
-    schedule, order = _advise_on_schedule(report), _advise_on_order(report)
+        advised += [_make_finding_advice(report, diagnosis, finding) for finding in findings]
+    schedule, order = _make_schedule_advice(report), _make_order_advice(report)
     if schedule is not None and schedule.saving_ratio >= _MIN_SCHEDULE_SAVING:
         advised.append(schedule)
     if order is not None and order.saving_ratio >= _MIN_ORDER_SAVING:
@@ -445,11 +445,15 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     return sorted(advised, key=lambda advice: -round(advice.saving_ns))[:_MAX_LISTED]
 
 
-def _advise_on_finding(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
+def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     """Return the advice to remove the faults of a finding."""
     faults = finding.faults
-    named = {index for fault in faults if fault.kind == "iteration" for index in fault.iterations}
-    slow_iterations = [iteration for iteration in report.iterations if iteration.index in named]
+    slow_indices = {
+        index for fault in faults if fault.kind == "iteration" for index in fault.iterations
+    }
+    slow_iterations = [
+        iteration for iteration in report.iterations if iteration.index in slow_indices
+    ]
     example = choose_typical(slow_iterations, report.headline)
     error_ns, length_ns = finding.error_ns, finding.length_ns
     advice = Advice(
@@ -467,17 +471,17 @@ def _advise_on_finding(report: Report, diagnosis: Diagnosis, finding: Finding) -
         example_iteration=None if example is None else example.index,
         measure=tuple(pair for fault in faults for pair in fault.phases),
     )
-    return advice if finding.is_measured else _withhold_promise(advice, diagnosis)
+    return advice if finding.is_measured else _remove_promise(advice, diagnosis)
 
 
-def _withhold_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
+def _remove_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
     """Return advice without its promise if the replay misses the measured iterations."""
     if diagnosis is None or not diagnosis.misses_measurement:
         return advice
     return replace(advice, missed_ratio=diagnosis.missed_ratio)
 
 
-def _advise_on_schedule(report: Report) -> Advice | None:
+def _make_schedule_advice(report: Report) -> Advice | None:
     """Return the advice to run the fastest other schedule that fits in the memory.
 
     Other schedules are simulated at mean times without any delay, so they are compared with the
@@ -487,14 +491,14 @@ def _advise_on_schedule(report: Report) -> Advice | None:
     Returns:
         The advice, or None if no schedule is known to be comparable.
     """
-    others, ran = report.what_if, report.schedule
-    is_unrecognised = ran is not None and ran.inferred and ran.name is None
-    if others is None or others.window != "schedule" or is_unrecognised:
+    what_if, recognition = report.what_if, report.schedule
+    is_unrecognised = recognition is not None and recognition.inferred and recognition.name is None
+    if what_if is None or what_if.window != "schedule" or is_unrecognised:
         return None
-    measured, base_ms = others.as_measured, others.base_ms
+    measured, base_ms = what_if.as_measured, what_if.base_ms
     if measured is None or not measured.makespan_ms or base_ms is None:
         return None
-    best = others.fastest_other
+    best = what_if.fastest_other
     if best is None or best.makespan_ms is None:
         return None
     length_ms = measured.makespan_ms
@@ -510,7 +514,7 @@ def _advise_on_schedule(report: Report) -> Advice | None:
     )
 
 
-def _advise_on_order(report: Report) -> Advice | None:
+def _make_order_advice(report: Report) -> Advice | None:
     """Return the advice to run operations in the order of the plan or of the recognised schedule.
 
     Orders are replayed without late launches, which other advice counts.
@@ -549,7 +553,7 @@ def _advise_on_order(report: Report) -> Advice | None:
         stage=stages.pop() if len(stages) == 1 else None,
         measure=(("operations out of order", float(order.deviation_count)),),
     )
-    return _withhold_promise(advice, diagnosis)
+    return _remove_promise(advice, diagnosis)
 
 
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:
@@ -565,12 +569,12 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
         if not {fault.kind for fault in finding.faults} & {*hidden_kinds}
         and (not _is_bound(finding) or finding.saving_ratio >= _MIN_BOUND_SAVING)
     ]
-    kept = [f for place, f in enumerate(visible) if not _is_represented(place, visible)]
-    slow_ns = max((f.saving_ns for f in kept if not _is_bound(f)), default=0.0)
-    return [f for f in kept if not _is_bound(f) or _outranks_slow(f, slow_ns)]
+    unrepresented = [f for place, f in enumerate(visible) if not _is_represented(place, visible)]
+    slow_ns = max((f.saving_ns for f in unrepresented if not _is_bound(f)), default=0.0)
+    return [f for f in unrepresented if not _is_bound(f) or _is_worth_listing(f, slow_ns)]
 
 
-def _outranks_slow(finding: Finding, slow_ns: float) -> bool:
+def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
     """Return whether a finding in which nothing is slow may be listed with one that saves less."""
     is_never_gone = bool({fault.kind for fault in finding.faults} & _NEVER_GONE)
     return not is_never_gone or not slow_ns < finding.saving_ns < _MIN_TIMES_SLOW * slow_ns
@@ -581,22 +585,22 @@ def _is_bound(finding: Finding) -> bool:
     return all(fault.bound for fault in finding.faults)
 
 
-def _is_represented(place: int, findings: list[Finding]) -> bool:
+def _is_represented(index: int, findings: list[Finding]) -> bool:
     """Return whether another finding of the family stands for this one.
 
     That is a wider finding that saves more, or a part that saves nearly all of it. Of parts that
     save about the same, the first one stays.
     """
-    finding = findings[place]
+    finding = findings[index]
     families = {fault.family for fault in finding.faults}
     n_ranks = _count_ranks(finding)
-    for index, candidate in enumerate(findings):
-        if index == place or families != {fault.family for fault in candidate.faults}:
+    for other_index, candidate in enumerate(findings):
+        if other_index == index or families != {fault.family for fault in candidate.faults}:
             continue
         n_more_ranks = _count_ranks(candidate) - n_ranks
         if n_more_ranks > 0 and finding.saving_ns < _SAME * candidate.saving_ns:
             return True
-        goes_first = n_more_ranks < 0 or index < place
+        goes_first = n_more_ranks < 0 or other_index < index
         saves_nearly_all = candidate.saving_ns >= _SAME * finding.saving_ns
         if n_more_ranks <= 0 and goes_first and saves_nearly_all:
             return True

@@ -29,7 +29,7 @@ NOT_WORK = {
 
 
 #: Meanings of work in display order: kernels of each phase, and other time of operations.
-_WORK = dict.fromkeys((phase.label for phase in COMPUTE), "compute kernels") | {
+_WORK_MEANINGS = dict.fromkeys((phase.label for phase in COMPUTE), "compute kernels") | {
     "in operations": "communication or copies in operations, beside no compute kernel",
     "launch gaps": "in operations, while no kernel ran",
     "other iterations": "work of other iterations",
@@ -53,92 +53,96 @@ class BubblePart:
     time_ns: float
 
 
-def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
+def compute_bubble_parts(report: Report) -> tuple[BubblePart, ...]:
     """Return the parts of the bubble, the largest first; empty if no iteration is averaged.
 
     Their shares add up to the mean of the ratio ``report.explanation.listed_ratio``.
     """
-    return parts_of(report, [iteration for iteration in report.iterations if iteration.averaged])
+    return list_parts(report, [iteration for iteration in report.iterations if iteration.averaged])
 
 
-def step_window(report: Report) -> str:
+def choose_step_window(report: Report) -> str:
     """Return the name of the ratio whose window is a step.
 
     This is ``period`` or ``step``, or the ratio of the listed causes if neither is known.
     """
-    known = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
-    return next(known, report.explanation.listed_ratio)
+    measured_names = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
+    return next(measured_names, report.explanation.listed_ratio)
 
 
-def step_parts(report: Report) -> tuple[BubblePart, ...]:
+def compute_step_parts(report: Report) -> tuple[BubblePart, ...]:
     """Return what the time of a step consists of: work first, then the parts of the bubble.
 
-    The shares of the window of :func:`step_window` add up to 1::
+    The shares of the window of :func:`choose_step_window` add up to 1::
 
         operation   ├────── F0 ──────┤   ├─ F1 ─┤
         kernels     ████▒▒▒ ████ ████     ██████
                     F   in  gap          bubble
     """
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
-    return parts_of(report, averaged, step_window(report), whole=True)
+    return list_parts(report, averaged, choose_step_window(report), with_work=True)
 
 
-def flops_use(report: Report) -> float | None:
+def compute_flops_use(report: Report) -> float | None:
     """Return the model FLOPs utilization (MFU) of a step, or None if FLOPs or times are unknown.
 
     This is the FLOPs of an iteration divided by the peak of all GPUs in its window, as in PaLM
     (arXiv 2204.02311, appendix B), which counts no recompute.
     """
-    window_ns = report.summary.window_ns[step_window(report)].mean
+    window_ns = report.summary.window_ns[choose_step_window(report)].mean
     if report.flops is None or not window_ns:
         return None
     flops, peak = report.flops
     return flops / (peak * len(report.ranks) * window_ns / 1e9)
 
 
-def parts_of(
-    report: Report, iterations: Sequence[Iteration], ratio: str = "", *, whole: bool = False
+def list_parts(
+    report: Report, iterations: Sequence[Iteration], ratio: str = "", *, with_work: bool = False
 ) -> tuple[BubblePart, ...]:
-    """Return the parts of the bubble of iterations; see :func:`bubble_parts`.
+    """Return the parts of the bubble of iterations; see :func:`compute_bubble_parts`.
 
     Args:
         report: Report of the run.
         iterations: Iterations to average.
         ratio: Name of the ratio whose windows count, or "" for the ratio of the listed causes.
-        whole: Whether work is among the parts; see :func:`step_parts`.
+        with_work: Whether work is among the parts; see :func:`compute_step_parts`.
     """
     name = ratio or report.explanation.listed_ratio
-    known = [
+    windows = [
         (iteration, window_ns)
         for iteration in iterations
         if iteration.ratios[name].value is not None
-        and (window_ns := _summed(iteration, name, "window_ns"))
+        and (window_ns := _sum_account(iteration, name, "window_ns"))
     ]
-    ranks = sum(len(i.ranks) for i, _ in known if has_account(i.ranks, name))
-    meanings = (_WORK if whole else {}) | {cause.label: cause.meaning for cause in Cause} | NOT_WORK
-    time_ns, share = dict.fromkeys(meanings, 0.0), dict.fromkeys(meanings, 0.0)
-    active_ns = _active_ns(report) if whole else None
-    for iteration, window_ns in known:
+    ranks = sum(len(i.ranks) for i, _ in windows if has_account(i.ranks, name))
+    meanings = (
+        (_WORK_MEANINGS if with_work else {})
+        | {cause.label: cause.meaning for cause in Cause}
+        | NOT_WORK
+    )
+    time_of_part, share_of_part = dict.fromkeys(meanings, 0.0), dict.fromkeys(meanings, 0.0)
+    active_ns = _sum_active_ns(report) if with_work else None
+    for iteration, window_ns in windows:
         idle_ns = report.explanation.causes.of_iteration(name, iteration.index)
-        loose_ns = _summed(iteration, name, "unattributed_ns")
+        loose_ns = _sum_account(iteration, name, "unattributed_ns")
         parts: dict[str, float] = {**idle_ns, "unattributed": loose_ns}
         if active_ns is None:
-            parts |= _without_work(iteration, name)
+            parts |= _list_non_work(iteration, name)
         else:  # all that ran is work
-            parts |= _work(iteration, name, active_ns[iteration.index])
+            parts |= _list_work(iteration, name, active_ns[iteration.index])
         for part, part_ns in parts.items():
-            time_ns[part] += part_ns
-            share[part] += part_ns / window_ns / len(known)
-    found = [
-        BubblePart(part, meaning, share[part], time_ns[part] / ranks)
+            time_of_part[part] += part_ns
+            share_of_part[part] += part_ns / window_ns / len(windows)
+    nonempty = [
+        BubblePart(part, meaning, share_of_part[part], time_of_part[part] / ranks)
         for part, meaning in meanings.items()
-        if time_ns[part]
+        if time_of_part[part]
     ]
-    work = [part for part in found if part.name in _WORK]
-    return (*work, *sorted(found[len(work) :], key=lambda part: -part.share))
+    work = [part for part in nonempty if part.name in _WORK_MEANINGS]
+    return (*work, *sorted(nonempty[len(work) :], key=lambda part: -part.share))
 
 
-def _active_ns(report: Report) -> Ints:
+def _sum_active_ns(report: Report) -> Ints:
     """Return the time in which kernels of operations ran, shape (iterations, phases)."""
     operations, shape = report.operations, (len(report.iterations) + 1, len(Phase))
     # The last row counts operations without an iteration.
@@ -146,7 +150,7 @@ def _active_ns(report: Report) -> Ints:
     return group_sum(cell, prod(shape), operations.active_ns).reshape(shape)[:-1]
 
 
-def _work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
+def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
     """Return the parts of the work in the windows of an iteration, summed over its ranks.
 
     Args:
@@ -154,48 +158,50 @@ def _work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
         name: Name of the ratio that defines the windows.
         active_ns: Time in which kernels of its operations ran, by phase.
     """
-    compute_ns, within_ns = (
+    compute_ns, in_window_ns = (
         int(get_rank_column(iteration.ranks, "compute_ns").sum()),
-        _summed(iteration, name, "compute_ns"),
+        _sum_account(iteration, name, "compute_ns"),
     )
     # Operations may overlap each other, or reach out of the window: only a share counts.
     phases = {phase.label: int(active_ns[phase]) for phase in WORK}
     gap_ns, kernel_ns = (
         int(get_rank_column(iteration.ranks, column).sum()) for column in ("gap_ns", "active_ns")
     )
-    inside = within_ns / compute_ns if compute_ns else 0.0
-    own = inside * kernel_ns / max(sum(phases.values()), 1)
+    share_in_window = in_window_ns / compute_ns if compute_ns else 0.0
+    scale = share_in_window * kernel_ns / max(sum(phases.values()), 1)
     return {
-        **{label: own * time_ns for label, time_ns in phases.items()},
-        "in operations": max(inside * (compute_ns - kernel_ns - gap_ns), 0.0),
-        "launch gaps": inside * gap_ns,
-        "Optimizer": _summed(iteration, name, "optimizer_ns"),
-        "other iterations": _summed(iteration, name, "overlap_ns"),
+        **{label: scale * time_ns for label, time_ns in phases.items()},
+        "in operations": max(share_in_window * (compute_ns - kernel_ns - gap_ns), 0.0),
+        "launch gaps": share_in_window * gap_ns,
+        "Optimizer": _sum_account(iteration, name, "optimizer_ns"),
+        "other iterations": _sum_account(iteration, name, "overlap_ns"),
     }
 
 
-def rounded_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
+def round_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
     """Return shares in percent, rounded so that the printed numbers add up to the rounded sum."""
     scale = 100 * 10**digits
-    whole = [int(share * scale) for share in shares]
-    left = round(sum(shares) * scale) - sum(whole)
-    rest = [share * scale - down for share, down in zip(shares, whole, strict=True)]
-    for at in sorted(range(len(rest)), key=lambda at: (-rest[at], at))[: max(left, 0)]:
-        whole[at] += 1
-    return [f"{number / 10**digits:.{digits}f}" for number in whole]
+    units = [int(share * scale) for share in shares]
+    missing_units = round(sum(shares) * scale) - sum(units)
+    remainders = [share * scale - down for share, down in zip(shares, units, strict=True)]
+    for index in sorted(range(len(remainders)), key=lambda index: (-remainders[index], index))[
+        : max(missing_units, 0)
+    ]:
+        units[index] += 1
+    return [f"{number / 10**digits:.{digits}f}" for number in units]
 
 
-def _summed(iteration: Iteration, name: str, time: str) -> int:
+def _sum_account(iteration: Iteration, name: str, time: str) -> int:
     """Return a time of the accounts of a ratio, summed over the ranks of an iteration."""
     return int(get_account_column(iteration.ranks, name, time).sum())
 
 
-def _without_work(iteration: Iteration, name: str) -> dict[str, int]:
+def _list_non_work(iteration: Iteration, name: str) -> dict[str, int]:
     """Return the time of operations that does not count as work of a ratio, by part."""
     work = next((r.work for r in list_ratios() if r.name == name), CountedWork.EVERYTHING)
-    overlaps = work is not CountedWork.EVERYTHING
-    optimizes = work is CountedWork.ITERATION
+    counts_overlap = work is not CountedWork.EVERYTHING
+    counts_optimizer = work is CountedWork.ITERATION
     return {
-        "next iterations": _summed(iteration, name, "overlap_ns") if overlaps else 0,
-        "optimizer": _summed(iteration, name, "optimizer_ns") if optimizes else 0,
+        "next iterations": _sum_account(iteration, name, "overlap_ns") if counts_overlap else 0,
+        "optimizer": _sum_account(iteration, name, "optimizer_ns") if counts_optimizer else 0,
     }

@@ -8,7 +8,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize, format_count, to_one_line
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
-from bubbleviz.report.methods import with_source
+from bubbleviz.report.methods import format_definition
 from bubbleviz.report.report import Report
 
 #: What numbers in boxes mean, as a clause, by whether boxes have numbers.
@@ -19,7 +19,7 @@ _NUMBERS = {
 }
 
 
-def figure_caption(
+def write_caption(
     report: Report, iterations: Sequence[Iteration], rows: int, *, has_numbers: bool | None = None
 ) -> tuple[str, str]:
     """Return the caption of a timeline: a sentence, and a note of several sentences.
@@ -72,7 +72,8 @@ def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]
     """Yield the sentences of the note: what the ratio and boxes mean, and restrictions."""
     definition = next((d for d in list_ratios() if d.name == report.headline), None)
     if definition is not None:
-        yield f"{capitalize(name_measure(report).name)}: {with_source(definition.definition)}."
+        name = capitalize(name_measure(report).name)
+        yield f"{name}: {format_definition(definition.definition)}."
     yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."
     for restriction in report.restrictions:
         yield f"{capitalize(restriction.text)}."

@@ -25,8 +25,8 @@ from bubbleviz.report.ratio_summary import (
     RatioSummary,
     ReportSummary,
     describe_kernel_time,
+    find_ratio,
     has_iterations,
-    ratio_of,
 )
 from bubbleviz.report.restrictions import find_no_pipeline, read_restrictions
 
@@ -45,14 +45,14 @@ class Limit:
 
     Attributes:
         ratio: Name of the ratio whose bubble or window is limited, or "" for the primary ratio.
-        most: The limit, as a fraction of 1 or in milliseconds.
+        maximum: The limit, as a fraction of 1 or in milliseconds.
         written: The limit as a text.
         unit: ``%``, ``ms``, or "" for a fraction.
         window: Whether the length of the window is limited rather than the bubble in it.
     """
 
     ratio: str
-    most: float
+    maximum: float
     written: str
     unit: str = ""
     window: bool = False
@@ -94,12 +94,12 @@ class Check:
     @property
     def within(self) -> bool:
         """Whether the mean is at most the limit."""
-        return self.value <= self.limit.most
+        return self.value <= self.limit.maximum
 
     @property
     def passed(self) -> bool:
         """Whether the value is at most the limit, beyond doubt."""
-        is_uncertain = self.high is not None and self.high > self.limit.most
+        is_uncertain = self.high is not None and self.high > self.limit.maximum
         doubts = _list_doubts(self.saved, allow_incomplete=self.allow_incomplete)
         return self.within and not is_uncertain and not doubts
 
@@ -128,7 +128,7 @@ class Check:
             reasons = "; ".join(restriction.text for restriction in restrictions)
             verdict += f", {'but' if self.within else 'and'} {reasons}"
         parts = [verdict]
-        if self.within and self.high is not None and self.high > limit.most:
+        if self.within and self.high is not None and self.high > limit.maximum:
             high = _format_value(self.high, limit)
             parts.append(f"the clocks' bounds reach {high}, above {limit.written}")
         if self.ratio.contradicted:
@@ -149,19 +149,19 @@ def describe_verdict(has_passed: bool) -> str:
 
 def _format_value(value: float, limit: Limit) -> str:
     """Return a value in the unit of a limit, with enough digits to show on which side it is."""
-    is_above = value > limit.most
+    is_above = value > limit.maximum
     exponent, unit, min_digits = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[
         limit.unit
     ]
     for digits in range(min_digits, 17 - exponent):
         text = f"{value * 10**exponent:.{digits}f}"
-        if (float(f"{text}e-{exponent}") > limit.most) == is_above:
+        if (float(f"{text}e-{exponent}") > limit.maximum) == is_above:
             return text + unit
     return repr(value)
 
 
 def check_promises(
-    before: ReportSummary, after: ReportSummary, path: str, *, allow_incomplete: bool = False
+    earlier: ReportSummary, later: ReportSummary, path: str, *, allow_incomplete: bool = False
 ) -> tuple[tuple[str, bool], ...]:
     """Return a line on each piece of advice that was followed, and whether its promise was kept.
 
@@ -170,8 +170,8 @@ def check_promises(
     of the changed run are in doubt, no line passes.
 
     Args:
-        before: Report that gives advice.
-        after: Report of the changed run.
+        earlier: Report that gives advice.
+        later: Report of the changed run.
         path: Path of the first report, for messages.
         allow_incomplete: Whether ranks or stages may be missing; see :func:`check_limits`.
 
@@ -179,15 +179,15 @@ def check_promises(
         UsageError: One report is on bubbles and the other one on idle time.
         InputError: The reports are of different jobs, or the times of the first are in doubt.
     """
-    check_same_kind({path: before, "the report to check": after})
-    pair = make_pair(before, after)
+    check_same_kind({path: earlier, "the report to check": later})
+    pair = make_pair(earlier, later)
     if pair.job_difference is not None:
         raise InputError(
             f"{path}: {pair.job_difference}, so its advice cannot be checked on the later one; "
             "give --promised-by a report of the same job"
         )
     doubts, doubts_after = (
-        _list_doubts_of_times(run, allow_incomplete=allow_incomplete) for run in (before, after)
+        _list_doubts_of_times(run, allow_incomplete=allow_incomplete) for run in (earlier, later)
     )
     if doubts:
         raise InputError(
@@ -201,7 +201,7 @@ def check_promises(
         if result.verdict != NOT_FOLLOWED
     ]
     if not lines:
-        lines = [(_explain_no_promise(path, before, results), True)]
+        lines = [(_explain_no_promise(path, earlier, results), True)]
     if doubts_after:
         lines = [
             (f"{line}; but the report to check is {doubts_after[0]}", False) for line, _ in lines
@@ -233,17 +233,17 @@ def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> li
     return [restriction.text for restriction in doubts if restriction.no_pipeline_reason is None]
 
 
-def _explain_no_promise(path: str, before: ReportSummary, results: Sequence[AdviceResult]) -> str:
+def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[AdviceResult]) -> str:
     """Return a sentence that explains why no promise is checked.
 
     Args:
         path: Path of the earlier report.
-        before: The earlier report.
+        earlier: The earlier report.
         results: Results of its advice, none of which was followed.
     """
     # If the schedule causes the bubble, there is no saving to check, so ``what_to_do_first`` is
     # quoted below.
-    advice = [] if isinstance(before, IdleSummary) else before.advice
+    advice = [] if isinstance(earlier, IdleSummary) else earlier.advice
     if results and advice:
         first = results[0]
         is_longer = (first.saved_ratio or 0.0) < -SAME_SAVING
@@ -256,9 +256,9 @@ def _explain_no_promise(path: str, before: ReportSummary, results: Sequence[Advi
         return (
             f"{path} promises no saving of {100 * SAME_SAVING:g} % of an iteration or more to check"
         )
-    if before.what_to_do_first is None:
+    if earlier.what_to_do_first is None:
         return f"{path} advises nothing"
-    return f"{path} promises no saving to check; what to do first: {before.what_to_do_first}"
+    return f"{path} promises no saving to check; what to do first: {earlier.what_to_do_first}"
 
 
 def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
@@ -282,33 +282,33 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
 
 
 def _parse_limit(text: str, option: str) -> Limit:
-    name, equals, written = (part.strip() for part in text.rpartition("="))
+    name, equals, limit_text = (part.strip() for part in text.rpartition("="))
     is_window = option == "--max-time"
-    amount, unit = _parse_number(written)
+    amount, unit = _parse_number(limit_text)
     largest = math.inf if unit == "ms" else 1
     is_malformed = (equals and not name) or unit == "pt" or (is_window and unit != "ms")
     if not is_malformed and unit == "%" and 1 < amount < math.inf:
         raise UsageError(f"{option} {text[:60]!r}: a ratio is 100 % at most; give a lower limit")
     if is_malformed or not 0 <= amount <= largest:
-        raise _malformed_limit(text, option)
-    number = written.removesuffix(unit).rstrip()
+        raise _make_limit_error(text, option)
+    number = limit_text.removesuffix(unit).rstrip()
     return Limit(name, amount, f"{number} {unit}".rstrip(), unit, is_window)
 
 
-def _malformed_limit(text: str, option: str) -> UsageError:
+def _make_limit_error(text: str, option: str) -> UsageError:
     """Return the error for a limit of another form, with the unit that is probably missing."""
-    name, _, written = (part.strip() for part in text.rpartition("="))
-    amount, unit = _parse_number(written)
+    name, _, limit_text = (part.strip() for part in text.rpartition("="))
+    amount, unit = _parse_number(limit_text)
     if option == "--max-time":
         form = "120ms or step=120ms, a limit of the primary or of a named window"
         missing_unit = "ms"
-        is_unit_missing = not math.isnan(_parse_number(f"{written}ms")[0])
+        is_unit_missing = not math.isnan(_parse_number(f"{limit_text}ms")[0])
     else:
         form = "30%, 9ms or schedule=30%, a limit of the primary or of a named ratio"
         missing_unit = "%"
         is_unit_missing = not unit and 1 < amount <= 100
     prefix = f"{name[:40]}=" if name else ""
-    hint = f"; did you mean {prefix}{written}{missing_unit}?" if is_unit_missing else ""
+    hint = f"; did you mean {prefix}{limit_text}{missing_unit}?" if is_unit_missing else ""
     return UsageError(f"{option} {text[:60]!r}: not of the form {form}{hint}")
 
 
@@ -354,7 +354,7 @@ def make_baseline_limits(
             idle time.
     """
     check_same_kind({path: baseline, "the report to check": saved})
-    ratio = ratio_of(baseline, baseline.headline)
+    ratio = find_ratio(baseline, baseline.headline)
     doubts = [own.text for own in _list_doubts(baseline, allow_incomplete=allow_incomplete)]
     if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         reason = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
@@ -378,7 +378,7 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
     Raises:
         UsageError: ``text`` has another form.
     """
-    baseline, saved = pair.before, pair.after
+    baseline, saved = pair.earlier, pair.later
     amount, unit = _parse_number(text.strip())
     if unit not in ("pt", "%"):
         raise UsageError(
@@ -391,14 +391,14 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
     if n_ranks != n_baseline_ranks:
         increase += f" ({n_ranks:,} ranks here, {n_baseline_ranks:,} there)"
     if unit == "pt":
-        most = (primary.bubble.mean or 0.0) + amount
-        return Limit(primary.name, most, f"{100 * most:.2f} %, {increase}", "%")
-    longest = ratio_of(baseline, pair.longest_ratio) or primary
-    most = (longest.window_ns.mean or 0.0) / 1e6 * (1 + amount) / pair.equal_work
+        maximum = (primary.bubble.mean or 0.0) + amount
+        return Limit(primary.name, maximum, f"{100 * maximum:.2f} %, {increase}", "%")
+    longest = find_ratio(baseline, pair.longest_ratio) or primary
+    maximum = (longest.window_ns.mean or 0.0) / 1e6 * (1 + amount) / pair.equal_work
     if isinstance(pair, RunPair) and pair.is_per_microbatch:
-        numbers = f"{pair.after.microbatches} here, {pair.before.microbatches} there"
+        numbers = f"{pair.later.microbatches} here, {pair.earlier.microbatches} there"
         increase += f" per microbatch ({numbers})"
-    return Limit(longest.name, most, f"{most:.3f} ms, {increase}", "ms", window=True)
+    return Limit(longest.name, maximum, f"{maximum:.3f} ms, {increase}", "ms", window=True)
 
 
 def check_limits(
@@ -421,7 +421,7 @@ def check_limits(
     no_pipeline = find_no_pipeline(saved.restrictions)
     for unnamed in limits:
         limit = replace(unnamed, ratio=unnamed.ratio or saved.headline)
-        ratio = ratio_of(saved, limit.ratio)
+        ratio = find_ratio(saved, limit.ratio)
         if ratio is None:
             names = list(saved.summary.bubble_ratio)
             raise InputError(

@@ -14,18 +14,18 @@ from bubbleviz.model import intervals
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE
-from bubbleviz.report.report import Report, assemble
+from bubbleviz.report.report import Report, build_report
 from bubbleviz.schedules.ideal import Ideal
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Simulation
 
 
-def report_of(ideal: Ideal) -> Report:
+def make_report(ideal: Ideal) -> Report:
     """Return the report of a run of one such iteration."""
-    return report_of_plan(ideal.plan, ideal.simulation, ideal.plan.chunks)
+    return make_plan_report(ideal.plan, ideal.simulation, ideal.plan.chunks)
 
 
-def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report:
+def make_plan_report(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report:
     """Return the report of a run of one iteration of a plan.
 
     Args:
@@ -38,8 +38,8 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         tables.Rank(stage, f"device {stage}", "simulation", 0, stage, 0, stage=stage)
         for stage in range(stages)
     )
-    operations, busy = _tables(plan, simulation, ticks)
-    nothing, zero = tables.RankIntervals.make_empty(), np.zeros((1, stages), np.int64)
+    operations, busy = _build_tables(plan, simulation, ticks)
+    no_intervals, zero = tables.RankIntervals.make_empty(), np.zeros((1, stages), np.int64)
     busy_ns = intervals.group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages)
     run = Run(
         ranks=ranks,
@@ -54,11 +54,11 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         gap_ns=zero,
         collective_gap_ns=zero,
         running=tables.RunningTimes.make_empty(),
-        unattributed=nothing,
-        exposed=nothing,
+        unattributed=no_intervals,
+        exposed=no_intervals,
         collectives=CollectiveIntervals.make_empty(),
-        overheads=nothing,
-        unrecorded=nothing,
+        overheads=no_intervals,
+        unrecorded=no_intervals,
         hosts=tables.HostActivities.make_empty(),
         iteration_names=("0",),
         paired=True,
@@ -71,7 +71,7 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
     )
     counts = count(run, skip=0)
     return replace(
-        assemble(Report, (), run, counts, explain(run, counts), ()),
+        build_report(Report, (), run, counts, explain(run, counts), ()),
         convention=plan.name,
         headline="schedule",
         headline_reason="A simulated iteration stands alone.",
@@ -82,23 +82,25 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
     )
 
 
-def _tables(
-    plan: Plan, ran: Simulation, ticks: int
+def _build_tables(
+    plan: Plan, simulation: Simulation, ticks: int
 ) -> tuple[tables.Operations, tables.BusyIntervals]:
     """Return the operations of a simulation, and their busy intervals."""
-    start_ns, end_ns = ran.start_ns // ticks, ran.end_ns // ticks
-    count = len(ran)
+    start_ns, end_ns = simulation.start_ns // ticks, simulation.end_ns // ticks
+    count = len(simulation)
     chunk = np.array([plan.chunk_of(stage) for stage in range(plan.virtual_stages)], np.int64)
-    zero, one = np.zeros(count, np.int64), np.ones(count, np.int64)
+    zeros, ones = np.zeros(count, np.int64), np.ones(count, np.int64)
     # What is not known of a simulation is none.
     columns = {name: np.full(count, NONE) for name in tables.Operations.column_names()}
-    columns |= dict.fromkeys(("iteration", "occurrence", "cut", "name_id"), zero)
-    columns |= dict.fromkeys(("has_span", "kernels"), one)
+    columns |= dict.fromkeys(("iteration", "occurrence", "cut", "name_id"), zeros)
+    columns |= dict.fromkeys(("has_span", "kernels"), ones)
     columns |= dict.fromkeys(("start_ns", "host_start_ns"), start_ns)
     columns |= dict.fromkeys(("end_ns", "host_end_ns"), end_ns)
     columns |= dict.fromkeys(("active_ns", "busy_ns"), end_ns - start_ns)
-    columns |= {name: getattr(ran, name) for name in ("phase", "microbatch", "virtual_stage")}
-    columns |= {"rank": ran.device, "chunk": chunk[ran.virtual_stage]}
+    columns |= {
+        name: getattr(simulation, name) for name in ("phase", "microbatch", "virtual_stage")
+    }
+    columns |= {"rank": simulation.device, "chunk": chunk[simulation.virtual_stage]}
     operations = tables.Operations(
         **columns, names=("",), stages=tuple(range(plan.stages)), global_ranks=()
     )

@@ -15,15 +15,15 @@ from bubbleviz.report.report import Report
 #: Precedes the rows, and the advice, of ranks that the first advice is about.
 MARK = "►"
 #: Characters of a range's name in a sentence.
-_LONGEST_NAME = 60
+_MAX_NAME = 60
 #: Maximum number of ranks that a sentence lists.
 _MAX_RANKS = 3
 
 
-def operation_label(report: Report, row: int) -> str:
+def format_operation(report: Report, row: int) -> str:
     """Return the name of an operation: ``F3``, with its chunk where ranks have several."""
     operations = report.operations
-    return _label(
+    return _format_label(
         int(operations.phase[row]),
         int(operations.microbatch[row]),
         int(operations.second_microbatch[row]),
@@ -31,12 +31,12 @@ def operation_label(report: Report, row: int) -> str:
     )
 
 
-def operation_labels(report: Report) -> CodedTexts:
+def format_operations(report: Report) -> CodedTexts:
     """Return the names of all operations, by row."""
-    operations, several = report.operations, _has_chunks(report)
-    chunk = operations.chunk if several else np.full(len(operations), NONE, np.int64)
+    operations, has_chunks = report.operations, _has_chunks(report)
+    chunk = operations.chunk if has_chunks else np.full(len(operations), NONE, np.int64)
     return make_coded_texts(
-        _label, operations.phase, operations.microbatch, operations.second_microbatch, chunk
+        _format_label, operations.phase, operations.microbatch, operations.second_microbatch, chunk
     )
 
 
@@ -45,23 +45,23 @@ def _has_chunks(report: Report) -> bool:
     return bool((report.operations.chunk > 0).any())
 
 
-def _label(phase: int, first: int, second: int, chunk: int) -> str:
+def _format_label(phase: int, first: int, second: int, chunk: int) -> str:
     numbers = ";".join(str(number) for number in (first, second) if number >= 0)
     where = f" of chunk {chunk}" if chunk >= 0 else ""
     return f"{Phase(phase).label}{numbers}{where}"
 
 
-def rank_label(report: Report, rank: int) -> str:
+def name_rank(report: Report, rank: int) -> str:
     """Return the name of a rank in a sentence: its stage where no other rank has that stage."""
     stage = report.ranks[rank].stage
-    alone = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
-    return f"stage {stage}" if alone else numbered_rank(report, rank)
+    is_only_rank = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
+    return f"stage {stage}" if is_only_rank else name_rank_with_number(report, rank)
 
 
-def numbered_rank(report: Report, rank: int) -> str:
+def name_rank_with_number(report: Report, rank: int) -> str:
     """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
-    own = report.ranks[rank]
-    return format_rank_name(own.global_rank, own.index, own.label)
+    entry = report.ranks[rank]
+    return format_rank_name(entry.global_rank, entry.index, entry.label)
 
 
 def name_ranks(report: Report, ranks: Sequence[int]) -> str:
@@ -72,27 +72,27 @@ def name_ranks(report: Report, ranks: Sequence[int]) -> str:
         ranks: Places of the ranks in the report, at least one.
     """
     if len(ranks) == 1:
-        return numbered_rank(report, ranks[0])
+        return name_rank_with_number(report, ranks[0])
     are_numbered = all(report.ranks[rank].global_rank is not None for rank in ranks)
-    numbers = list_first([str(number) for number in rank_numbers(report, ranks)], _MAX_RANKS)
+    numbers = list_first([str(number) for number in list_rank_numbers(report, ranks)], _MAX_RANKS)
     return f"ranks {numbers}{'' if are_numbered else ' in pipeline order'}"
 
 
-def rank_numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:
+def list_rank_numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:
     """Return the numbers of ranks in their job, in ascending order."""
     return tuple(sorted(report.ranks[rank].number for rank in ranks))
 
 
-def subject(label: str) -> str:
+def capitalize_label(label: str) -> str:
     """Return the name of a rank at the beginning of a sentence; names of hosts stay as they are."""
     return capitalize(label) if label.startswith(("rank ", "stage ")) else label
 
 
-def shortened(name: str) -> str:
+def truncate_name(name: str) -> str:
     """Return a name short enough for a sentence."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
-def in_ms(time_ns: int) -> str:
+def format_ms(time_ns: int) -> str:
     """Return a time in milliseconds."""
     return f"{time_ns / 1e6:,.3f} ms"

@@ -12,7 +12,13 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count
-from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
+from bubbleviz.report.labels import (
+    capitalize_label,
+    format_ms,
+    format_operation,
+    name_rank,
+    truncate_name,
+)
 from bubbleviz.report.report import Report
 
 #: Causes that the schedule itself implies.
@@ -24,7 +30,7 @@ _EDGES = {
 }
 
 
-def longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
+def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
     """Return the longest bubbles of averaged iterations that the schedule does not imply.
 
     If the schedule implies all bubbles, the longest of these are returned. Of the bubbles of a rank
@@ -38,30 +44,33 @@ def longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ..
         For each bubble, its row in ``report.bubbles`` and a sentence on it.
     """
     bubbles = report.bubbles
-    implied, avoidable = _averaged_bubbles(report)
+    implied, avoidable = _list_averaged_bubbles(report)
     rows = avoidable if len(avoidable) else implied
-    after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
-    alike = group_rows(bubbles.rank[rows], bubbles.cause[rows], after)
-    times = np.bincount(alike.of_row, minlength=len(alike))
-    shown = np.sort(alike.first)[:count]
+    next_phase = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
+    groups = group_rows(bubbles.rank[rows], bubbles.cause[rows], next_phase)
+    times = np.bincount(groups.of_row, minlength=len(groups))
+    first_bubbles = np.sort(groups.first)[:count]
     return tuple(
-        (int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
-        for at in shown.tolist()
+        (
+            int(rows[index]),
+            _describe_bubble(report, int(rows[index]), int(times[groups.of_row[index]])),
+        )
+        for index in first_bubbles.tolist()
     )
 
 
-def longest_implied(report: Report) -> str | None:
+def describe_longest_implied(report: Report) -> str | None:
     """Return a sentence on the longest bubble that the schedule implies, or None if it is listed.
 
-    It is listed by :func:`longest_bubbles` if the schedule implies all bubbles.
+    It is listed by :func:`find_longest_bubbles` if the schedule implies all bubbles.
     """
-    implied, avoidable = _averaged_bubbles(report)
+    implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
         return None
-    return _sentence(report, int(implied[0]), 1)
+    return _describe_bubble(report, int(implied[0]), 1)
 
 
-def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
+def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
     """Return the bubbles of averaged iterations, longest first: implied by the schedule or not."""
     bubbles = report.bubbles
     averaged = np.array([i.averaged for i in report.iterations] or [False])
@@ -74,20 +83,20 @@ def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
     return rows[is_inherent], rows[~is_inherent]
 
 
-def _sentence(report: Report, row: int, times: int) -> str:
+def _describe_bubble(report: Report, row: int, times: int) -> str:
     """Return a sentence on a bubble, which is the longest of ``times`` similar ones."""
     bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
-    who = subject(rank_label(report, int(bubbles.rank[row])))
-    length = in_ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
-    after, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
-    upto = f" before {operation_label(report, after)}" if after != NONE else ""
+    who = capitalize_label(name_rank(report, int(bubbles.rank[row])))
+    length = format_ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
+    next_operation, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
+    upto = f" before {format_operation(report, next_operation)}" if next_operation != NONE else ""
     iteration = report.iterations[int(bubbles.iteration[row])].name
     idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
     similar = f" (the longest of {times:,})" if times > 1 else ""
-    return idle + _reason(report, row, cause, peer_operation) + similar
+    return idle + _describe_reason(report, row, cause, peer_operation) + similar
 
 
-def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
+def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     """Return why a rank is idle.
 
     Args:
@@ -99,22 +108,22 @@ def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     """
     producer = ""
     if peer_operation != NONE:
-        peer = rank_label(report, int(report.operations.rank[peer_operation]))
-        producer = f"{operation_label(report, peer_operation)} of {peer}"
+        peer = name_rank(report, int(report.operations.rank[peer_operation]))
+        producer = f"{format_operation(report, peer_operation)} of {peer}"
     if report.bubbles.waits_in_collective[row]:
-        return _waits_in_collective(report, row, peer_operation)
+        return _describe_collective_wait(report, row, peer_operation)
     if cause is Cause.DEPENDENCY and producer:
         return f"it waits for {producer}"
     if cause is Cause.COMMUNICATION and producer:
         return f"the result of {producer} is in transfer"
     if cause is Cause.QUEUED and producer:
-        return f"its input's transfer is queued behind {_transfer(report, peer_operation)}"
+        return f"its input's transfer is queued behind {_describe_transfer(report, peer_operation)}"
     if report.no_pipeline is not None and cause in _EDGES:
         return _EDGES[cause]
-    return cause.sentence + (host_state(report, row) if cause is Cause.HOST else "")
+    return cause.sentence + (describe_host(report, row) if cause is Cause.HOST else "")
 
 
-def _transfer(report: Report, row: int) -> str:
+def _describe_transfer(report: Report, row: int) -> str:
     """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``."""
     operations, phase = report.operations, Phase(int(report.operations.phase[row]))
     here, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
@@ -129,22 +138,22 @@ def _transfer(report: Report, row: int) -> str:
         ),
         here,
     )
-    ends = [rank_label(report, rank) for rank in (here, there)]
+    ends = [name_rank(report, rank) for rank in (here, there)]
     source, target = ends if phase in (Phase.SEND_F, Phase.SEND_B) else reversed(ends)
-    return f"{operation_label(report, row)}, from {source} to {target}"
+    return f"{format_operation(report, row)}, from {source} to {target}"
 
 
-def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:
+def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> str:
     """Return a clause on the rank that another rank waits for in a collective."""
     kind = report.bubbles.kinds[int(report.bubbles.collective[row])] or "a collective"
     if peer_operation == NONE:
         return f"it waits in {kind} for the last rank to enter"
-    last = rank_label(report, int(report.operations.rank[peer_operation]))
-    after = operation_label(report, peer_operation)
-    return f"it waits in {kind} for {last}, which enters it last, after {after}"
+    last = name_rank(report, int(report.operations.rank[peer_operation]))
+    previous_operation = format_operation(report, peer_operation)
+    return f"it waits in {kind} for {last}, which enters it last, after {previous_operation}"
 
 
-def latest_host(report: Report, ranks: Sequence[int]) -> str:
+def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
     """Name the rank whose host launches late for the longest time, and count the other ranks.
 
     Args:
@@ -156,45 +165,47 @@ def latest_host(report: Report, ranks: Sequence[int]) -> str:
         stages", or "" if no host launches late.
     """
     bubbles = report.bubbles
-    late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
-    if len(late) == 0:
+    late_rows = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
+    if len(late_rows) == 0:
         return ""
-    length_ns = (bubbles.end_ns - bubbles.start_ns)[late]
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[late_rows]
     total_ns = np.zeros(len(report.ranks), np.int64)
-    np.add.at(total_ns, bubbles.rank[late], length_ns)
+    np.add.at(total_ns, bubbles.rank[late_rows], length_ns)
     rank = int(total_ns.argmax())
-    rows = late[bubbles.rank[late] == rank]
+    rows = late_rows[bubbles.rank[late_rows] == rank]
     longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
-    label, state = rank_label(report, rank), host_state(report, longest)
+    label, state = name_rank(report, rank), describe_host(report, longest)
     if len(ranks) == 1:
         return f" on {label}{state}"
     n_ranks_of_stage = Counter(entry.stage for entry in report.ranks)
     stages = [report.ranks[index].stage for index in ranks]
     are_stages = all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
-    others = format_count(len(ranks) - 1, "other stage" if are_stages else "other rank")
-    return f" on {label}{state}, and on {others}" if state else f" on {label} and {others}"
+    other_ranks = format_count(len(ranks) - 1, "other stage" if are_stages else "other rank")
+    return (
+        f" on {label}{state}, and on {other_ranks}" if state else f" on {label} and {other_ranks}"
+    )
 
 
-def host_state(report: Report, row: int) -> str:
+def describe_host(report: Report, row: int) -> str:
     """Return a clause on what the launching thread did in a bubble, or "" if it is unknown."""
-    return thread_state(*host_activity(report, row))
+    return describe_thread(*find_host_activity(report, row))
 
 
-def thread_state(call: str | None, range_name: str | None) -> str:
+def describe_thread(call: str | None, range_name: str | None) -> str:
     """Return a clause on what a launching thread did, or "" if it is unknown.
 
     Args:
         call: CUDA call that the thread was in, or None.
         range_name: Range that the thread was in, or None.
     """
-    inside = f" inside {shortened(range_name)!r}" if range_name else ""
-    call = shortened(call) if call else None
+    in_range = f" inside {truncate_name(range_name)!r}" if range_name else ""
+    call = truncate_name(call) if call else None
     if call:
-        return f", its thread is in {call}{inside}"
-    return f", its thread is{inside}, outside API calls" if inside else ""
+        return f", its thread is in {call}{in_range}"
+    return f", its thread is{in_range}, outside API calls" if in_range else ""
 
 
-def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
+def find_host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
     """Return the CUDA call and the range that the host was in during a bubble, or None for each."""
     names = report.operations.names
     call, range_id = int(report.bubbles.host_call[row]), int(report.bubbles.host_range[row])

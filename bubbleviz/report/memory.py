@@ -71,9 +71,7 @@ class RunMemory:
     operations: tuple[PhaseMemory, ...]
 
 
-def measured_memory(
-    memory: RunMemory, stage_of_virtual: Mapping[int, int]
-) -> MeasuredMemory | None:
+def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> MeasuredMemory | None:
     """Return the memory of each virtual stage and device.
 
     Besides activations, a device holds what is allocated when an iteration begins, and the largest
@@ -96,16 +94,16 @@ def measured_memory(
     resident = []
     for device in sorted({stage_of_virtual[stage] for stage in virtual_stages}):
         peaks = [peak for peak in memory.ranks if peak.stage == device]
-        known = [peak.resident_bytes for peak in peaks if peak.resident_bytes is not None]
-        if not known:
+        resident_sizes = [peak.resident_bytes for peak in peaks if peak.resident_bytes is not None]
+        if not resident_sizes:
             return None
         temporary = [
-            _temporary_bytes(operations)
+            _measure_temporary_bytes(operations)
             for operations in memory.operations
             if operations.virtual_stage is not None
             and stage_of_virtual.get(operations.virtual_stage) == device
         ]
-        resident.append(max(known) + max(0.0, *temporary))
+        resident.append(max(resident_sizes) + max(0.0, *temporary))
     return MeasuredMemory(
         activation=tuple(forwards[stage].held_bytes for stage in virtual_stages),
         weight_activation=tuple(forwards[stage].kept_bytes for stage in virtual_stages),
@@ -113,7 +111,7 @@ def measured_memory(
     )
 
 
-def _temporary_bytes(operations: PhaseMemory) -> float:
+def _measure_temporary_bytes(operations: PhaseMemory) -> float:
     """Return what operations need only while they run.
 
     This is the peak of a forward above what it leaves allocated, and the peak of a backward above

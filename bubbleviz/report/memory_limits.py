@@ -13,11 +13,11 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
+from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measure_memory
 from bubbleviz.schedules.choices import DeviceMemory
 
 
-def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
+def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
     """Return the memory of a run; None where no profile recorded any.
 
     Args:
@@ -27,13 +27,13 @@ def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
     ranks: list[RankPeak] = []
     kinds: dict[tuple[int, Phase], list[tuple[OperationMemory, int]]] = {}
     for recording, local in zip(recordings, run.rank_of_local, strict=True):
-        if (use := recording.memory) is None:
+        if (memory := recording.memory) is None:
             continue
-        columns = (use.ranks.rank, use.ranks.peak, use.ranks.resident)
+        columns = (memory.ranks.rank, memory.ranks.peak, memory.ranks.resident)
         for rank, peak, resident in zip(*(column.tolist() for column in columns), strict=True):
-            index, known = int(local[rank]), None if resident == NONE else resident
-            ranks.append(RankPeak(index, peak, known, run.ranks[index].stage))
-        table = use.operations.take(mask_phases(use.operations.phase, (*COUNTED, Phase.R)))
+            index, resident_bytes = int(local[rank]), None if resident == NONE else resident
+            ranks.append(RankPeak(index, peak, resident_bytes, run.ranks[index].stage))
+        table = memory.operations.take(mask_phases(memory.operations.phase, (*COUNTED, Phase.R)))
         stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
         # A row a chunk and phase: a few a rank.
         for row, key in enumerate(zip(table.rank.tolist(), table.chunk.tolist(), strict=True)):
@@ -43,22 +43,24 @@ def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
         return None
     return RunMemory(
         tuple(sorted(ranks, key=lambda peak: peak.rank)),
-        tuple(_kind(*key, kinds[key]) for key in sorted(kinds)),
+        tuple(_summarize_kind(*key, kinds[key]) for key in sorted(kinds)),
     )
 
 
-def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]]) -> PhaseMemory:
-    def of(name: str) -> float:
+def _summarize_kind(
+    stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]]
+) -> PhaseMemory:
+    def median_of(name: str) -> float:
         return float(median(float(getattr(table, name)[row]) for table, row in rows))
 
     return PhaseMemory(
         virtual_stage=None if stage == NONE else stage,
         phase=phase.label,
         n=sum(int(table.count[row]) for table, row in rows),
-        net_bytes=of("net"),
-        above_bytes=of("above_start"),
-        held_bytes=of("activation"),
-        kept_bytes=of("weight_activation"),
+        net_bytes=median_of("net"),
+        above_bytes=median_of("above_start"),
+        held_bytes=median_of("activation"),
+        kept_bytes=median_of("weight_activation"),
     )
 
 
@@ -73,7 +75,7 @@ def find_device_memory(
         limit_bytes: Memory of a device, or None to compare schedules with the run.
     """
     stages = {kind.virtual_stage: kind.stage for kind in kinds}
-    measured = measured_memory(memory, stages)
+    measured = measure_memory(memory, stages)
     if measured is None:
         return None
     microbatch = {stages[number]: 0.0 for number in range(len(measured.activation))}

@@ -34,7 +34,7 @@ OperationColumn: TypeAlias = "Ints | CodedTexts"
 _DIGITS = 18
 
 
-def further_columns(report: Report) -> Mapping[str, OperationColumn]:
+def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
     """Return the columns that follow those of every table of operations, in their order.
 
     Columns of tokens exist only if the tokens of any operation are known.
@@ -57,77 +57,90 @@ def further_columns(report: Report) -> Mapping[str, OperationColumn]:
         "receive_start_ns": operations.receive_start_ns,
         "receive_launched_ns": operations.receive_launched_ns,
         "paired": np.full(len(operations), 0 if unpaired else NONE, np.int64),
-        "clock": _clocks(report),
+        "clock": _list_clocks(report),
         "clock_uncertainty_ns": look_up_by_rank(
             [report.clock_uncertainty_ns(rank) for rank in report.ranks], operations.rank
         ),
         "cut": np.where(operations.cut > 0, operations.cut, NONE),
-        "waits": _cells(len(operations), *_waits(report)),
-        "unattributed": _beside(operations, report.unattributed),
-        "exposed": _beside(operations, report.exposed),
-        "profiler": _beside(operations, report.overheads),
-        "pauses": _beside(operations, report.pauses),
-        "collectives": collective_cells(
-            report, _began_last(operations, report.collectives.rank, report.collectives.start_ns)
+        "waits": _format_times(len(operations), *_find_waits(report)),
+        "unattributed": _make_time_cells(operations, report.unattributed),
+        "exposed": _make_time_cells(operations, report.exposed),
+        "profiler": _make_time_cells(operations, report.overheads),
+        "pauses": _make_time_cells(operations, report.pauses),
+        "collectives": make_collective_cells(
+            report,
+            _find_last_started(operations, report.collectives.rank, report.collectives.start_ns),
         ),
     }
 
 
-def _clocks(report: Report) -> CodedTexts:
+def _list_clocks(report: Report) -> CodedTexts:
     """Return the host whose clock times each operation; empty cells if all share one clock."""
     clocks = [report.clock(rank.profile) for rank in report.ranks]
     if len(set(clocks)) == 1:
         return CodedTexts(np.full(len(report.operations), NONE, np.int64), ())
     number = {clock: place for place, clock in enumerate(dict.fromkeys(clocks))}
     places = np.array([number[clock] for clock in clocks], np.int64)
-    return CodedTexts(places[report.operations.rank], _names([host for host, _, _ in number]))
+    return CodedTexts(
+        places[report.operations.rank], _make_unique_names([host for host, _, _ in number])
+    )
 
 
-def _waits(report: Report) -> tuple[Ints, Ints, Ints]:
+def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
     """Return the times in which operations wait: the row of the operation, start and end."""
     operations, busy = report.operations, report.busy
     length_ns = operations.end_ns - operations.start_ns
     rows = np.flatnonzero((operations.has_span == 1) & (operations.busy_ns != length_ns))
-    number = np.full(len(operations), NONE, np.int64)
-    number[rows] = every = np.arange(len(rows))
-    own = busy.take(number[busy.operation] != NONE)
-    owner = number[own.operation]
+    index_of_row = np.full(len(operations), NONE, np.int64)
+    index_of_row[rows] = indices = np.arange(len(rows))
+    busy_of_waiting = busy.take(index_of_row[busy.operation] != NONE)
+    index_of_interval = index_of_row[busy_of_waiting.operation]
     packing = intervals.Packing.of(operations.start_ns[rows], operations.end_ns[rows])
     spans = intervals.union(
-        packing.place(every, operations.start_ns[rows]),
-        packing.place(every, operations.end_ns[rows]),
+        packing.place(indices, operations.start_ns[rows]),
+        packing.place(indices, operations.end_ns[rows]),
     )
-    at_work = intervals.union(packing.place(owner, own.start_ns), packing.place(owner, own.end_ns))
-    at, start_ns, end_ns = packing.unpack(intervals.difference(spans, at_work))
-    return rows[at], start_ns, end_ns
+    busy_times = intervals.union(
+        packing.place(index_of_interval, busy_of_waiting.start_ns),
+        packing.place(index_of_interval, busy_of_waiting.end_ns),
+    )
+    index, start_ns, end_ns = packing.unpack(intervals.difference(spans, busy_times))
+    return rows[index], start_ns, end_ns
 
 
-def _beside(operations: Operations, times: RankIntervals) -> CodedTexts:
+def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts:
     """Return cells with times of ranks, in the rows of the operations that began last."""
-    row = _began_last(operations, times.rank, times.start_ns)
-    held = row != NONE
-    return _cells(len(operations), row[held], times.start_ns[held], times.end_ns[held])
+    row = _find_last_started(operations, times.rank, times.start_ns)
+    has_operation = row != NONE
+    return _format_times(
+        len(operations),
+        row[has_operation],
+        times.start_ns[has_operation],
+        times.end_ns[has_operation],
+    )
 
 
-def _began_last(operations: Operations, of_rank: Ints, at_ns: Ints) -> Ints:
+def _find_last_started(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
     """Return the operation of a rank that began last before each time.
 
     This is the first operation of the rank if none began before, or -1 if the rank has none.
     """
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
-    row = find_last_before(operations.rank, began_ns, of_rank, at_ns, or_at=True)
-    first = np.searchsorted(operations.rank, of_rank)
-    held = first < np.searchsorted(operations.rank, of_rank, side="right")
-    return np.where(held, np.maximum(row, first), NONE)
+    row = find_last_before(operations.rank, began_ns, rank, time_ns, or_at=True)
+    first = np.searchsorted(operations.rank, rank)
+    has_operations = first < np.searchsorted(operations.rank, rank, side="right")
+    return np.where(has_operations, np.maximum(row, first), NONE)
 
 
-def _cells(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTexts:
+def _format_times(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTexts:
     """Return a column of cells with times, which are sorted by row."""
     words = [f"{low}..{high}" for low, high in zip(start_ns.tolist(), end_ns.tolist(), strict=True)]
-    return _in_cells(rows, row, words, "{}", " ")
+    return _join_in_cells(rows, row, words, "{}", " ")
 
 
-def _in_cells(rows: int, row: Ints, entries: Sequence[str], form: str, between: str) -> CodedTexts:
+def _join_in_cells(
+    rows: int, row: Ints, entries: Sequence[str], form: str, between: str
+) -> CodedTexts:
     """Return a column of cells with entries, which are sorted by row.
 
     Args:
@@ -144,7 +157,7 @@ def _in_cells(rows: int, row: Ints, entries: Sequence[str], form: str, between: 
     return CodedTexts(code, texts)
 
 
-def written_operations(report: Report) -> Columns:
+def build_operation_table(report: Report) -> Columns:
     """Return all operations as an Arrow table with the columns of ``--csv``.
 
     The two microbatches or chunks of a fused operation are in two columns.
@@ -157,27 +170,27 @@ def written_operations(report: Report) -> Columns:
     if all(name.isdecimal() and len(name) <= _DIGITS for name in names):
         numbers = np.array([*map(int, names), NONE], np.int64)
         columns["iteration"] = numbers[report.operations.iteration]
-    columns |= further_columns(report)
+    columns |= list_further_columns(report)
     return build_table({name: convert_column(name, column) for name, column in columns.items()})
 
 
-def collective_cells(report: Report, beside: Ints) -> CodedTexts:
+def make_collective_cells(report: Report, last_started: Ints) -> CodedTexts:
     """Return a cell with collectives for each operation; see :mod:`bubbleviz.model.collectives`.
 
     Args:
         report: Report of the run.
-        beside: Row of the operation that began last before each collective, or -1 if there is
+        last_started: Row of the operation that began last before each collective, or -1 if there is
             none.
     """
     table = report.collectives
-    owned = table.operation != NONE
-    row = np.where(owned, table.operation, beside)
+    is_owned = table.operation != NONE
+    row = np.where(is_owned, table.operation, last_started)
     order = np.flatnonzero(row != NONE)
     order = order[sort_rows(row[order])]
-    table, row, owned = table.take(order), row[order], owned[order]
+    table, row, is_owned = table.take(order), row[order], is_owned[order]
     iterations = [*(iteration.name for iteration in report.iterations), ""]
     kinds = [*table.kinds, ""]
-    groups = [*_names([group.label for group in table.groups]), ""]
+    groups = [*_make_unique_names([group.label for group in table.groups]), ""]
     sizes = np.array([*(group.size for group in table.groups), 0], np.int64)
     columns = (
         [iterations[number] for number in table.iteration.tolist()],
@@ -187,15 +200,15 @@ def collective_cells(report: Report, beside: Ints) -> CodedTexts:
             column.tolist()
             for column in (
                 *(sizes[table.group], table.order, table.sequence, table.meeting),
-                *(owned.astype(np.int64), table.start_ns, table.end_ns),
+                *(is_owned.astype(np.int64), table.start_ns, table.end_ns),
             )
         ),
     )
     entries = [json.dumps(entry, separators=(",", ":")) for entry in zip(*columns, strict=True)]
-    return _in_cells(len(report.operations), row, entries, "[{}]", ",")
+    return _join_in_cells(len(report.operations), row, entries, "[{}]", ",")
 
 
-def _names(labels: Sequence[str]) -> list[str]:
+def _make_unique_names(labels: Sequence[str]) -> list[str]:
     """Return distinct labels: labels that occur twice, or are empty, get a number."""
     flat = [quote_formula(label) for label in labels]
     return [

@@ -10,20 +10,22 @@ from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.report.kernel_time import NOTICEABLE
 
 
-def cost_in_words(cost: ChunkCost) -> str:
+def format_cost(cost: ChunkCost) -> str:
     """Return the fitted time of a chunk: ``0.120 ms + 0.310 us/token``."""
     fixed = f"{round(cost.fixed_ns / 1e6, 3) + 0.0:.3f} ms"  # no -0.000
     if cost.token_ns is None:
         return f"{fixed} for {cost.most_tokens:,} tokens"
-    line = f"{fixed} {_signed(cost.token_ns / 1e3)} us/token"
+    line = f"{fixed} {_format_signed(cost.token_ns / 1e3)} us/token"
     if not cost.token_squared_ns:
         return line
     if cost.prompt_tokens:
-        return f"{line} {_signed(cost.token_squared_ns)} ns x tokens x (tokens + 2 prefix)"
-    return f"{line} {_signed(cost.token_squared_ns)} ns/token²"
+        return f"{line} {_format_signed(cost.token_squared_ns)} ns x tokens x (tokens + 2 prefix)"
+    return f"{line} {_format_signed(cost.token_squared_ns)} ns/token²"
 
 
-def even_chunks(costs: Sequence[ChunkCost]) -> tuple[int, tuple[int, ...], float, float] | None:
+def find_even_chunks(
+    costs: Sequence[ChunkCost],
+) -> tuple[int, tuple[int, ...], float, float] | None:
     """Return chunks of the longest prompt that take equally long.
 
     In a pipeline of equal stages, chunks of equal length take longer and longer, since each one
@@ -39,29 +41,33 @@ def even_chunks(costs: Sequence[ChunkCost]) -> tuple[int, tuple[int, ...], float
         the prompt in chunks of equal length and in the even chunks, in ns. None if no cost depends
         on a prefix, or even chunks save less than 1 %.
     """
-    read = [cost for cost in costs if cost.prompt_tokens and cost.token_squared_ns]
-    if not read:
+    long_prompt_costs = [cost for cost in costs if cost.prompt_tokens and cost.token_squared_ns]
+    if not long_prompt_costs:
         return None
-    slowest = max(read, key=lambda own: float(own.time_ns(np.array(own.most_tokens))))
-    whole = slowest.most_tokens
-    number, rest = divmod(slowest.prompt_tokens, whole)
-    equal = (whole,) * number + (rest,) * bool(rest)
+    slowest = max(long_prompt_costs, key=lambda own: float(own.time_ns(np.array(own.most_tokens))))
+    chunk_tokens = slowest.most_tokens
+    n_full_chunks, remaining_tokens = divmod(slowest.prompt_tokens, chunk_tokens)
+    equal_chunks = (chunk_tokens,) * n_full_chunks + (remaining_tokens,) * bool(remaining_tokens)
 
-    def passed_ns(tokens: tuple[int, ...]) -> float:
-        before = np.cumsum((0, *tokens[:-1]))
-        each_ns = [
+    def prompt_time_ns(tokens: tuple[int, ...]) -> float:
+        prefixes = np.cumsum((0, *tokens[:-1]))
+        chunk_times_ns = [
             float(slowest.time_ns(np.array(own), prefix))
-            for own, prefix in zip(tokens, before.tolist(), strict=True)
+            for own, prefix in zip(tokens, prefixes.tolist(), strict=True)
         ]
-        return sum(each_ns) + (len(costs) - 1) * max(each_ns)
+        return sum(chunk_times_ns) + (len(costs) - 1) * max(chunk_times_ns)
 
     # The first chunk is between a quarter of those that ran and four times as long.
-    firsts = {int(whole * 2 ** (power / 4)) for power in range(-8, 9)}
-    even = min(map(slowest.even_chunks, sorted(firsts)), key=passed_ns)
-    saves = passed_ns(even) < (1 - NOTICEABLE) * passed_ns(equal)
-    return (slowest.virtual_stage, even, passed_ns(equal), passed_ns(even)) if saves else None
+    firsts = {int(chunk_tokens * 2 ** (power / 4)) for power in range(-8, 9)}
+    even = min(map(slowest.even_chunks, sorted(firsts)), key=prompt_time_ns)
+    is_saving = prompt_time_ns(even) < (1 - NOTICEABLE) * prompt_time_ns(equal_chunks)
+    return (
+        (slowest.virtual_stage, even, prompt_time_ns(equal_chunks), prompt_time_ns(even))
+        if is_saving
+        else None
+    )
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     value = round(value, 9)  # what a fit of equal times leaves is zero
     return f"{'+' if value >= 0 else '-'} {abs(value):.4g}"

@@ -17,7 +17,7 @@ from bubbleviz.report.report import Report
 ReportT = TypeVar("ReportT", bound=Report)
 
 
-def relative(path: str) -> str:
+def make_relative(path: str) -> str:
     """Return a path relative to the current directory; its name where there is no such path."""
     if not Path(path).is_absolute():
         return path
@@ -27,7 +27,7 @@ def relative(path: str) -> str:
         return Path(path).name
 
 
-def with_relative_paths(report: ReportT) -> ReportT:
+def make_paths_relative(report: ReportT) -> ReportT:
     """Return a report whose files are named relative to the current directory.
 
     These are its profiles, those in its limitations, and those of its command line. A profile that
@@ -35,25 +35,25 @@ def with_relative_paths(report: ReportT) -> ReportT:
     """
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths = {profile.path for profile in report.profiles} | heads
-    published = {path: relative(path) for path in paths if Path(path).is_absolute()}
-    report = replace(report, command=_relative_command(report.command))
+    published = {path: make_relative(path) for path in paths if Path(path).is_absolute()}
+    report = replace(report, command=_make_command_relative(report.command))
     return _replace_paths(report, published) if published else report
 
 
-def _relative_command(command: str) -> str:
+def _make_command_relative(command: str) -> str:
     """Return a command line whose words, and values of options, are no absolute paths."""
     try:
         words = shlex.split(command)
     except ValueError:  # a report made in Python may have anything in its place
         return command
-    return shlex.join(map(_relative_word, words))
+    return shlex.join(map(_make_word_relative, words))
 
 
-def _relative_word(word: str) -> str:
+def _make_word_relative(word: str) -> str:
     if word.startswith("-"):
         option, sign, value = word.partition("=")
-        return f"{option}{sign}{relative(value)}"
-    return escape_leading_dash(relative(word))
+        return f"{option}{sign}{make_relative(value)}"
+    return escape_leading_dash(make_relative(word))
 
 
 def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
@@ -69,21 +69,21 @@ def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
     alternatives = "|".join(map(re.escape, longest_first))
     pattern = re.compile(rf"(?<![^\s(])(?:{alternatives})(?=$|[\s:;,)])")
 
-    def publish(text: str) -> str:
+    def replace_all(text: str) -> str:
         return pattern.sub(lambda match: published[match[0]], text) if alternatives else text
 
     limitations = (
-        replace(entry, what=publish(entry.what), reason=publish(entry.reason))
+        replace(entry, what=replace_all(entry.what), reason=replace_all(entry.reason))
         for entry in report.limitations
     )
     return replace(
         report,
-        profiles=tuple(replace(p, path=relative(p.path)) for p in report.profiles),
+        profiles=tuple(replace(p, path=make_relative(p.path)) for p in report.profiles),
         limitations=tuple(limitations),
     )
 
 
-def limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
+def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
     """Return the limitations of a report, one line per reason, with published paths.
 
     Args:
@@ -91,7 +91,7 @@ def limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
         max_lines: Maximum number of lines; the last one then says how many more there are.
     """
     of_reason: dict[str, list[Limitation]] = {}
-    for entry in with_relative_paths(report).limitations:
+    for entry in make_paths_relative(report).limitations:
         of_reason.setdefault(entry.reason, []).append(entry)
     lines = []
     for reason, entries in of_reason.items():

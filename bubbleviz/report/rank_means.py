@@ -33,7 +33,7 @@ from bubbleviz.report.report import Report
 MANY_RANKS = 256
 
 
-def many_ranks(ranks: int) -> bool:
+def is_many_ranks(ranks: int) -> bool:
     """Return whether outputs summarise a run with this number of ranks."""
     return ranks > MANY_RANKS
 
@@ -62,7 +62,7 @@ class RankMeans:
     communication_ns: Mapping[str, Floats]
 
 
-def rank_means(report: Report) -> RankMeans:
+def compute_rank_means(report: Report) -> RankMeans:
     """Return the means of a report's ranks over its averaged iterations.
 
     If no iteration is averaged, they are the numbers of the typical iteration.
@@ -76,16 +76,16 @@ def rank_means(report: Report) -> RankMeans:
     indices = [np.array(list_indices(of_iteration), np.int64) for of_iteration in ranks]
     rank = np.concatenate([np.zeros(0, np.int64), *indices])
 
-    def mean(values: Sequence[Floats | Ints]) -> Floats:
+    def average_by_rank(values: Sequence[Floats | Ints]) -> Floats:
         """Return for each rank the mean of its values that are not NaN.
 
         Args:
             values: Values of the ranks of each iteration.
         """
-        joined = np.concatenate([np.zeros(0), *values])
-        is_known = ~np.isnan(joined)
+        all_values = np.concatenate([np.zeros(0), *values])
+        is_known = ~np.isnan(all_values)
         counts = np.bincount(rank[is_known], minlength=len(report.ranks))
-        sums = np.bincount(rank[is_known], joined[is_known], minlength=len(report.ranks))
+        sums = np.bincount(rank[is_known], all_values[is_known], minlength=len(report.ranks))
         with np.errstate(invalid="ignore"):
             return np.asarray(np.where(counts > 0, sums / counts, np.nan), np.float64)
 
@@ -94,34 +94,36 @@ def rank_means(report: Report) -> RankMeans:
     idle_ns = causes.get(name, causes[report.explanation.listed_ratio])
     phase_ns = [get_rank_column(of_iteration, "phase_ns") for of_iteration in ranks]
     busy_ns = {
-        phase.label: mean([times_ns[:, column] for times_ns in phase_ns])
+        phase.label: average_by_rank([times_ns[:, column] for times_ns in phase_ns])
         for column, phase in enumerate(COMPUTE)
     }
     communication_ns = {
-        field.name: _mean_over_iterations(getattr(times, field.name), averaged)
+        field.name: _average_iterations(getattr(times, field.name), averaged)
         for field in fields(times)
     }
     return RankMeans(
         ratio=name,
-        bubble_ratio=mean(
+        bubble_ratio=average_by_rank(
             [np.array(compute_rank_ratios(each, name), np.float64) for each in ranks]
         ),
-        bubble_ns=mean([_bubble_times(of_iteration, name) for of_iteration in ranks]),
+        bubble_ns=average_by_rank(
+            [_list_bubble_times(of_iteration, name) for of_iteration in ranks]
+        ),
         busy_ns={label: column for label, column in busy_ns.items() if np.any(column > 0)},
-        launch_gap=mean([_launch_gaps(of_iteration) for of_iteration in ranks]),
-        idle_ns=_mean_over_iterations(idle_ns, averaged),
+        launch_gap=average_by_rank([_list_launch_gaps(of_iteration) for of_iteration in ranks]),
+        idle_ns=_average_iterations(idle_ns, averaged),
         communication_ns=communication_ns,
     )
 
 
-def stages_of(report: Report) -> Records[Any]:
+def summarize_stages(report: Report) -> Records[Any]:
     """Return one row per stage, with means over its ranks and the averaged iterations.
 
     Columns: ``stage`` (null if it is unknown), ``ranks``, ``bubble_ratio``, ``bubble_ns``, the busy
     time of each phase (``busy_ns_F`` and so on), and the idle time of each cause
     (``idle_ns_warmup`` and so on).
     """
-    means, members = rank_means(report), defaultdict(list)
+    means, members = compute_rank_means(report), defaultdict(list)
     columns = {"bubble_ratio": means.bubble_ratio, "bubble_ns": means.bubble_ns}
     columns |= {f"busy_ns_{label}": column for label, column in means.busy_ns.items()}
     idle_ns = {f"idle_ns_{cause.label}": means.idle_ns[:, cause] for cause in Cause}
@@ -140,7 +142,7 @@ def stages_of(report: Report) -> Records[Any]:
     return make_records(rows, {**kinds, **dict.fromkeys(columns, "float64")})
 
 
-def _mean_over_iterations(column: Ints, iterations: Ints) -> Floats:
+def _average_iterations(column: Ints, iterations: Ints) -> Floats:
     """Return the mean of a column over iterations, or zeros if there are none.
 
     Args:
@@ -152,20 +154,20 @@ def _mean_over_iterations(column: Ints, iterations: Ints) -> Floats:
     return np.asarray(column[iterations].mean(axis=0), np.float64)
 
 
-def _bubble_times(ranks: RankIterations, ratio: str) -> Floats:
+def _list_bubble_times(ranks: RankIterations, ratio: str) -> Floats:
     """Return the bubble time of each rank in the windows of a ratio, or NaN if it has none."""
     bubble_ns = get_account_column(ranks, ratio, "bubble_ns")
     return np.where(has_account(ranks, ratio), bubble_ns, np.nan)
 
 
-def _launch_gaps(ranks: RankIterations) -> Floats:
+def _list_launch_gaps(ranks: RankIterations) -> Floats:
     """Return the fraction of each rank's busy time without kernels, or NaN if it has none."""
     compute_ns = get_rank_column(ranks, "compute_ns")
     gaps = 1 - get_rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
     return np.where(compute_ns > 0, gaps, np.nan)
 
 
-def distribution(values: Floats) -> tuple[float, float, float, float] | None:
+def summarize_distribution(values: Floats) -> tuple[float, float, float, float] | None:
     """Return the minimum, median, 95th percentile and maximum, or None without values.
 
     Args:
@@ -180,7 +182,7 @@ def distribution(values: Floats) -> tuple[float, float, float, float] | None:
     return minimum, median, high, maximum
 
 
-def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
+def list_standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
     """Return the ranks, stages, pipelines and hosts that stand out, the most different first."""
     window_ns = report.summary.window_ns[means.ratio].mean or 0.0
     return find_standouts(

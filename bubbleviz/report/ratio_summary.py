@@ -32,7 +32,7 @@ class RatioSummary:
     contradicted: bool = False
 
 
-def ratio_of(report: ReportSummary, name: str) -> RatioSummary | None:
+def find_ratio(report: ReportSummary, name: str) -> RatioSummary | None:
     """Return a ratio of a report, or None if the report does not have it."""
     numbers = report.summary
     if name not in numbers.bubble_ratio:

@@ -311,24 +311,24 @@ class Report:
 
 
 #: Of :class:`.ProfileSummary`, what a source, its coverage, that of its ranks and its clock tell.
-_OF_SOURCE = ("path", "format", "nsys_version", "schema_version", "session_utc_ns")
-_OF_COVERAGE = (
+_SOURCE_FIELDS = ("path", "format", "nsys_version", "schema_version", "session_utc_ns")
+_COVERAGE_FIELDS = (
     *("kernels", "linked_kernels", "attributed_kernels"),
     *("cross_thread_kernels", "ambiguous_kernels"),
 )
-_SUMMED = ("gpu_ns", "attributed_gpu_ns", "comm_ns", "copy_ns")
-_OF_CLOCK = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
+_SUMMED_FIELDS = ("gpu_ns", "attributed_gpu_ns", "comm_ns", "copy_ns")
+_CLOCK_FIELDS = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
 #: Ranks that a sentence lists; all are counted.
-_LISTED = 8
+_MAX_LISTED = 8
 #: Ranks that lack a ratio are all named, up to so many.
-_NAMED = 32
+_MAX_NAMED = 32
 #: Types of columns, by the annotations of attributes.
 _KINDS: Mapping[str, Kind] = {"str": "string", "int": "int64", "float": "float64"}
 
 ReportT = TypeVar("ReportT", bound=Report)
 
 
-def assemble(
+def build_report(
     report: type[ReportT],
     recordings: Sequence[Recording],
     run: Run,
@@ -348,17 +348,17 @@ def assemble(
     """
     coverage: list[tables.RankCoverage] = []
     kernels: list[tables.UnattributedKernels] = []
-    for recording, local in zip(recordings, run.rank_of_local, strict=True):
-        place = local.tolist()
-        coverage.extend(replace(r, rank=place[r.rank]) for r in recording.coverage.ranks)
-        kernels.extend(replace(k, rank=place[k.rank]) for k in recording.coverage.unattributed)
+    for recording, rank_of_local in zip(recordings, run.rank_of_local, strict=True):
+        rank_index = rank_of_local.tolist()
+        coverage.extend(replace(r, rank=rank_index[r.rank]) for r in recording.coverage.ranks)
+        kernels.extend(replace(k, rank=rank_index[k.rank]) for k in recording.coverage.unattributed)
     return report(
         version=__version__,
         convention=", ".join(dict.fromkeys(r.convention for r in recordings)),
         headline=counts.headline,
         headline_reason=counts.headline_reason,
-        profiles=_profile_summaries(recordings, run),
-        ranks=_measured(run.ranks, counts),
+        profiles=_summarize_profiles(recordings, run),
+        ranks=_add_bubble_ratios(run.ranks, counts),
         iterations=make_iteration_records(
             replace(i, bubble_ratio=i.ratios[counts.headline].value) for i in counts.iterations
         ),
@@ -371,8 +371,8 @@ def assemble(
         explanation=explanation,
         limitations=(
             *merge_limitations(unreadable),
-            *_limitations(recordings, run, counts),
-            *_of_explanation(explanation, counts),
+            *_list_limitations(recordings, run, counts),
+            *_list_explanation_limits(explanation, counts),
         ),
         hosts=(*list_hosts(recordings), *(host for note in unreadable for host in note.hosts)),
         exposed=run.exposed,
@@ -382,30 +382,40 @@ def assemble(
     )
 
 
-def _measured(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
+def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
     """Return ranks with their own ratios, as a table that has their attributes for columns."""
     ratios: list[list[float]] = [[] for _ in ranks]
-    for own in (iteration.ranks for iteration in counts.iterations if iteration.averaged):
+    for rank_iterations in (
+        iteration.ranks for iteration in counts.iterations if iteration.averaged
+    ):
         for index, ratio in zip(
-            list_indices(own), compute_rank_ratios(own, counts.headline), strict=True
+            list_indices(rank_iterations),
+            compute_rank_ratios(rank_iterations, counts.headline),
+            strict=True,
         ):
             ratios[index] += [] if ratio is None else [ratio]
-    known = zip(ranks, ratios, strict=True)
+    ranks_with_ratios = zip(ranks, ratios, strict=True)
     return make_records(
-        (replace(rank, bubble_ratio=fsum(of) / len(of) if of else None) for rank, of in known),
-        {own.name: _KINDS[str(own.type).partition(" ")[0]] for own in fields(tables.Rank)},
+        (
+            replace(rank, bubble_ratio=fsum(of) / len(of) if of else None)
+            for rank, of in ranks_with_ratios
+        ),
+        {
+            rank_iterations.name: _KINDS[str(rank_iterations.type).partition(" ")[0]]
+            for rank_iterations in fields(tables.Rank)
+        },
     )
 
 
-def report_on(read: Recordings) -> Report:
+def make_report(read: Recordings) -> Report:
     """Return the report on what was read, with nothing set by the user."""
     recordings, run = read.recordings, merge(read, RunHints())
     counts = count(run)
-    report = assemble(Report, recordings, run, counts, explain(run, counts), ())
-    return with_schedule(report, schedule_ran(recordings, run, counts), None)
+    report = build_report(Report, recordings, run, counts, explain(run, counts), ())
+    return add_schedule(report, find_schedule(recordings, run, counts), None)
 
 
-def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> Recognition:
+def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> Recognition:
     """Return which schedule a run ran, with what limits that; see :func:`recognise_schedule`.
 
     Args:
@@ -426,7 +436,7 @@ def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> R
     )
 
 
-def with_schedule(
+def add_schedule(
     report: ReportT, schedule: Recognition, plan_comparison: Recognition | None
 ) -> ReportT:
     """Return a report with its recognised schedule, and how the run differs from a plan, if any.
@@ -447,45 +457,52 @@ def with_schedule(
     )
 
 
-def _profile_summaries(
+def _summarize_profiles(
     recordings: Sequence[Recording], run: Run
 ) -> tuple[tables.ProfileSummary, ...]:
     summaries = []
     for recording, clock, host in zip(recordings, run.clocks, run.profile_hosts, strict=True):
         source, coverage = recording.source, recording.coverage
-        told: dict[str, Any] = {"host": host}
-        told |= {name: getattr(source, name) for name in _OF_SOURCE}
-        told |= {name: getattr(coverage, name) for name in _OF_COVERAGE}
-        told |= {name: sum(getattr(r, name) for r in coverage.ranks) for name in _SUMMED}
-        told |= {f"clock_{name}": getattr(clock, name) for name in _OF_CLOCK}
-        summaries.append(tables.ProfileSummary(**told))
+        values: dict[str, Any] = {"host": host}
+        values |= {name: getattr(source, name) for name in _SOURCE_FIELDS}
+        values |= {name: getattr(coverage, name) for name in _COVERAGE_FIELDS}
+        values |= {name: sum(getattr(r, name) for r in coverage.ranks) for name in _SUMMED_FIELDS}
+        values |= {f"clock_{name}": getattr(clock, name) for name in _CLOCK_FIELDS}
+        summaries.append(tables.ProfileSummary(**values))
     return tuple(summaries)
 
 
-def _limitations(
+def _list_limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
     """Return everything that could not be measured or inferred, the most general first."""
-    of_files = merge_limitations(chain.from_iterable(locate_damage(recordings, run, counts)))
-    limitations = [*run.limitations, *of_files]
-    without: dict[str, set[int]] = {}
+    file_limitations = merge_limitations(
+        chain.from_iterable(locate_damage(recordings, run, counts))
+    )
+    limitations = [*run.limitations, *file_limitations]
+    ranks_by_missing_part: dict[str, set[int]] = {}
     for iteration in counts.iterations:
-        missing = zip(list_indices(iteration.ranks), list_missing(iteration.ranks), strict=True)
-        for rank, what in missing:
-            if what and iteration.complete:
-                without.setdefault(what, set()).add(rank)
+        missing_by_rank = zip(
+            list_indices(iteration.ranks), list_missing(iteration.ranks), strict=True
+        )
+        for rank, missing_part in missing_by_rank:
+            if missing_part and iteration.complete:
+                ranks_by_missing_part.setdefault(missing_part, set()).add(rank)
     limitations.extend(
         Limitation(
             "ranks without a ratio",
-            f"{what}: " + list_and_count([run.ranks[r].label for r in sorted(ranks)], _NAMED),
+            f"{missing_part}: "
+            + list_and_count([run.ranks[r].label for r in sorted(ranks)], _MAX_NAMED),
             len(ranks),
         )
-        for what, ranks in sorted(without.items())
+        for missing_part, ranks in sorted(ranks_by_missing_part.items())
     )
-    inferred = any(note.kind is LimitationKind.MICROBATCHES_INFERRED for note in of_files)
-    limitations.extend(_not_averaged(counts, numbered=not inferred))
-    limitations.extend(_unrecorded_waits(run, counts))
-    limitations.extend(_lacking(run, counts))
+    is_inferred = any(
+        note.kind is LimitationKind.MICROBATCHES_INFERRED for note in file_limitations
+    )
+    limitations.extend(_list_unaveraged(counts, is_numbered=not is_inferred))
+    limitations.extend(_list_unrecorded_waits(run, counts))
+    limitations.extend(_find_missing_operations(run, counts))
     limitations.extend(merge_limitations(_describe_idle_ranks(run, counts)))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
@@ -497,7 +514,7 @@ def _limitations(
                 "trains, give its name with --convention",
             )
         )
-    limitations.extend(_ambiguous_ratios(counts))
+    limitations.extend(_list_ambiguous_ratios(counts))
     return tuple(limitations)
 
 
@@ -514,7 +531,7 @@ def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
         rank = run.ranks[index]
         stage = "" if rank.stage is None else f" (stage {rank.stage})"
         idle_in = np.flatnonzero(is_idle[:, index]).tolist()
-        names = list_and_count([counts.iterations[k].name for k in idle_in], _NAMED)
+        names = list_and_count([counts.iterations[k].name for k in idle_in], _MAX_NAMED)
         noun = "iteration" if len(idle_in) == 1 else "iterations"
         yield Limitation(
             "iterations without work",
@@ -524,16 +541,16 @@ def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
         )
 
 
-def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
+def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitation]:
     """Yield why iterations are no part of averages.
 
     Args:
         counts: of the run.
-        numbered: whether all names of ranges number microbatches.
+        is_numbered: whether all names of ranges number microbatches.
     """
     remedy = (
         "check the numbers in the names of ranges"
-        if numbered
+        if is_numbered
         else "microbatches are numbered by order, so check that no range is missing"
     )
     incomplete = [i for i in counts.iterations if not (i.complete or i.began_unrecorded)]
@@ -541,7 +558,7 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
     evaluations = sum(i.kind == EVALUATION for i in counts.iterations)
     cut, other = len(incomplete) - unmatched, LimitationKind.OTHER
     mostly_cut = LimitationKind.ITERATIONS_MOSTLY_CUT
-    for what, reason, number, kind in (
+    for subject, reason, number, kind in (
         (
             "iterations in which a forward has no backward of its number",
             f"their ranks went on, so the capture did not cut them; {remedy}; they are listed, not "
@@ -563,10 +580,10 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
         ),
     ):
         if number:
-            yield Limitation(what, reason, number, kind)
+            yield Limitation(subject, reason, number, kind)
 
 
-def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
+def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield the limitations of iterations in which ranks waited, or may have, for a recording."""
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:
@@ -576,29 +593,29 @@ def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
             "listed, not averaged"
         )
         note = describe_skew(run.recorded, counts.awaited_ns, consequence)
-        no_other = not counts.summary.iterations
-        yield replace(note, kind=LimitationKind.RECORDINGS_AWAITED) if no_other else note
+        is_none_averaged = not counts.summary.iterations
+        yield replace(note, kind=LimitationKind.RECORDINGS_AWAITED) if is_none_averaged else note
     yield from find_unclear_waits(run.recorded)
 
 
-def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
+def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield the limitation of ranks that lack operations which others have."""
     averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
-    doubtful = (i for i in averaged if not counts.is_uniform[i.index])
-    lacking = find_missing_operations(run, doubtful).tolist()
-    ranks = [(rank.label, count) for rank, count in zip(run.ranks, lacking, strict=True) if count]
+    doubtful_iterations = (i for i in averaged if not counts.is_uniform[i.index])
+    n_missing = find_missing_operations(run, doubtful_iterations).tolist()
+    ranks = [(rank.label, count) for rank, count in zip(run.ranks, n_missing, strict=True) if count]
     if ranks:
         yield Limitation(
             "operations that some ranks lack",
             "a backward without its forward, or a microbatch that other stages ran; the true ratio "
             "may be smaller; check the names of ranges on "
-            f"{list_first((f'{label} ({count:,})' for label, count in ranks), _LISTED)}",
+            f"{list_first((f'{label} ({count:,})' for label, count in ranks), _MAX_LISTED)}",
             sum(count for _, count in ranks),
             LimitationKind.OPERATIONS_LACKING,
         )
 
 
-def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
+def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
     """Yield limitations of the causes of idle time, and of the critical path."""
     ratio = explanation.listed_ratio
     if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():
@@ -616,7 +633,7 @@ def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limita
         )
 
 
-def _ambiguous_ratios(counts: Counts) -> Iterator[Limitation]:
+def _list_ambiguous_ratios(counts: Counts) -> Iterator[Limitation]:
     """Yield a limitation for each ratio that unattributed compute could move noticeably."""
     for name, ratio in counts.summary.bubble_ratio.items():
         low = counts.summary.bubble_low[name].mean

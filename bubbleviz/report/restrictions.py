@@ -238,21 +238,21 @@ def list_restrictions(
     impossible = subjects.pop(LimitationKind.KERNELS_IMPOSSIBLE, None)
     if impossible is not None:
         subjects.setdefault(LimitationKind.KERNELS_LEFT_OUT, set()).update(impossible)
-    found = {own for own in RESTRICTIONS if own.kind in subjects}
+    active = {own for own in RESTRICTIONS if own.kind in subjects}
     if ranks_missing:
-        found.add(RANKS_MISSING)
-    if WITHOUT_GPU_WORK in found:
+        active.add(RANKS_MISSING)
+    if WITHOUT_GPU_WORK in active:
         # The kernels that were lost are all work of a stage, and the stage is what is missing.
-        found.discard(KERNELS_LOST)
-    if found & {RANKS_MISSING, WITHOUT_GPU_WORK}:
+        active.discard(KERNELS_LOST)
+    if active & {RANKS_MISSING, WITHOUT_GPU_WORK}:
         # What is known needs no guess.
-        found.discard(MAYBE_INCOMPLETE)
+        active.discard(MAYBE_INCOMPLETE)
     if reason is not None:
-        found |= {own for own in RESTRICTIONS if own.no_pipeline_reason == reason}
+        active |= {own for own in RESTRICTIONS if own.no_pipeline_reason == reason}
     return tuple(
-        _with_counts(own, subjects.get(LimitationKind.GRAPHS_LOST, set()))
+        _add_counts(own, subjects.get(LimitationKind.GRAPHS_LOST, set()))
         for own in RESTRICTIONS
-        if own in found
+        if own in active
     )
 
 
@@ -279,7 +279,7 @@ def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[
     return tuple(note for note in notes if note.kind not in LEFT_OUT)
 
 
-def _with_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
+def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
     """Add the counts to the restriction for lost graphs if only one file lost graphs."""
     if restriction is not GRAPHS_LOST or len(subjects) != 1:
         return restriction
@@ -292,9 +292,9 @@ def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction,
     Known restrictions come first. A code that this version does not know restricts as well.
     """
     codes = {entry.code for entry in entries}
-    known = tuple(own for own in RESTRICTIONS if own.code in codes)
+    known_restrictions = tuple(own for own in RESTRICTIONS if own.code in codes)
     later = [_make_unknown(entry.code, entry.text) for entry in entries if entry.code not in _CODES]
-    return (*known, *dict.fromkeys(later))
+    return (*known_restrictions, *dict.fromkeys(later))
 
 
 def list_entries(entries: Sequence[RestrictionEntry]) -> list[dict[str, str]]:
@@ -307,10 +307,10 @@ def find_no_pipeline(entries: Sequence[RestrictionEntry]) -> str | None:
     return find_no_pipeline_reason(read_restrictions(entries))
 
 
-def _make_unknown(code: str, words: str) -> Restriction:
+def _make_unknown(code: str, message: str) -> Restriction:
     """Return a restriction of a later version."""
-    shown = to_one_line(words or code, _MAX_TEXT)
-    return Restriction(to_one_line(code, _MAX_TEXT), shown, f"it is restricted ({shown})")
+    text = to_one_line(message or code, _MAX_TEXT)
+    return Restriction(to_one_line(code, _MAX_TEXT), text, f"it is restricted ({text})")
 
 
 def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:

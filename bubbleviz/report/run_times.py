@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase, parse_phase_label
-from bubbleviz.report.memory import measured_memory
+from bubbleviz.report.memory import measure_memory
 from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 from bubbleviz.schedules.known import SCHEDULES
 from bubbleviz.schedules.measured_times import (
@@ -26,12 +26,12 @@ from bubbleviz.schedules.workload import Workload
 Sizes: TypeAlias = tuple[str | None, int | None, int | None]
 
 
-def operation_times(run: RunSummary) -> tuple[OperationTimes, ...]:
+def list_operation_times(run: RunSummary) -> tuple[OperationTimes, ...]:
     """Return the times of each kind of operations, with -1 for numbers that are unknown."""
-    return tuple(map(_operation_times, run.phase_times))
+    return tuple(map(_convert_times, run.phase_times))
 
 
-def _operation_times(entry: PhaseTimeEntry) -> OperationTimes:
+def _convert_times(entry: PhaseTimeEntry) -> OperationTimes:
     return OperationTimes(
         phase=parse_phase_label(entry.phase) or Phase.F,
         median_ns=entry.median_ns,
@@ -50,17 +50,17 @@ def _number(number: int | None) -> int:
     return NONE if number is None else number
 
 
-def workload_of_run(run: RunSummary, *, forward_only: bool = False) -> Workload:
+def measure_workload(run: RunSummary, *, forward_only: bool = False) -> Workload:
     """Return the times of virtual stages; see :func:`.collect_times.build_workload`.
 
     Raises:
         MismatchError: The time of a virtual stage is unknown.
     """
-    times = operation_times(run)
+    times = list_operation_times(run)
     return build_workload(times, run.transfer_ns, run.microbatches, forward_only=forward_only)
 
 
-def measured_times_of_run(run: RunSummary) -> MeasuredTimes:
+def measure_stage_times(run: RunSummary) -> MeasuredTimes:
     """Return the times of stages, with which other schedules are simulated.
 
     Raises:
@@ -71,7 +71,7 @@ def measured_times_of_run(run: RunSummary) -> MeasuredTimes:
     n_operations = n_iterations * (run.microbatches or 0)
     times = [
         _average_all(kind) if entry.n == n_operations else kind
-        for entry, kind in zip(run.phase_times, operation_times(run), strict=True)
+        for entry, kind in zip(run.phase_times, list_operation_times(run), strict=True)
     ]
     measured = collect_times(times, run.transfer_ns, run.microbatches)
     measured = replace(measured, lengths=run.microbatch_lengths)
@@ -93,14 +93,14 @@ def _average_all(times: OperationTimes) -> OperationTimes:
     return replace(times, pipeline_ns=times.mean_ns)
 
 
-def memory_of_run(run: RunSummary) -> MeasuredMemory | None:
+def measure_run_memory(run: RunSummary) -> MeasuredMemory | None:
     """Return the memory of virtual stages in bytes, or None if it was not measured."""
     if run.memory is None:
         return None
     stage_of_virtual = {
         _number(entry.virtual_stage): _number(entry.stage) for entry in run.phase_times
     }
-    return measured_memory(run.memory, stage_of_virtual)
+    return measure_memory(run.memory, stage_of_virtual)
 
 
 def choose_sizes_and_times(
@@ -126,7 +126,7 @@ def choose_sizes_and_times(
     """
     times = StageTimes((1.0,), (1.0,), (1.0,))
     if run is not None:
-        measured = measured_times_of_run(run)
+        measured = measure_stage_times(run)
         schedule, stages, microbatches = sizes
         stages = measured.stages if stages is None else stages
         times = resize_times(measured.times, stages)
@@ -136,10 +136,12 @@ def choose_sizes_and_times(
             measured.microbatches if microbatches is None else microbatches,
         )
     phases = {"forward_ms": tf, "backward_ms": tb, "weight_ms": tw}
-    given: dict[str, Any] = {name: _list_times(ms) for name, ms in phases.items() if ms is not None}
-    given |= {} if tcomm is None else {"transfer_ms": tcomm}
+    overrides: dict[str, Any] = {
+        name: _list_times(ms) for name, ms in phases.items() if ms is not None
+    }
+    overrides |= {} if tcomm is None else {"transfer_ms": tcomm}
     # With a given time, virtual stages no longer take what was measured.
-    return sizes, replace(times, measured=None, **given) if given else times
+    return sizes, replace(times, measured=None, **overrides) if overrides else times
 
 
 def _list_times(ms: float | Sequence[float]) -> tuple[float, ...]:

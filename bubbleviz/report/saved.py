@@ -30,7 +30,7 @@ _OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 
 
-def looks_saved(path: str) -> bool:
+def is_saved_report(path: str) -> bool:
     """Return whether a path is to be read as a report rather than as profiles.
 
     Reports are pipes, ``.json`` files that are no traces, and files that begin with ``{``. The
@@ -78,7 +78,7 @@ def read_summary(path: str) -> RunSummary:
 def _read_summary(path: str, data: bytes) -> RunSummary:
     schema = _read_schema(path, data)
     if schema == IDLE_SCHEMA:
-        raise _explain_idle_report(path, _decode(path, data, IdleSummary))
+        raise _make_idle_report_error(path, _decode(path, data, IdleSummary))
     if schema != SCHEMA:
         if schema == _OLD_SCHEMA:
             raise InputError(
@@ -143,11 +143,11 @@ def _read_schema(path: str, data: bytes) -> str:
         values = msgspec_json.decode(data, type=dict[str, Raw])
         return msgspec_json.decode(values["schema"], type=str)
     except KeyError:
-        raise _explain_no_report(path, "it names no schema") from None
+        raise _make_no_report_error(path, "it names no schema") from None
     except _UNREADABLE as error:
         if data.startswith(b"\x1f\x8b"):
             raise InputError(f"{path}: is packed; unpack it with gunzip") from error
-        raise _explain_no_report(path, error) from error
+        raise _make_no_report_error(path, error) from error
 
 
 def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
@@ -160,7 +160,7 @@ def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
         return msgspec_json.decode(data, type=kind)
     except _UNREADABLE as error:
         command = "idle" if kind is IdleSummary else "analyze"
-        raise _explain_no_report(path, error, command) from error
+        raise _make_no_report_error(path, error, command) from error
 
 
 def _check_ratios(path: str, summary: _Summary) -> _Summary:
@@ -172,9 +172,12 @@ def _check_ratios(path: str, summary: _Summary) -> _Summary:
     numbers = summary.summary
     missing = sorted(set(numbers.bubble_ratio) - set(numbers.window_ns))
     if summary.headline not in numbers.bubble_ratio or missing:
-        what = f"the window of {missing[0][:60]!r}" if missing else "its headline among its ratios"
+        missing_part = (
+            f"the window of {missing[0][:60]!r}" if missing else "its headline among its ratios"
+        )
         raise InputError(
-            f"{path}: the report lacks {what}; write it again with bubbleviz analyze -o report.json"
+            f"{path}: the report lacks {missing_part}; write it again with bubbleviz analyze "
+            "-o report.json"
         )
     return summary
 
@@ -203,7 +206,7 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
     return summary
 
 
-def _explain_idle_report(path: str, idle: IdleSummary) -> InputError:
+def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
     """Return the error for a report on idle time, with the command that shows its profiles."""
     profiles = dict.fromkeys(rank.profile for rank in idle.ranks if rank.profile)
     if profiles and all(Path(profile).exists() for profile in profiles):
@@ -215,8 +218,8 @@ def _explain_idle_report(path: str, idle: IdleSummary) -> InputError:
     )
 
 
-def _explain_no_report(path: str, why: object, command: str = "analyze") -> InputError:
+def _make_no_report_error(path: str, reason: object, command: str = "analyze") -> InputError:
     return InputError(
-        f"{path}: is not a bubbleviz report ({str(why)[:300]}); write one with bubbleviz "
+        f"{path}: is not a bubbleviz report ({str(reason)[:300]}); write one with bubbleviz "
         f"{command} -o report.json"
     )

@@ -24,14 +24,14 @@ from bubbleviz.report.advice import (
     find_replay,
 )
 from bubbleviz.report.labels import (
-    in_ms,
+    capitalize_label,
+    format_ms,
+    list_rank_numbers,
+    name_rank_with_number,
     name_ranks,
-    numbered_rank,
-    rank_numbers,
-    shortened,
-    subject,
+    truncate_name,
 )
-from bubbleviz.report.long_bubbles import latest_host, thread_state
+from bubbleviz.report.long_bubbles import describe_thread, name_latest_host
 from bubbleviz.report.promise import (
     TWICE_THE_MICROBATCHES,
     format_saving,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.findings import Finding
 
 #: Maximum number of names in a sentence.
-_NAMED = 3
+_MAX_NAMED = 3
 #: What to do about transfers, or a profiler, that take time although nothing is slow.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
@@ -66,7 +66,7 @@ def describe_further_steps(report: Report) -> tuple[str, ...]:
 
 def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
     """Return every change that would shorten iterations in words, the largest saving first."""
-    return tuple(write_advice(report, advice) for advice in advise(report).listed)
+    return tuple(write_advice(report, advice) for advice in advise(report).candidates)
 
 
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
@@ -86,7 +86,7 @@ def write_advice(report: Report, advice: Advice) -> AdviceEntry:
         stages=advice.stages,
         measure=advice.measure,
         ranks=advice.ranks,
-        rank_numbers=rank_numbers(report, advice.ranks),
+        rank_numbers=list_rank_numbers(report, advice.ranks),
         stage=advice.stage,
         saving_ns=round(advice.saving_ns) if is_promised else None,
         iterations=advice.iterations,
@@ -150,8 +150,8 @@ def _add_ranks(report: Report) -> str:
             "ranks together (-v coverage names what was left out)"
         )
     profiles = format_count(len(reasons), "profile of the directory", "profiles of the directory")
-    more = " (-v coverage names the others)" if reasons[1:] else ""
-    return f"{profiles} cannot be read, so the run's bubble is unknown: {reasons[0]}{more}"
+    more_clause = " (-v coverage names the others)" if reasons[1:] else ""
+    return f"{profiles} cannot be read, so the run's bubble is unknown: {reasons[0]}{more_clause}"
 
 
 def _add_ranks_of_few(report: Report) -> str:
@@ -162,11 +162,11 @@ def _add_ranks_of_few(report: Report) -> str:
     )
 
 
-def _launch_gaps(report: Report) -> str:
+def _describe_launch_gaps(report: Report) -> str:
     """Return how much launch gaps take, and what to do unless other advice in the steps says so."""
     time = report.kernel_time
     if time.gaps_outweigh:
-        comparison = _more_than_idle(report)
+        comparison = _compare_with_idle(report)
     else:
         filled = format_percent(time.gap_ns / (time.work_ns or 1))
         comparison = f"and {filled} of the time that counts as work"
@@ -185,13 +185,13 @@ def _name_compute(report: Report) -> str:
     time = report.kernel_time
     share = format_percent(time.unattributed_ns / time.window_ns)
     return (
-        f"Compute outside every operation takes {share} of the window, {_more_than_idle(report)}: "
-        "name it in ranges, or with --convention, for a ratio that counts it; the largest kernels "
-        "are listed"
+        f"Compute outside every operation takes {share} of the window, "
+        f"{_compare_with_idle(report)}: name it in ranges, or with --convention, for a ratio that "
+        "counts it; the largest kernels are listed"
     )
 
 
-def _more_than_idle(report: Report) -> str:
+def _compare_with_idle(report: Report) -> str:
     """Return a comparison with the idle time, which is less than the bubble if optimizers run."""
     time = report.kernel_time
     idle = format_percent(time.bubble_ns / (time.window_ns or 1))
@@ -203,7 +203,7 @@ def _skip_warm_up(report: Report) -> str:
     times = 0.0 if diagnosis is None else diagnosis.warm_up
     first = next(iteration for iteration in report.iterations if iteration.averaged)
     return (
-        f"Iteration {shortened(first.name)} takes {times:.1f} times as long as the "
+        f"Iteration {truncate_name(first.name)} takes {times:.1f} times as long as the "
         "others (warm-up): leave it out of averages with --skip 1; savings do"
     )
 
@@ -211,86 +211,87 @@ def _skip_warm_up(report: Report) -> str:
 def _set_pipelines(report: Report) -> str:
     return (
         "Set the sizes of the run with --parallel tp=,pp=,dp=: which replicas form one "
-        f"pipeline is unknown, and {_unreplayed_reason(report)}"
+        f"pipeline is unknown, and {_get_unreplayed_reason(report)}"
     )
 
 
-def _not_replayed(report: Report) -> str:
+def _describe_not_replayed(report: Report) -> str:
     return (
-        f"What would shorten iterations is unknown, since {_unreplayed_reason(report)}; "
+        f"What would shorten iterations is unknown, since {_get_unreplayed_reason(report)}; "
         "-v coverage says what is missing"
     )
 
 
-def _unreplayed_reason(report: Report) -> str:
+def _get_unreplayed_reason(report: Report) -> str:
     source = report.explanation.slowdown_source
     return "" if source is None else source.reason
 
 
-def _no_single_delay(report: Report) -> str:
+def _describe_no_single_delay(report: Report) -> str:
     measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
     typical_one = report.typical_iteration()
     if report.summary.iterations > 1 and typical_one is not None:
-        measure += f" of iteration {shortened(typical_one.name)}"
+        measure += f" of iteration {truncate_name(typical_one.name)}"
     without_delay = find_replay(report, NO_DELAY)
     remaining = None if without_delay is None else without_delay.bubble_ratio
     return (
         f"No single delay stands out; without any delay the {measure} would be "
-        f"{format_percent(remaining)} instead of {format_percent(_replayed_ratio(report))}"
+        f"{format_percent(remaining)} instead of {format_percent(_get_replayed_ratio(report))}"
     )
 
 
-def _idle_between_iterations(report: Report) -> str:
+def _describe_idle_between_iterations(report: Report) -> str:
+    share = format_percent(_get_mean_ratio(report, "period"))
     return (
-        f"Iterations have almost no idle time, but {format_percent(_mean_ratio(report, 'period'))} "
-        "of the period between their starts is idle; bubbleviz idle shows what hosts did then"
+        f"Iterations have almost no idle time, but {share} of the period between their starts is "
+        "idle; bubbleviz idle shows what hosts did then"
     )
 
 
-def _more_requests(report: Report) -> str:
-    ratio = format_percent(_mean_ratio(report, report.headline))
+def _recommend_requests(report: Report) -> str:
+    ratio = format_percent(_get_mean_ratio(report, report.headline))
     return (
         f"No change to what ran removes the bubble ({ratio}, {report.headline}); more requests, or "
         "more chunks in flight, would fill it"
     )
 
 
-def _bubble_of_period(report: Report) -> str:
-    ratio = format_percent(_mean_ratio(report, report.headline))
+def _describe_period_bubble(report: Report) -> str:
+    ratio = format_percent(_get_mean_ratio(report, report.headline))
     return (
         f"No single delay stands out; {ratio} of the time from one iteration to the next is bubble "
-        f"(period){_point_to_schedules(report)}"
+        f"(period){_recommend_what_if(report)}"
     )
 
 
-def _more_microbatches(report: Report) -> str:
+def _recommend_microbatches(report: Report) -> str:
     """Return the advice to do twice the work with the same bubble.
 
     The ratio is the mean of all iterations, unless pipelines that lack ranks change the mean.
     """
     mean = None
     if count_incomplete_pipelines(report.ranks) is None:
-        mean = _mean_ratio(report, "schedule")
-    ratio = _replayed_ratio(report) if mean is None else mean
+        mean = _get_mean_ratio(report, "schedule")
+    ratio = _get_replayed_ratio(report) if mean is None else mean
     return (
         f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES}, at the same "
         f"time per token, would reduce the schedule ratio from {format_percent(ratio)} to about "
-        f"{format_percent(ratio / (2 - ratio))}{_point_to_schedules(report)}"
+        f"{format_percent(ratio / (2 - ratio))}{_recommend_what_if(report)}"
     )
 
 
-def _point_to_schedules(report: Report) -> str:
+def _recommend_what_if(report: Report) -> str:
     """Return a clause on the option that compares other schedules, or "" if it was given."""
     return "" if report.what_if is not None else "; --what-if compares other schedules"
 
 
-def _replayed_ratio(report: Report) -> float:
+def _get_replayed_ratio(report: Report) -> float:
     """Return the bubble ratio of the replay of the typical iteration."""
     measured = find_replay(report, MEASURED)
     return 0.0 if measured is None else measured.bubble_ratio or 0.0
 
 
-def _mean_ratio(report: Report, name: str) -> float | None:
+def _get_mean_ratio(report: Report, name: str) -> float | None:
     return report.summary.bubble_ratio[name].mean
 
 
@@ -309,7 +310,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
         "Put hosts on one clock with --align causal: by UTC their clocks contradict each other, so "
         "times between them are wrong, and no advice rests on them (-v coverage says by how much)"
     ),
-    StepCode.LAUNCH_GAPS: _launch_gaps,
+    StepCode.LAUNCH_GAPS: _describe_launch_gaps,
     StepCode.NAME_COMPUTE: _name_compute,
     StepCode.SET_SIZES: lambda _: (
         "Set the sizes of the run with --parallel tp=,pp=,dp=: whether its ranks are stages or "
@@ -321,18 +322,18 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
         "iterations is unknown"
     ),
     StepCode.SET_PIPELINES: _set_pipelines,
-    StepCode.NOT_REPLAYED: _not_replayed,
-    StepCode.NO_SINGLE_DELAY: _no_single_delay,
+    StepCode.NOT_REPLAYED: _describe_not_replayed,
+    StepCode.NO_SINGLE_DELAY: _describe_no_single_delay,
     StepCode.HOST_IDLE: lambda _: (
         "A single stage is no pipeline, so no schedule causes its idle time; bubbleviz idle "
         "shows what its host did"
     ),
-    StepCode.IDLE_BETWEEN_ITERATIONS: _idle_between_iterations,
+    StepCode.IDLE_BETWEEN_ITERATIONS: _describe_idle_between_iterations,
     StepCode.NO_IDLE_TIME: lambda _: "There is almost no idle time in iterations to remove",
     StepCode.NO_BUBBLE: lambda _: "There is almost no bubble to remove",
-    StepCode.MORE_REQUESTS: _more_requests,
-    StepCode.BUBBLE_OF_PERIOD: _bubble_of_period,
-    StepCode.MORE_MICROBATCHES: _more_microbatches,
+    StepCode.MORE_REQUESTS: _recommend_requests,
+    StepCode.BUBBLE_OF_PERIOD: _describe_period_bubble,
+    StepCode.MORE_MICROBATCHES: _recommend_microbatches,
     StepCode.SKIP_WARM_UP: _skip_warm_up,
 }
 
@@ -353,9 +354,9 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
 
 def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     """Return the advice to run a faster schedule."""
-    others = report.what_if
-    base_ms = 0.0 if others is None else others.base_ms or 0.0
-    limit_bytes = None if others is None else others.limit_bytes
+    what_if = report.what_if
+    base_ms = 0.0 if what_if is None else what_if.base_ms or 0.0
+    limit_bytes = None if what_if is None else what_if.limit_bytes
     makespan_ms = choice.makespan_ms or 0.0
     return (
         f"Run the schedule {choice.schedule}, which {describe_fit(limit_bytes)}",
@@ -372,7 +373,7 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
     if first.places:
         where += f" by {format_count(first.places, 'operation')}"
-    iteration = shortened(report.iterations[first.iteration].name)
+    iteration = truncate_name(report.iterations[first.iteration].name)
     n_iterations = len({deviation.iteration for deviation in order.deviations})
     return (
         f"Run {name_ranks(report, advice.ranks)} in the order of {order.name}",
@@ -386,11 +387,11 @@ def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
     """Return the advice to remove the faults of a finding, and what shows them."""
     diagnosis = report.explanation.diagnosis
     n_iterations = 0 if diagnosis is None else diagnosis.iterations
-    seen = f"{finding.saved_iterations} of {format_count(n_iterations, 'iteration')}"
-    texts = _describe_faults(report, finding.faults, seen)
+    iteration_count = f"{finding.saved_iterations} of {format_count(n_iterations, 'iteration')}"
+    texts = _describe_faults(report, finding.faults, iteration_count)
     actions, evidence, next_steps = zip(*texts, strict=True)
-    first, *others = actions
-    action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
+    first, *other_actions = actions
+    action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in other_actions)))
     return action, join_sentences(*evidence, *next_steps)
 
 
@@ -407,11 +408,13 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
     gpu_hours = f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
     saved = format_saving(advice.kind, advice.place, share, advice.error_ratio)
     if is_of_period:
-        left, before = in_ms(round(remaining_ns)), in_ms(round(length_ns))
-        return f"{saved}: {left} from one iteration to the next instead of {before}, {gpu_hours}"
+        remaining, length = format_ms(round(remaining_ns)), format_ms(round(length_ns))
+        return (
+            f"{saved}: {remaining} from one iteration to the next instead of {length}, {gpu_hours}"
+        )
     at_least = "at least " if is_upper_bound(advice.kind, advice.place) else ""
     left_ns = _measure_remaining(report, remaining_ns, share)
-    return f"{saved}: iterations of {at_least}{in_ms(round(left_ns))}, {gpu_hours}"
+    return f"{saved}: iterations of {at_least}{format_ms(round(left_ns))}, {gpu_hours}"
 
 
 def _measure_remaining(report: Report, replayed_ns: float, share: float) -> float:
@@ -438,7 +441,7 @@ def _measure_remaining(report: Report, replayed_ns: float, share: float) -> floa
 _Text: TypeAlias = "tuple[str, str, str]"
 
 
-def _describe_faults(report: Report, faults: Sequence[Fault], seen: str) -> list[_Text]:
+def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: str) -> list[_Text]:
     """Return for each fault what to do, what shows it, and what to look at next.
 
     Several slow ranks share one text.
@@ -446,86 +449,88 @@ def _describe_faults(report: Report, faults: Sequence[Fault], seen: str) -> list
     Args:
         report: Report of the run.
         faults: Faults that are removed together.
-        seen: Clause with the number of iterations in which the faults cost time.
+        iteration_count: Clause with the number of iterations in which the faults cost time.
     """
     if len(faults) > 1 and all(f.kind == "rank" and len(f.ranks) == 1 for f in faults):
-        return [_describe_slow_ranks(report, faults, seen)]
-    return [_FAULTS[fault.kind](report, fault, seen) for fault in faults]
+        return [_describe_slow_ranks(report, faults, iteration_count)]
+    return [_FAULTS[fault.kind](report, fault, iteration_count) for fault in faults]
 
 
-def _describe_slow_rank(report: Report, fault: Fault, seen: str) -> _Text:
+def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the text on a slow rank, or on a replica all of whose ranks are slow."""
     first = fault.ranks[0]
     if len(fault.ranks) > 1:
         n_ranks = format_count(len(fault.ranks), "rank")
         return (
             f"Find out why replica {report.ranks[first].pipeline} is slow, all of its {n_ranks}",
-            f"{_phases(fault)} the other replicas, in {seen}",
+            f"{_format_phases(fault)} the other replicas, in {iteration_count}",
             "Check what its hosts have in common",
         )
-    others = "its peers" if fault.stage is None else f"the other ranks of stage {fault.stage}"
+    compared_with = (
+        "its peers" if fault.stage is None else f"the other ranks of stage {fault.stage}"
+    )
     return (
-        f"Find out why {numbered_rank(report, first)} is slow",
-        f"{_phases(fault)} {others}, in {seen}",
+        f"Find out why {name_rank_with_number(report, first)} is slow",
+        f"{_format_phases(fault)} {compared_with}, in {iteration_count}",
         "Check its clocks, temperature and other jobs",
     )
 
 
-def _describe_slow_ranks(report: Report, faults: Sequence[Fault], seen: str) -> _Text:
+def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_count: str) -> _Text:
     """Return the text on ranks that save more together, for example those of a tensor group."""
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
-    others = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
+    compared_with = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
     multiples: dict[str, list[float]] = {}
     for fault in faults:
-        for phase, multiple in fault.phases[:_NAMED]:
+        for phase, multiple in fault.phases[:_MAX_NAMED]:
             multiples.setdefault(phase, []).append(multiple)
-    phases = ", ".join(f"{phase} {_range_of(values)}" for phase, values in multiples.items())
-    names = " and ".join(numbered_rank(report, fault.ranks[0]) for fault in faults)
+    phases = ", ".join(f"{phase} {_format_range(values)}" for phase, values in multiples.items())
+    names = " and ".join(name_rank_with_number(report, fault.ranks[0]) for fault in faults)
     return (
         f"Find out why {names} are slow",
-        f"{phases} the other {others}, in {seen}",
+        f"{phases} the other {compared_with}, in {iteration_count}",
         "Check their clocks, temperatures and other jobs",
     )
 
 
-def _range_of(multiples: Sequence[float]) -> str:
+def _format_range(multiples: Sequence[float]) -> str:
     """Return the range of multiples: ``1.20x to 1.50x``, or ``1.20x`` if all are equal."""
     low, high = f"{min(multiples):.2f}x", f"{max(multiples):.2f}x"
     return low if low == high else f"{low} to {high}"
 
 
-def _describe_slow_host(report: Report, fault: Fault, seen: str) -> _Text:
+def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _Text:
     host, n_ranks = report.ranks[fault.ranks[0]].host, format_count(len(fault.ranks), "rank")
     return (
         f"Find out why host {host} is slow",
-        f"{_phases(fault)} the other hosts on all of its {n_ranks}, in {seen}",
+        f"{_format_phases(fault)} the other hosts on all of its {n_ranks}, in {iteration_count}",
         "Check its clocks, cooling and other jobs",
     )
 
 
-def _describe_heavy_stage(report: Report, fault: Fault, seen: str) -> _Text:
+def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the text on stages that hold too much work, with the layers to move if known."""
-    stages = list_first([str(stage) for stage in fault.stages], _NAMED)
-    moves = f"Move {list_first(list(fault.moves), _NAMED)}" if fault.moves else ""
+    stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
+    moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
-        evidence = f"These stages take {_phases(fault)} the others, in {seen}"
+        evidence = f"These stages take {_format_phases(fault)} the others, in {iteration_count}"
         return f"Move layers off stages {stages}", evidence, moves
     who = "That stage"
     if sum(rank.stage == fault.stage for rank in report.ranks) == 1:
-        who = subject(numbered_rank(report, fault.ranks[0]))
-    evidence = f"{who} takes {_phases(fault)} the others, in {seen}"
+        who = capitalize_label(name_rank_with_number(report, fault.ranks[0]))
+    evidence = f"{who} takes {_format_phases(fault)} the others, in {iteration_count}"
     return f"Move layers off stage {stages}", evidence, moves
 
 
 def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
-    times = f"{_multiple(fault)} times"
+    times = f"{_format_multiple(fault)} times"
     action = "Spread tokens evenly over the microbatches"
     if fault.detail:
         evidence = f"On every stage the longest 5 % take {times} as long as the shortest"
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
-    names = list_first([str(number) for number in numbers], _NAMED)
+    names = list_first([str(number) for number in numbers], _MAX_NAMED)
     are_long = f"microbatches {names} are" if len(numbers) > 1 else f"microbatch {names} is"
     n_long = f"{len(fault.microbatches):,} in all"
     evidence = f"On every stage, {times} as long as the others ({n_long})"
@@ -534,15 +539,21 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
 
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     """Return the text on iterations in which all ranks, or single operations, are slow."""
-    names = list_first([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
+    names = list_first(
+        [truncate_name(report.iterations[k].name) for k in fault.iterations], _MAX_NAMED
+    )
     where = f"{format_count(len(fault.iterations), 'iteration')} ({names})"
-    state = _thread(report, fault)
-    times = f"{_multiple(fault)}x the usual time" + (f"; in the longest{state}" if state else "")
+    state = _describe_thread(report, fault)
+    times = f"{_format_multiple(fault)}x the usual time" + (
+        f"; in the longest{state}" if state else ""
+    )
     if not fault.detail:
         return f"Find out what slows all ranks in {where}", f"Operations take {times}", ""
     is_one = len(fault.ranks) == 1
     who = (
-        numbered_rank(report, fault.ranks[0]) if is_one else format_count(len(fault.ranks), "rank")
+        name_rank_with_number(report, fault.ranks[0])
+        if is_one
+        else format_count(len(fault.ranks), "rank")
     )
     if fault.detail != "pace":
         action, operations = f"Find out why single operations of {who} are slow in {where}", "They"
@@ -556,14 +567,14 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     return action, f"{operations} take {times}", "" if _has_host(fault) else next_step
 
 
-def _describe_slow_link(_: Report, fault: Fault, seen: str) -> _Text:
+def _describe_slow_link(_: Report, fault: Fault, iteration_count: str) -> _Text:
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
     where = f" of {fault.detail}" if fault.detail else ""
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
-        f"Transfers take {_multiple(fault)}x the time of other links, in {seen}",
+        f"Transfers take {_format_multiple(fault)}x the time of other links, in {iteration_count}",
         "",
     )
 
@@ -576,39 +587,40 @@ def _describe_collective(_: Report, fault: Fault, __: str) -> _Text:
 def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
     becomes = "becomes" if len(fault.ranks) == 1 and not fault.detail else "become"
     return (
-        f"Find out why {_who(report, fault)} {becomes} slower and slower",
-        f"Operations take {_multiple(fault)}x as long in the last iteration as in the first",
+        f"Find out why {_name_faulty_ranks(report, fault)} {becomes} slower and slower",
+        f"Operations take {_format_multiple(fault)}x as long in the last iteration as in the first",
         "Check temperature and clocks",
     )
 
 
 def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
-    iteration = shortened(report.iterations[fault.iterations[0]].name)
+    iteration = truncate_name(report.iterations[fault.iterations[0]].name)
     return (
-        f"Find out what changed on {_who(report, fault)} before iteration {iteration}",
-        f"From then on operations take {_multiple(fault)}x as long",
+        f"Find out what changed on {_name_faulty_ranks(report, fault)} before iteration "
+        f"{iteration}",
+        f"From then on operations take {_format_multiple(fault)}x as long",
         "Check clocks, temperature and other jobs there",
     )
 
 
-def _describe_late_launch(report: Report, fault: Fault, seen: str) -> _Text:
+def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the text on late launches, and on what hosts or the profiler delay."""
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
-    where = f" on {name_ranks(report, fault.ranks)}{_thread(report, fault)}"
+    where = f" on {name_ranks(report, fault.ranks)}{_describe_thread(report, fault)}"
     if fault.detail:
         next_step = "Check data loading, checkpoints and evaluation there"
         return (
             f"Begin iterations earlier{where}",
-            f"No rank computes between iterations, in {seen}",
+            f"No rank computes between iterations, in {iteration_count}",
             "" if _has_host(fault) else next_step,
         )
     if fault.collective:
         action = f"Launch {fault.collective} earlier{where}"
-        return action, f"The other members wait for it, in {seen}", ""
+        return action, f"The other members wait for it, in {iteration_count}", ""
     # Optimizers can be late outside the windows in which bubbles are counted.
-    action = f"Launch earlier{latest_host(report, fault.ranks) or where}"
-    return action, f"Operations start late although their input is ready, in {seen}", ""
+    action = f"Launch earlier{name_latest_host(report, fault.ranks) or where}"
+    return action, f"Operations start late although their input is ready, in {iteration_count}", ""
 
 
 def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
@@ -619,27 +631,31 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
     running = f"run for {format_percent(1 - fault.phases[0][1])} of their time"
     if not fault.detail:
         return f"{action} (fused, or as CUDA graphs)", f"Kernels {running}", ""
-    untold = "a table of operations does not tell launch gaps from communication"
-    return f"{action}, or overlap communication", f"Compute kernels {running}; {untold}", ""
-
-
-def _describe_queue(report: Report, fault: Fault, seen: str) -> _Text:
-    ranks = name_ranks(report, fault.ranks)
-    waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
+    indistinguishable = "a table of operations does not tell launch gaps from communication"
     return (
-        f"Post receives of {ranks} in the order in which data comes, or defer them",
-        f"{waiting} wait behind one whose data has not arrived, in {seen}",
+        f"{action}, or overlap communication",
+        f"Compute kernels {running}; {indistinguishable}",
         "",
     )
 
 
-def _describe_token_wait(_: Report, fault: Fault, seen: str) -> _Text:
-    more = "one chunk more" if fault.detail == "one" else "more chunks"
+def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
+    ranks = name_ranks(report, fault.ranks)
+    waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
+    return (
+        f"Post receives of {ranks} in the order in which data comes, or defer them",
+        f"{waiting} wait behind one whose data has not arrived, in {iteration_count}",
+        "",
+    )
+
+
+def _describe_token_wait(_: Report, fault: Fault, iteration_count: str) -> _Text:
+    chunks = "one chunk more" if fault.detail == "one" else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")
     return (
-        f"Keep {more} in flight",
+        f"Keep {chunks} in flight",
         "The first stage waits for the token of an earlier step, with "
-        f"{in_flight} in the pipeline, in {seen}",
+        f"{in_flight} in the pipeline, in {iteration_count}",
         "Let the scheduler run ahead, or divide the requests into more batches",
     )
 
@@ -661,9 +677,9 @@ _FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
 }
 
 
-def _thread(report: Report, fault: Fault) -> str:
+def _describe_thread(report: Report, fault: Fault) -> str:
     """Return a clause on what the host did in the longest part of a fault, or "" if unknown."""
-    return thread_state(*(None if at < 0 else report.operations.names[at] for at in fault.host))
+    return describe_thread(*(None if at < 0 else report.operations.names[at] for at in fault.host))
 
 
 def _has_host(fault: Fault) -> bool:
@@ -671,15 +687,15 @@ def _has_host(fault: Fault) -> bool:
     return fault.host != (NONE, NONE)
 
 
-def _who(report: Report, fault: Fault) -> str:
+def _name_faulty_ranks(report: Report, fault: Fault) -> str:
     return "all ranks" if fault.detail else name_ranks(report, fault.ranks)
 
 
-def _multiple(fault: Fault) -> str:
+def _format_multiple(fault: Fault) -> str:
     """Return how many times as long as usual the work of the first phase takes."""
     return f"{fault.phases[0][1]:.2f}"
 
 
-def _phases(fault: Fault) -> str:
+def _format_phases(fault: Fault) -> str:
     """Return how many times as long as usual each phase takes: ``F 2.50x, BW 2.27x``."""
-    return ", ".join(f"{phase} {ratio:.2f}x" for phase, ratio in fault.phases[:_NAMED])
+    return ", ".join(f"{phase} {ratio:.2f}x" for phase, ratio in fault.phases[:_MAX_NAMED])

@@ -39,17 +39,17 @@ from bubbleviz.report import summary
 from bubbleviz.report.advice import Advised, Step, advise
 from bubbleviz.report.bubble_parts import (
     BubblePart,
-    bubble_parts,
-    flops_use,
-    step_parts,
-    step_window,
+    choose_step_window,
+    compute_bubble_parts,
+    compute_flops_use,
+    compute_step_parts,
 )
-from bubbleviz.report.long_bubbles import longest_bubbles
-from bubbleviz.report.methods import methods
-from bubbleviz.report.prompt_chunks import even_chunks
+from bubbleviz.report.long_bubbles import find_longest_bubbles
+from bubbleviz.report.methods import write_methods
+from bubbleviz.report.prompt_chunks import find_even_chunks
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
-from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, saved_column, timeline_of
+from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, build_timeline, save_column
 from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.measured_times import MeasuredTimes
 
@@ -60,9 +60,7 @@ _TIME_FIELDS = ("compute_ns", "active_ns", "kernel_ns", "gap_ns")
 _OPERATION_FIELDS = summary.OperationEntry.__struct_fields__
 
 
-def summary_of(
-    report: Report, *, by_rank: bool = True, slowdown: bool = True
-) -> summary.RunSummary:
+def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> summary.RunSummary:
     """Return the summary of a report.
 
     Args:
@@ -73,7 +71,7 @@ def summary_of(
     typical, explanation = report.typical_iteration(), report.explanation
     times, advised = explanation.phase_times, advise(report)
     slowdowns = report.slowdowns if slowdown else None
-    even = even_chunks(explanation.chunk_costs)
+    even = find_even_chunks(explanation.chunk_costs)
     has_timeline = by_rank and len(report.operations) <= MAX_SAVED_OPERATIONS
     return summary.RunSummary(
         schema=summary.SCHEMA,
@@ -83,42 +81,42 @@ def summary_of(
         headline_reason=report.headline_reason,
         convention=report.convention,
         profiles=list(report.profiles),
-        ranks=_ranks(report),
+        ranks=_list_ranks(report),
         what_to_do_first=describe_first_steps(report),
-        first=[_step(advised, step) for step in advised.first],
-        then=[advised.listed.index(advice) for advice in advised.further],
+        first=[_make_step(advised, step) for step in advised.first],
+        then=[advised.candidates.index(advice) for advice in advised.further],
         advice=list(write_all_advice(report)),
         restrictions=summary.RestrictionEntry.list_of(report.restrictions),
         typical_iteration=None if typical is None else typical.index,
         iterations_overlap=explanation.period_ns is not None,
         iterations=[
-            _iteration(report, iteration, by_rank=by_rank) for iteration in report.iterations
+            _make_iteration(report, iteration, by_rank=by_rank) for iteration in report.iterations
         ],
-        summary=_numbers(report),
-        schedule=_schedule(report.schedule),
-        plan=_schedule(report.plan),
-        phase_times=[_phase_time(kind) for kind in times.kinds],
-        chunk_costs=[_chunk_cost(cost) for cost in explanation.chunk_costs],
-        even_chunks=None if even is None else summary.EvenChunks(_number(even[0]), *even[1:]),
+        summary=_compute_numbers(report),
+        schedule=_make_schedule(report.schedule),
+        plan=_make_schedule(report.plan),
+        phase_times=[_make_phase_time(kind) for kind in times.kinds],
+        chunk_costs=[_make_chunk_cost(cost) for cost in explanation.chunk_costs],
+        even_chunks=None if even is None else summary.EvenChunks(_get_number(even[0]), *even[1:]),
         transfer_ns=times.transfer_ns,
-        microbatch_lengths=_microbatch_lengths(report),
+        microbatch_lengths=_list_microbatch_lengths(report),
         imbalance=dict(times.imbalance),
-        stragglers=_stragglers(report),
-        critical_path=_critical_path(report),
-        changes=_changes(explanation.changes),
-        what_if=_what_if(report.what_if),
+        stragglers=_list_stragglers(report),
+        critical_path=_make_critical_path(report),
+        changes=_make_changes(explanation.changes),
+        what_if=_make_what_if(report.what_if),
         memory=report.memory,
-        longest_bubbles=_longest_bubbles(report),
-        slowdown=None if slowdowns is None else _slowdown(slowdowns, report.slowness),
+        longest_bubbles=_list_longest_bubbles(report),
+        slowdown=None if slowdowns is None else _make_slowdown(slowdowns, report.slowness),
         coverage=list(report.coverage),
         unattributed_kernels=list(report.unattributed_kernels),
         limitations=summary.LimitationEntry.list_of(report.limitations),
-        methods=methods(report),
-        timeline=_saved_timeline(timeline_of(report)) if has_timeline else None,
+        methods=write_methods(report),
+        timeline=_save_timeline(build_timeline(report)) if has_timeline else None,
     )
 
 
-def _ranks(report: Report) -> list[summary.RankEntry]:
+def _list_ranks(report: Report) -> list[summary.RankEntry]:
     slowness = report.slowness
     return [
         summary.RankEntry(
@@ -139,20 +137,20 @@ def _ranks(report: Report) -> list[summary.RankEntry]:
         )
         for rank, relative, individual in zip(
             report.ranks,
-            _known(slowness.relative_score),
-            _known(slowness.individual_score),
+            _to_optional(slowness.relative_score),
+            _to_optional(slowness.individual_score),
             strict=True,
         )
     ]
 
 
-def _known(values: Floats) -> list[float | None]:
+def _to_optional(values: Floats) -> list[float | None]:
     """Return numbers, with None for NaN."""
     return [None if isnan(value) else value for value in values.tolist()]
 
 
-def _step(advised: Advised, step: Step) -> summary.StepEntry:
-    index = None if step.advice is None else advised.listed.index(step.advice)
+def _make_step(advised: Advised, step: Step) -> summary.StepEntry:
+    index = None if step.advice is None else advised.candidates.index(step.advice)
     is_marked = step.advice is not None and step.advice is advised.marked
     return summary.StepEntry(step.code.value, index, is_marked)
 
@@ -160,7 +158,9 @@ def _step(advised: Advised, step: Step) -> summary.StepEntry:
 # Iterations.
 
 
-def _iteration(report: Report, iteration: Iteration, *, by_rank: bool) -> summary.IterationEntry:
+def _make_iteration(
+    report: Report, iteration: Iteration, *, by_rank: bool
+) -> summary.IterationEntry:
     ratios, causes = iteration.ratios, report.explanation.causes
     return summary.IterationEntry(
         index=iteration.index,
@@ -175,7 +175,7 @@ def _iteration(report: Report, iteration: Iteration, *, by_rank: bool) -> summar
         bubble_ratio={name: ratio.value for name, ratio in ratios.items()},
         bubble_low={name: ratio.low for name, ratio in ratios.items()},
         bubble_overhead={name: ratio.overhead for name, ratio in ratios.items()},
-        bubble_interval=_intervals({name: ratio.interval for name, ratio in ratios.items()}),
+        bubble_interval=_list_intervals({name: ratio.interval for name, ratio in ratios.items()}),
         incomplete=any(ratio.incomplete for ratio in ratios.values()),
         clocks_contradict=any(ratio.contradicted for ratio in ratios.values()),
         clock_set=iteration.clock_set,
@@ -184,11 +184,11 @@ def _iteration(report: Report, iteration: Iteration, *, by_rank: bool) -> summar
             for name in ratios
             if has_account(iteration.ranks, name)
         },
-        ranks=_rank_columns(report, iteration) if by_rank else None,
+        ranks=_make_rank_columns(report, iteration) if by_rank else None,
     )
 
 
-def _rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
+def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     """Return the columns of the ranks of an iteration.
 
     ``unattributed_ns`` and ``overlap_ns`` are those of the window of ``schedule``.
@@ -196,7 +196,7 @@ def _rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     ranks, communication = iteration.ranks, report.explanation.communication
     accounts = list(ranks.columns.accounts)
     names = [name for name in accounts if has_account(ranks, name)]
-    windows = {name: _window_columns(ranks, name) for name in names}
+    windows = {name: _make_window_columns(ranks, name) for name in names}
     schedule = windows.get("schedule")
     times = {name: get_rank_column(ranks, name).tolist() for name in _TIME_FIELDS}
     phase_ns = get_rank_column(ranks, "phase_ns").T.tolist()
@@ -208,7 +208,7 @@ def _rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
         overlap_ns=None if schedule is None else schedule.overlap_ns,
         bubble_ns={name: window.bubble_ns for name, window in windows.items()},
         bubble_ratio={name: compute_rank_ratios(ranks, name) for name in accounts},
-        bubble_interval=_rank_intervals(ranks, names),
+        bubble_interval=_list_rank_intervals(ranks, names),
         missing=list_missing(ranks),
         windows=windows,
         cause_ns={
@@ -224,13 +224,13 @@ def _rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     )
 
 
-def _window_columns(ranks: RankIterations, ratio: str) -> summary.WindowColumns:
+def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowColumns:
     """Return the windows of a ratio on the ranks of an iteration."""
     columns = (get_account_column(ranks, ratio, name) for name in _WINDOW_FIELDS)
     return summary.WindowColumns(*(column.tolist() for column in columns))
 
 
-def _rank_intervals(
+def _list_rank_intervals(
     ranks: RankIterations, names: Sequence[str]
 ) -> dict[str, list[tuple[float, float] | None] | None]:
     """Return the clock bounds of the ranks' ratios, with None if none of them is known."""
@@ -242,12 +242,12 @@ def _rank_intervals(
     return columns
 
 
-def _rows(names: Sequence[str], column: Callable[[str], Ints]) -> Iterable[tuple[int, ...]]:
+def _list_rows(names: Sequence[str], column: Callable[[str], Ints]) -> Iterable[tuple[int, ...]]:
     """Return the rows of a table that is given by a function of the column's name."""
     return zip(*(column(name).tolist() for name in names), strict=True)
 
 
-def _intervals(
+def _list_intervals(
     intervals: Mapping[str, tuple[float, float] | None],
 ) -> dict[str, tuple[float, float] | None]:
     """Return the clock bounds of the ratios that need a common clock, with None if unknown."""
@@ -257,44 +257,44 @@ def _intervals(
 # Statistics over the averaged iterations.
 
 
-def _numbers(report: Report) -> summary.Numbers:
+def _compute_numbers(report: Report) -> summary.Numbers:
     measured, causes = report.summary, report.explanation.causes
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
     cause_ns = {}
     for name in causes.idle_ns:
-        known = [i.index for i in averaged if i.ratios[name].value is not None]
-        cause_ns[name] = causes.of_iterations(name, np.array(known, np.int64))
+        with_ratio = [i.index for i in averaged if i.ratios[name].value is not None]
+        cause_ns[name] = causes.of_iterations(name, np.array(with_ratio, np.int64))
     return summary.Numbers(
         iterations=measured.iterations,
-        bubble_ratio=_averages(measured.bubble_ratio),
-        bubble_interval=_intervals(measured.bubble_interval),
-        bubble_low=_averages(measured.bubble_low),
-        bubble_overhead=_averages(measured.bubble_overhead),
-        window_ns=_averages(measured.window_ns),
+        bubble_ratio=_make_averages(measured.bubble_ratio),
+        bubble_interval=_list_intervals(measured.bubble_interval),
+        bubble_low=_make_averages(measured.bubble_low),
+        bubble_overhead=_make_averages(measured.bubble_overhead),
+        window_ns=_make_averages(measured.window_ns),
         cause_ns=cause_ns,
-        bubble_parts=_parts(bubble_parts(report)),
+        bubble_parts=_make_parts(compute_bubble_parts(report)),
         kernel_time=summary.KernelTimeEntry(**report.kernel_time.entry),
         launch_gap=report.launch_gap,
         step=summary.StepSummary(
-            window=step_window(report),
-            parts=_parts(step_parts(report)),
-            flops_use=flops_use(report),
+            window=choose_step_window(report),
+            parts=_make_parts(compute_step_parts(report)),
+            flops_use=compute_flops_use(report),
         ),
     )
 
 
-def _averages(spreads: Mapping[str, Spread]) -> dict[str, summary.Average]:
+def _make_averages(spreads: Mapping[str, Spread]) -> dict[str, summary.Average]:
     return {name: summary.Average(**asdict(spread)) for name, spread in spreads.items()}
 
 
-def _parts(parts: Sequence[BubblePart]) -> list[summary.TimePart]:
+def _make_parts(parts: Sequence[BubblePart]) -> list[summary.TimePart]:
     return [summary.TimePart(**asdict(part)) for part in parts]
 
 
 # Schedules and times of operations.
 
 
-def _schedule(recognition: Recognition | None) -> summary.ScheduleEntry | None:
+def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | None:
     if recognition is None:
         return None
     return summary.ScheduleEntry(
@@ -305,38 +305,40 @@ def _schedule(recognition: Recognition | None) -> summary.ScheduleEntry | None:
         reason=recognition.reason or None,
         iterations=list(recognition.iterations),
         deviation_count=recognition.deviation_count,
-        deviations=[_deviation(deviation) for deviation in recognition.deviations],
+        deviations=[_make_deviation(deviation) for deviation in recognition.deviations],
     )
 
 
-def _deviation(deviation: Deviation) -> summary.DeviationEntry:
+def _make_deviation(deviation: Deviation) -> summary.DeviationEntry:
     return summary.DeviationEntry(
         rank=deviation.rank,
         iteration=deviation.iteration,
         phase=deviation.phase.label,
         microbatch=deviation.microbatch,
-        chunk=_number(deviation.chunk),
+        chunk=_get_number(deviation.chunk),
         what=deviation.what,
         places=deviation.places,
     )
 
 
-def _number(number: int) -> int | None:
+def _get_number(number: int) -> int | None:
     """Return a number, or None for -1."""
     return None if number < 0 else number
 
 
-def _phase_time(kind: PhaseTime) -> summary.PhaseTimeEntry:
-    numbers = {name: _number(getattr(kind, name)) for name in ("stage", "chunk", "virtual_stage")}
+def _make_phase_time(kind: PhaseTime) -> summary.PhaseTimeEntry:
+    numbers = {
+        name: _get_number(getattr(kind, name)) for name in ("stage", "chunk", "virtual_stage")
+    }
     return summary.PhaseTimeEntry(**{**asdict(kind), "phase": kind.phase.label, **numbers})
 
 
-def _chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
-    numbers = {"stage": _number(cost.stage), "virtual_stage": _number(cost.virtual_stage)}
+def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
+    numbers = {"stage": _get_number(cost.stage), "virtual_stage": _get_number(cost.virtual_stage)}
     return summary.ChunkCostEntry(**{**asdict(cost), **numbers})
 
 
-def _microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
+def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
     """Return the lengths of the microbatches of averaged iterations, relative to their mean."""
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
     counts = {report.iterations[index].microbatches for index in averaged}
@@ -348,28 +350,30 @@ def _microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(round(length, 4) for length in row) for row in lengths.tolist())
 
 
-def _stragglers(report: Report) -> list[summary.Straggler]:
+def _list_stragglers(report: Report) -> list[summary.Straggler]:
     stragglers = report.explanation.phase_times.stragglers
     rows = np.array([row for row, _ in stragglers], np.int64)
     return [
         summary.Straggler(**operation, times_median=times_median)
-        for operation, (_, times_median) in zip(_operations(report, rows), stragglers, strict=True)
+        for operation, (_, times_median) in zip(
+            _list_operations(report, rows), stragglers, strict=True
+        )
     ]
 
 
-def _operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
+def _list_operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
     """Return the values of operations by field."""
     return [
         {
             "rank": rank,
             "iteration": iteration,
             "phase": Phase(phase).label,
-            "microbatch": _number(microbatch),
-            "chunk": _number(chunk),
+            "microbatch": _get_number(microbatch),
+            "chunk": _get_number(chunk),
             "start_ns": start_ns,
             "end_ns": end_ns,
         }
-        for rank, iteration, phase, microbatch, chunk, start_ns, end_ns in _rows(
+        for rank, iteration, phase, microbatch, chunk, start_ns, end_ns in _list_rows(
             _OPERATION_FIELDS, lambda name: getattr(report.operations, name)[rows]
         )
     ]
@@ -378,13 +382,13 @@ def _operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
 # Explanations.
 
 
-def _critical_path(report: Report) -> summary.CriticalPathEntry | None:
+def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
     path = report.explanation.path
     if path is None:
         return None
     slack, has_slack = None, path.slack_ns > 0
     if has_slack.sum() <= _MAX_SLACKS:
-        operations = _operations(report, path.replayed[has_slack])
+        operations = _list_operations(report, path.replayed[has_slack])
         slacks_ns = path.slack_ns[has_slack].tolist()
         slack = [
             summary.SlackEntry(**operation, slack_ns=slack_ns)
@@ -395,38 +399,40 @@ def _critical_path(report: Report) -> summary.CriticalPathEntry | None:
         length_ns=path.length_ns,
         parts=list(path.parts),
         collectives=list(path.collectives),
-        operations=[summary.OperationEntry(**own) for own in _operations(report, path.operations)],
+        operations=[
+            summary.OperationEntry(**own) for own in _list_operations(report, path.operations)
+        ],
         slack=slack,
     )
 
 
-def _changes(changes: Sequence[Change]) -> summary.Changes | None:
+def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
     """Return the replayed iteration, which comes first among the changes, and the others."""
     if not changes:
         return None
-    measured, *others = changes
+    measured, *other_changes = changes
     return summary.Changes(
         makespan_ns=measured.makespan_ns,
         bubble_ratio=measured.bubble_ratio,
-        rows=[summary.Change(**asdict(change)) for change in others],
+        rows=[summary.Change(**asdict(change)) for change in other_changes],
     )
 
 
-def _what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
+def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
     if what_if is None:
         return None
     measured = what_if.measured
     return summary.WhatIfEntry(
         reason=what_if.reason,
         window=what_if.window,
-        times=None if measured is None else _simulated_times(measured),
-        rows=[_choice(choice) for choice in what_if.rows],
+        times=None if measured is None else _make_simulated_times(measured),
+        rows=[_make_choice(choice) for choice in what_if.rows],
         reordered=what_if.reordered,
         limit_bytes=what_if.limit_bytes,
     )
 
 
-def _choice(choice: Choice) -> summary.ChoiceEntry:
+def _make_choice(choice: Choice) -> summary.ChoiceEntry:
     return summary.ChoiceEntry(
         name=choice.schedule,
         makespan_ms=choice.makespan_ms,
@@ -442,7 +448,7 @@ def _choice(choice: Choice) -> summary.ChoiceEntry:
     )
 
 
-def _simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
+def _make_simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
     """Return times by stage, without those of virtual stages."""
     times = measured.times
     return summary.SimulatedTimes(
@@ -456,7 +462,7 @@ def _simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
     )
 
 
-def _longest_bubbles(report: Report) -> list[summary.LongBubble]:
+def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
     idle = report.bubbles
     return [
         summary.LongBubble(
@@ -467,28 +473,28 @@ def _longest_bubbles(report: Report) -> list[summary.LongBubble]:
             cause=Cause(int(idle.cause[row])).label,
             sentence=sentence,
         )
-        for row, sentence in longest_bubbles(report)
+        for row, sentence in find_longest_bubbles(report)
     ]
 
 
-def _slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
+def _make_slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
     links = list(slowdowns.by_link)
     rank = np.flatnonzero(~np.isnan(slowness.slowdown))
     return summary.SlowdownEntry(
         total=slowdowns.total,
         by_phase=dict(slowdowns.by_phase),
-        by_stage=_slowdown_columns(slowdowns.by_stage),
-        by_replica=_slowdown_columns(slowdowns.by_replica),
+        by_stage=_make_slowdown_columns(slowdowns.by_stage),
+        by_replica=_make_slowdown_columns(slowdowns.by_replica),
         by_rank=summary.SlowdownColumns(
             number=rank.tolist(), slowdown=slowness.slowdown[rank].tolist()
         ),
-        by_microbatch=_slowdown_columns(slowdowns.by_microbatch),
+        by_microbatch=_make_slowdown_columns(slowdowns.by_microbatch),
         by_link=summary.LinkSlowdowns(
             source=[source for source, _ in links],
             target=[target for _, target in links],
             slowdown=list(slowdowns.by_link.values()),
         ),
-        by_iteration=_slowdown_columns(slowdowns.by_iteration),
+        by_iteration=_make_slowdown_columns(slowdowns.by_iteration),
         worker_share=slowdowns.worker_share,
         last_stage_share=slowdowns.last_stage_share,
         original_ns=slowdowns.original_ns,
@@ -497,16 +503,16 @@ def _slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry
     )
 
 
-def _slowdown_columns(slowdowns: Mapping[int, float]) -> summary.SlowdownColumns:
+def _make_slowdown_columns(slowdowns: Mapping[int, float]) -> summary.SlowdownColumns:
     return summary.SlowdownColumns(number=list(slowdowns), slowdown=list(slowdowns.values()))
 
 
-def _saved_timeline(timeline: Timeline) -> summary.SavedTimeline:
+def _save_timeline(timeline: Timeline) -> summary.SavedTimeline:
     return summary.SavedTimeline(
         base_ns=timeline.base_ns,
         names=timeline.names,
         tables={
-            table: {name: saved_column(table, name, column) for name, column in columns.items()}
+            table: {name: save_column(table, name, column) for name, column in columns.items()}
             for table, columns in timeline.tables.items()
         },
     )

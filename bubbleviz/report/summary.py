@@ -968,13 +968,13 @@ class RunSummary(Struct, frozen=True):
         return f"RunSummary({ratio}, {ranks}, {iterations})"
 
 
-def values_of(summary: Struct) -> dict[str, Any]:
+def to_values(summary: Struct) -> dict[str, Any]:
     """Return a summary as nested dictionaries and lists, ready to be written as JSON."""
-    values: dict[str, Any] = to_builtins(summary, enc_hook=_python_float)
+    values: dict[str, Any] = to_builtins(summary, enc_hook=_to_python_float)
     return values
 
 
-def _python_float(value: object) -> float:
+def _to_python_float(value: object) -> float:
     """Return a number of numpy as a number of Python.
 
     Raises:

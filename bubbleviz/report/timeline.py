@@ -38,9 +38,9 @@ _COLUMNS = {
 }
 
 #: A browser holds columns other than times in 32 bits.
-_MOST_THOUSANDTHS = 2**31 - 1
+_MAX_THOUSANDTHS = 2**31 - 1
 #: Characters of a name that are kept.
-_LONGEST_NAME = 300
+_MAX_NAME = 300
 #: Maximum number of operations that the JSON of a report contains.
 MAX_SAVED_OPERATIONS = 20_000
 
@@ -62,20 +62,22 @@ class Timeline:
     tables: Mapping[str, Mapping[str, Ints]]
 
 
-def timeline_of(report: Report) -> Timeline:
+def build_timeline(report: Report) -> Timeline:
     """Return the timeline of a report."""
-    operations, bubbles, loose = report.operations, report.bubbles, report.unattributed
+    operations, bubbles, unattributed = report.operations, report.bubbles, report.unattributed
     spans = operations.has_span == 1
-    starts = (operations.start_ns[spans], loose.start_ns, bubbles.start_ns)
+    starts = (operations.start_ns[spans], unattributed.start_ns, bubbles.start_ns)
     base_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=0)
-    named = (operations.name_id, bubbles.host_call, bubbles.host_range)
-    used = find_distinct(*named)
-    used = used[used >= 0]
-    name, call, around = (
-        np.where(column >= 0, np.searchsorted(used, column), NONE).astype(np.int64)
-        for column in named
+    name_columns = (operations.name_id, bubbles.host_call, bubbles.host_range)
+    used_names = find_distinct(*name_columns)
+    used_names = used_names[used_names >= 0]
+    name, call, range_around = (
+        np.where(column >= 0, np.searchsorted(used_names, column), NONE).astype(np.int64)
+        for column in name_columns
     )
-    times = np.minimum(np.round(1000 * times_median(report)), _MOST_THOUSANDTHS).astype(np.int64)
+    times = np.minimum(np.round(1000 * measure_times_median(report)), _MAX_THOUSANDTHS).astype(
+        np.int64
+    )
     path = report.explanation.path
     tables = {
         "operations": {
@@ -85,31 +87,31 @@ def timeline_of(report: Report) -> Timeline:
             "thousandths": times,
             "name": name,
         },
-        "compute": _pieces(report, base_ns, COMPUTE),
-        "communication": _pieces(report, base_ns, COMMUNICATION),
+        "compute": _list_busy_pieces(report, base_ns, COMPUTE),
+        "communication": _list_busy_pieces(report, base_ns, COMMUNICATION),
         "unattributed": {
-            "rank": loose.rank,
-            "start_ns": loose.start_ns - base_ns,
-            "length_ns": loose.end_ns - loose.start_ns,
+            "rank": unattributed.rank,
+            "start_ns": unattributed.start_ns - base_ns,
+            "length_ns": unattributed.end_ns - unattributed.start_ns,
         },
         "bubbles": {
             **vars(bubbles),
             "start_ns": bubbles.start_ns - base_ns,
             "length_ns": bubbles.end_ns - bubbles.start_ns,
             "call": call,
-            "around": around,
+            "around": range_around,
         },
-        "windows": _windows(report, base_ns),
+        "windows": _list_windows(report, base_ns),
         "critical": {"operation": np.zeros(0, np.int64) if path is None else path.operations},
     }
     return Timeline(
         base_ns,
-        tuple(operations.names[row][:_LONGEST_NAME] for row in used.tolist()),
+        tuple(operations.names[row][:_MAX_NAME] for row in used_names.tolist()),
         {t: {c: tables[t][c] for c in columns.split()} for t, columns in _COLUMNS.items()},
     )
 
 
-def times_median(report: Report) -> Floats:
+def measure_times_median(report: Report) -> Floats:
     """Return how many times the median of its kind every operation took."""
     return compute_multiples_of_median(
         report.operations,
@@ -119,45 +121,47 @@ def times_median(report: Report) -> Floats:
     )
 
 
-def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[str, Ints]:
+def _list_busy_pieces(
+    report: Report, base_ns: int, phases: tuple[Phase, ...]
+) -> Mapping[str, Ints]:
     """Return the busy intervals of operations of some phases, in order of (rank, start).
 
     Communication without busy intervals of its own is shown by its span.
     """
     operations, busy = report.operations, report.busy
-    chosen = mask_phases(operations.phase, phases)
-    shown = chosen[busy.operation]
-    lacking = chosen & (operations.has_span == 1)
-    lacking[busy.operation] = False
-    rows = np.flatnonzero(lacking)
-    operation = np.concatenate((busy.operation[shown], rows))
-    start_ns = np.concatenate((busy.start_ns[shown], operations.start_ns[rows]))
-    end_ns = np.concatenate((busy.end_ns[shown], operations.end_ns[rows]))
+    has_phase = mask_phases(operations.phase, phases)
+    is_selected = has_phase[busy.operation]
+    has_no_interval = has_phase & (operations.has_span == 1)
+    has_no_interval[busy.operation] = False
+    rows = np.flatnonzero(has_no_interval)
+    operation = np.concatenate((busy.operation[is_selected], rows))
+    start_ns = np.concatenate((busy.start_ns[is_selected], operations.start_ns[rows]))
+    end_ns = np.concatenate((busy.end_ns[is_selected], operations.end_ns[rows]))
     order = sort_rows(operations.rank[operation], start_ns, operation)
     operation, start_ns, end_ns = operation[order], start_ns[order], end_ns[order]
     return {"operation": operation, "start_ns": start_ns - base_ns, "length_ns": end_ns - start_ns}
 
 
-def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
+def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     """Return every window of every ratio, of the ranks that count in it."""
     tables = [np.zeros((5, 0), np.int64)]
-    for place, ratio in enumerate(list_ratios()):
+    for ratio_index, ratio in enumerate(list_ratios()):
         for iteration in report.iterations:
             if ratio.name in iteration.ratios and iteration.ratios[ratio.name].value is not None:
                 ranks = iteration.ranks
                 rank = np.array(list_indices(ranks), np.int64)
                 start_ns = get_account_column(ranks, ratio.name, "start_ns") - base_ns
                 window_ns = get_account_column(ranks, ratio.name, "window_ns")
-                counted = np.array(
+                is_counted = np.array(
                     [own is not None for own in compute_rank_ratios(ranks, ratio.name)]
                 )
-                alike = (np.full(len(rank), place), np.full(len(rank), iteration.index))
-                tables.append(np.stack((*alike, rank, start_ns, window_ns))[:, counted])
+                constants = (np.full(len(rank), ratio_index), np.full(len(rank), iteration.index))
+                tables.append(np.stack((*constants, rank, start_ns, window_ns))[:, is_counted])
     return dict(zip(_COLUMNS["windows"].split(), np.concatenate(tables, axis=1), strict=True))
 
 
 #: Tables that columns are rows of; ``ranks`` and ``iterations`` are those of the report.
-_ROWS_OF = {
+_TABLE_OF_COLUMN = {
     "rank": "ranks",
     "iteration": "iterations",
     "operation": "operations",
@@ -169,14 +173,14 @@ _ROWS_OF = {
     "ratio": "ratios",
 }
 #: Columns other than those in _ROWS_OF in which -1 means none.
-_MAY_BE_NONE = frozenset(
+_OPTIONAL_COLUMNS = frozenset(
     ("microbatch", "second_microbatch", "chunk", "second_chunk", "virtual_stage", "cause")
 )
 #: Columns of codes, and the number of codes.
-_CODES = {"phase": len(Phase), "cause": len(Cause)}
+_N_CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
-def saved_column(table: str, name: str, column: Ints) -> list[int | None]:
+def save_column(table: str, name: str, column: Ints) -> list[int | None]:
     """Return a column of a timeline for a saved report, with None for none.
 
     Args:
@@ -185,7 +189,7 @@ def saved_column(table: str, name: str, column: Ints) -> list[int | None]:
         column: The column, with -1 for none.
     """
     is_time_of_operation = table == "operations" and name in ("start_ns", "length_ns")
-    if not (name in _ROWS_OF or name in _MAY_BE_NONE or is_time_of_operation):
+    if not (name in _TABLE_OF_COLUMN or name in _OPTIONAL_COLUMNS or is_time_of_operation):
         times: list[int | None] = column.tolist()
         return times
     values = column.astype(object)
@@ -194,14 +198,14 @@ def saved_column(table: str, name: str, column: Ints) -> list[int | None]:
     return numbers
 
 
-def _restored_column(saved: Sequence[int | None]) -> Ints:
+def _read_column(saved: Sequence[int | None]) -> Ints:
     """Return a column of a timeline, with -1 for none."""
     values = np.array(saved, object)
     is_none = values == np.array(None, object)
     return np.where(is_none, NONE, values).astype(np.int64)
 
 
-def restored(path: str, summary: RunSummary) -> Timeline:
+def read_timeline(path: str, summary: RunSummary) -> Timeline:
     """Return the timeline of a saved report, which has no rows if the report has no timeline.
 
     Args:
@@ -213,8 +217,8 @@ def restored(path: str, summary: RunSummary) -> Timeline:
     """
     if summary.timeline is None:
         empty = np.zeros(0, np.int64)
-        nothing = {t: dict.fromkeys(columns.split(), empty) for t, columns in _COLUMNS.items()}
-        return Timeline(0, (), nothing)
+        empty_tables = {t: dict.fromkeys(columns.split(), empty) for t, columns in _COLUMNS.items()}
+        return Timeline(0, (), empty_tables)
     saved = summary.timeline
     rows = {
         "ranks": len(summary.ranks),
@@ -228,20 +232,21 @@ def restored(path: str, summary: RunSummary) -> Timeline:
         names, saved_columns = columns.split(), saved.tables.get(table, {})
         lengths = {len(saved_columns[name]) for name in names if name in saved_columns}
         if set(names) - set(saved_columns) or len(lengths) > 1:
-            raise _no_timeline(path, f"lacks columns of {table}")
-        tables[table] = {name: _restored_column(saved_columns[name]) for name in names}
+            raise _make_timeline_error(path, f"lacks columns of {table}")
+        tables[table] = {name: _read_column(saved_columns[name]) for name in names}
         for name, column in tables[table].items():
-            limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
-            least = 0 if name == "phase" else NONE
-            if limit is not None and not ((column >= least) & (column < limit)).all():
-                raise _no_timeline(
+            limit = rows[_TABLE_OF_COLUMN[name]] if name in _TABLE_OF_COLUMN else _N_CODES.get(name)
+            minimum = 0 if name == "phase" else NONE
+            if limit is not None and not ((column >= minimum) & (column < limit)).all():
+                raise _make_timeline_error(
                     path, f"refers from {name} of {table} to a row that does not exist"
                 )
     return Timeline(saved.base_ns, saved.names, tables)
 
 
-def _no_timeline(path: str, what: str) -> InputError:
+def _make_timeline_error(path: str, problem: str) -> InputError:
     """Return the error that a timeline contradicts itself."""
     return InputError(
-        f"{path}: its timeline {what}; write the report again with bubbleviz analyze -o report.json"
+        f"{path}: its timeline {problem}; write the report again with bubbleviz analyze "
+        "-o report.json"
     )

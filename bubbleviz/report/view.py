@@ -11,7 +11,7 @@ class View:
 
     Attributes:
         iterations: indices of the iterations to draw, ascending; empty for
-            :func:`bubbleviz.report.advice.shown_iteration`.
+            :func:`bubbleviz.report.advice.choose_shown_iteration`.
         ranks: numbers of the ranks to draw (:attr:`.Rank.number`), as ``--ranks`` takes them; empty
             for all.
         communication: whether to draw a thin lane of communication operations under each rank.

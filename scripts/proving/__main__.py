@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bubbleviz.report.run_times import workload_of_run
+from bubbleviz.report.run_times import measure_workload
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.plan_memory import compute_peak_memory
@@ -106,7 +106,7 @@ def _run_orders(job: Job, iterations: int) -> Iterator[Run]:
             record = None if results else recording
             results[schedule] = ranks.run(Order(schedule, record=record, iterations=iterations))
         run_bubbleviz("analyze", recording, "-o", report)
-        workload = workload_of_run(read_pipeline(str(report)))
+        workload = measure_workload(read_pipeline(str(report)))
         limit = _find_peak_memory(_REFERENCES[job.layout], job, workload)
         for schedule, result in results.items():
             fits = _find_peak_memory(schedule, job, workload) <= limit * (1 + 1e-9)

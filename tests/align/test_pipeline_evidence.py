@@ -18,11 +18,11 @@ from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.text.first_screen import render_first_screen
 from bubbleviz.render.text.terminal import Display, join_plain_lines
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import RANKS_MISSING, find_no_pipeline
 from bubbleviz.report.sentences import describe_first_steps
-from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.needs import get_real_file
@@ -103,15 +103,15 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
     assert f"no schedule: {UNKNOWN}" in text
     for claim in ("ready to paste", "1f1b", "the pipeline", "The schedule itself", "gpipe"):
         assert claim not in text
-    assert "2 pipeline stages" not in methods(report)
-    assert methods(report).startswith("No pipeline was measured with bubbleviz ")
+    assert "2 pipeline stages" not in write_methods(report)
+    assert write_methods(report).startswith("No pipeline was measured with bubbleviz ")
     for output in (latex.render(report, View()), picture(report, View())):
         assert UNKNOWN in output
         assert "1f1b" not in output
     assert (
         make_document(report)["restrictions"][0]["text"] == f"no pipeline was measured: {UNKNOWN}"
     )
-    assert find_no_pipeline(summary_of(report).restrictions) == UNKNOWN
+    assert find_no_pipeline(summarize(report).restrictions) == UNKNOWN
     # The first advice is how to make the stages known; it never stands empty.
     first = "Set the sizes of the run with --parallel tp=,pp=,dp="
     assert (describe_first_steps(report) or "").startswith(first)

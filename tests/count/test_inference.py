@@ -12,7 +12,7 @@ import bubbleviz
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.run_kinds import run_kind
 from bubbleviz.render import json_document
-from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.bubble_parts import compute_bubble_parts
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.notes import find_limitation
@@ -105,4 +105,4 @@ def test_an_evaluation_that_overlaps_training_makes_the_period_the_ratio_to_quot
     expected = [true.bubble_ratio["period"] for true in truth.iterations]
     assert [i.bubble_ratio for i in report.iterations] == pytest.approx(expected)
     assert report.summary.bubble_ratio["period"].mean == pytest.approx(expected[0])
-    assert {part.name for part in bubble_parts(report)} == {"dependency", "warmup"}
+    assert {part.name for part in compute_bubble_parts(report)} == {"dependency", "warmup"}

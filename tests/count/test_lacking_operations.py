@@ -8,7 +8,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.render.json_document import make_document
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import find_schedule, schedules
@@ -63,7 +63,7 @@ def test_lacking_operations_are_counted_and_bound_the_ratio(
     head = " ".join(text_of(report).split("\n\n")[0].split())
     assert MARK in head
     assert "with compute outside every operation counted as work" in head
-    assert "; some ranks lack operations that others ran" in methods(report)
+    assert "; some ranks lack operations that others ran" in write_methods(report)
     assert LACKING in [entry["what"] for entry in make_document(report)["limitations"]]
 
 

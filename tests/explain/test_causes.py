@@ -28,8 +28,8 @@ from bubbleviz.render import json_document
 from bubbleviz.render.formats.csv import list_bubble_columns, render_bubbles
 from bubbleviz.render.palette import CAUSES, CRITICAL, get_heat_colour
 from bubbleviz.render.picture.picture import picture as render
-from bubbleviz.report.long_bubbles import longest_bubbles
-from bubbleviz.report.methods import methods
+from bubbleviz.report.long_bubbles import find_longest_bubbles
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.report.view import View
@@ -111,7 +111,7 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     assert len(report.bubbles) == 0
     # No training iteration is there to advise on.
     assert describe_first_steps(report) is None
-    assert longest_bubbles(report) == ()
+    assert find_longest_bubbles(report) == ()
     assert render_bubbles(report, View()).splitlines() == [",".join(list_bubble_columns(report))]
 
 
@@ -345,7 +345,7 @@ def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Pat
     assert str(describe_first_steps(report)).startswith(
         "What would shorten iterations is unknown, since "
     )
-    assert "the given order of stages contradicts the data dependencies" in methods(report)
+    assert "the given order of stages contradicts the data dependencies" in write_methods(report)
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
 
 
@@ -358,7 +358,7 @@ def test_contradicted_stages_explain_no_idle_time(communication: bool, tmp_path:
     wanted = {Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY if communication else Cause.UNKNOWN}
     assert {cause for cause in Cause if idle_of(report, cause)} == wanted
     assert (report.bubbles.peer_operation == -1).all()
-    for _, sentence in longest_bubbles(report):
+    for _, sentence in find_longest_bubbles(report):
         assert "of stage" not in sentence
         assert "input ready" not in sentence
 

@@ -15,7 +15,7 @@ from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.render.json_document import make_document
 from bubbleviz.render.web import unsaved
 from bubbleviz.render.web.unsaved import collect_unsaved_numbers
-from bubbleviz.report.prompt_chunks import cost_in_words
+from bubbleviz.report.prompt_chunks import format_cost
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, write_table
@@ -90,7 +90,7 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(expected: bool, tmp_path
         once_more = [float(second.time_ns(np.array(s), read)) for s in (size, size + 64)]
         assert once_more[0] <= float(second.time_ns(np.array(1024))) < once_more[1]
         read += size
-    assert "ns x tokens x (tokens + 2 prefix)" in cost_in_words(first)
+    assert "ns x tokens x (tokens + 2 prefix)" in format_cost(first)
     even = make_document(report)["even_chunks"]
     assert even["virtual_stage"] == 1
     assert even["even_ns"] < 0.99 * even["equal_ns"]
@@ -111,8 +111,8 @@ def test_what_costs_nothing_is_zero_in_words(tmp_path: Path) -> None:
     share, _ = costs(tmp_path, tokens, [1e5 * t for t in tokens])
     fixed, _ = costs(tmp_path, tokens, [1e6] * len(tokens))
 
-    assert cost_in_words(share) == "0.000 ms + 100 us/token"
-    assert cost_in_words(fixed) == "1.000 ms + 0 us/token"
+    assert format_cost(share) == "0.000 ms + 100 us/token"
+    assert format_cost(fixed) == "1.000 ms + 0 us/token"
 
 
 def test_noise_alone_is_no_curve(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
+from bubbleviz.report.long_bubbles import describe_longest_implied, find_longest_bubbles
 from bubbleviz.report.report import Report
 from tests.planting.options import Planting
 from tests.support.drawn_reports import Op, make_operations
@@ -175,8 +175,8 @@ def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank() -> None:
         r.index for r in report.ranks if r.pipeline == 1
     }
     sentences = [
-        *(sentence for _, sentence in longest_bubbles(report)),
-        longest_implied(report) or "",
+        *(sentence for _, sentence in find_longest_bubbles(report)),
+        describe_longest_implied(report) or "",
     ]
     assert any(f"waits in ReduceScatter for rank {slow.number} (" in bubble for bubble in sentences)
 

@@ -22,7 +22,7 @@ from bubbleviz.explain.recognition.recognition import (
 )
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.report import render_text as render
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import find_schedule, schedules
@@ -582,7 +582,7 @@ def test_where_microbatches_are_counted_by_order_no_name_is_certain(
         # The line may be wrapped.
         text = " ".join(render(report, View()).split())
         assert "numbered by order, so another schedule may look the same" in text
-        assert f"of what looks like the schedule {name}" in methods(report)
+        assert f"of what looks like the schedule {name}" in write_methods(report)
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import ExportRows
@@ -39,7 +39,7 @@ def test_one_stage_ran_no_schedule(options: dict[str, Any]) -> None:
     assert "no schedule: one stage is no pipeline" in text
     assert "Methods" not in text
     assert "The schedule itself" not in text
-    assert methods(report).startswith("No pipeline was measured with bubbleviz ")
+    assert write_methods(report).startswith("No pipeline was measured with bubbleviz ")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.first_screen import describe_headline
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import drop_few_left_out, read_restrictions
 from bubbleviz.report.saved import read_saved
@@ -329,7 +329,7 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     file = tmp_path / "report.json"
     file.write_text(render(report, View()), encoding="utf-8")
     assert read_restrictions(read_saved(str(file)).restrictions) == report.restrictions
-    assert "kernels that were launched are not in the profile" in methods(report)
+    assert "kernels that were launched are not in the profile" in write_methods(report)
     assert count_limitations(idle([path]))[LOST] == lost
 
 

@@ -15,7 +15,7 @@ from bubbleviz.interpret.iterations import build_host_order, number_iterations
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.csv import list_columns, write_csv
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED, ITERATIONS_UNMARKED
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, plant
@@ -245,7 +245,7 @@ def test_names_that_divide_no_iterations_are_told(
     assert (notes[UNDIVIDED].count if UNDIVIDED in notes else 0) == count
     assert (ITERATIONS_UNDIVIDED in report.restrictions) == (count > 0)
     assert count == 0 or len(report.iterations) == 1
-    assert ("iteration boundaries are unknown" in methods(report)) == (
+    assert ("iteration boundaries are unknown" in write_methods(report)) == (
         count > 0 and report.no_pipeline is None
     )
 

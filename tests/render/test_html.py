@@ -22,12 +22,12 @@ from bubbleviz.render.json_document import make_document
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.shards import LENGTHS
-from bubbleviz.report.published_paths import with_relative_paths
+from bubbleviz.report.published_paths import make_paths_relative
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_summary
-from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
-from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, restored
+from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, read_timeline
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import make_report, rename_all
 from tests.support.hostile import HOSTILE
@@ -91,7 +91,7 @@ def test_an_empty_report_is_a_page() -> None:
 def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> None:
     slow = Job(slows={2: (1.5, 2)}, iterations=4)
     report = analyze(simulate_job(slow).written(tmp_path / "operations.csv"))
-    saved = summary_of(report)
+    saved = summarize(report)
 
     assert saved.typical_iteration in {0, 1}
     for page in (html.render(report, View()), html.render_saved("saved", saved)):
@@ -103,7 +103,7 @@ def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> 
 
 def test_the_numbers_are_those_of_the_json() -> None:
     whole, _ = carried(html.render(SMALL, View()))
-    expected = json.loads(json.dumps(make_document(with_relative_paths(SMALL))))
+    expected = json.loads(json.dumps(make_document(make_paths_relative(SMALL))))
 
     assert whole["report"].pop("timeline") is None
     assert expected.pop("timeline") is not None
@@ -198,7 +198,7 @@ def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
     again, once = (
         carried(page)
         for page in (
-            html.render_saved(*written_and_read(tmp_path, with_relative_paths(SMALL))),
+            html.render_saved(*written_and_read(tmp_path, make_paths_relative(SMALL))),
             html.render(SMALL, View()),
         )
     )
@@ -245,7 +245,7 @@ def test_a_timeline_that_contradicts_itself_is_refused(
         InputError,
         match=r"its timeline .*; write the report again with|report \(Expected .*timeline.tables",
     ):
-        restored(path, read_summary(path))
+        read_timeline(path, read_summary(path))
 
 
 @pytest.mark.parametrize(

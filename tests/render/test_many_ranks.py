@@ -15,10 +15,10 @@ from bubbleviz.render import json_document as json
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import shards
 from bubbleviz.report import rank_means
-from bubbleviz.report.rank_means import rank_means as means_of
+from bubbleviz.report.rank_means import compute_rank_means as means_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_summary
-from bubbleviz.report.timeline import timeline_of
+from bubbleviz.report.timeline import build_timeline
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.render.test_page_reading import violations
@@ -85,7 +85,7 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
 ) -> None:
     if unit_ns > 1:
         monkeypatch.setattr(shards, "_BYTES_OF_OPERATION", 1e9)
-    whole = timeline_of(replicas).tables
+    whole = build_timeline(replicas).tables
     web_page = opened(replicas)
 
     assert web_page.run("return shards.unitNs") == unit_ns

@@ -15,7 +15,7 @@ from bubbleviz.render.text.report import render_summary
 from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.report import Report
-from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
@@ -43,7 +43,7 @@ def cells(line: str) -> int:
 
 @pytest.mark.parametrize(("limit", "verdict"), [("12%", "FAILED"), ("30%", "ok")])
 def test_a_gate(report: Report, limit: str, verdict: str) -> None:
-    saved = summary_of(report)
+    saved = summarize(report)
     results = check_limits(saved, parse_limits([f"schedule={limit}"]), "report.json")
     shown = format_markdown(saved, results)
 
@@ -54,7 +54,7 @@ def test_a_gate(report: Report, limit: str, verdict: str) -> None:
 
 
 def test_a_comparison_with_hostile_names(report: Report) -> None:
-    saved = summary_of(report)
+    saved = summarize(report)
     runs = [ComparedRun("before", "a", saved), ComparedRun(HOSTILE, "b", saved)]
     shown = comparison_markdown(compare(runs))
     _, ratios = shown.split("Bubble ratios in ")

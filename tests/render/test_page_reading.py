@@ -12,7 +12,7 @@ import pytest
 from bubbleviz.api import analyze
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.web import page as html
-from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.bubble_parts import compute_bubble_parts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import Firefox
@@ -79,7 +79,7 @@ def test_the_parts_add_up_to_the_ratio(name: str, opened: Open) -> None:
     report = analyze(FIXTURES / name)
     web_page = opened(report)
     parts_by_name = {part["name"]: part for part in web_page.run("return parts")}
-    expected = {part.name: part for part in bubble_parts(report)}
+    expected = {part.name: part for part in compute_bubble_parts(report)}
 
     assert set(parts_by_name) == set(expected)
     for part, values in expected.items():

@@ -20,8 +20,8 @@ from bubbleviz.render.text.report import list_sections, select_sections
 from bubbleviz.render.text.terminal import Display, join_plain_lines, render_plain_text
 from bubbleviz.render.wrapping import measure_cells
 from bubbleviz.report import rank_means
-from bubbleviz.report.rank_means import rank_means as means_of
-from bubbleviz.report.rank_means import standouts
+from bubbleviz.report.rank_means import compute_rank_means as means_of
+from bubbleviz.report.rank_means import list_standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting
@@ -93,7 +93,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
     report = run_of(6, slow=(2,))
-    (standout,) = standouts(report, means_of(report))
+    (standout,) = list_standouts(report, means_of(report))
 
     assert (standout.name, standout.ranks) == ("pipeline 2", (4, 5))
     assert (standout.phase, standout.times) == ("BW", 1.5)
@@ -109,7 +109,7 @@ def test_a_rank_stands_out_alone() -> None:
         report,
         iterations=make_iteration_records([replace(iteration, ranks=make_rank_iterations(ranks))]),
     )
-    (standout,) = standouts(changed, means_of(changed))
+    (standout,) = list_standouts(changed, means_of(changed))
     assert standout.ranks == (3,)
     assert standout.why == "BW takes 2.25 times the median of its stage"
 
@@ -129,7 +129,7 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
         iterations=make_iteration_records([replace(iteration, ranks=make_rank_iterations(ranks))]),
     )
 
-    found_standouts = standouts(changed, means_of(changed))
+    found_standouts = list_standouts(changed, means_of(changed))
 
     assert report.summary.window_ns["schedule"].mean == 150 * MS
     assert [own.phase for own in found_standouts] == ["Optimizer"] * stands_out
@@ -139,7 +139,7 @@ def test_of_two_ranks_none_stands_out() -> None:
     two = run_of(1)
     means = replace(means_of(two), bubble_ratio=np.array([0.1, 0.4]))
 
-    assert standouts(two, means) == ()
+    assert list_standouts(two, means) == ()
 
 
 # Tables

@@ -16,7 +16,7 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.selection import select
-from bubbleviz.report.advice import shown_iteration
+from bubbleviz.report.advice import choose_shown_iteration
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -331,7 +331,7 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
     report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2, slow_rank=4))
     texts = list_texts(render(report, View(rows="stage")))
 
-    iteration = shown_iteration(report)
+    iteration = choose_shown_iteration(report)
     assert iteration is not None
     ratios = {rank.rank: rank.bubble_ratio[report.headline] for rank in iteration.ranks}
     drawn = [rank for rank in report.ranks if rank.pipeline == 1]

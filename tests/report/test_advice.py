@@ -15,7 +15,7 @@ from bubbleviz.explain.what_if import find_fastest_other
 from bubbleviz.render.json_document import make_document
 from bubbleviz.report import advice
 from bubbleviz.report.advice import Advice, advise
-from bubbleviz.report.long_bubbles import latest_host
+from bubbleviz.report.long_bubbles import name_latest_host
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import (
     describe_first_steps,
@@ -318,6 +318,6 @@ def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
 def test_late_hosts_of_other_stages_are_counted_in_words() -> None:
     report = analyze_planting(Planting(stages=4, microbatches=8, late_stage=1, late_ns=400_000))
 
-    assert latest_host(report, (1,)).startswith(" on stage 1")
-    assert latest_host(report, (0, 1, 2, 3)).endswith("3 other stages")
-    assert "3 other stages, its thread" not in latest_host(report, (0, 1, 2, 3))
+    assert name_latest_host(report, (1,)).startswith(" on stage 1")
+    assert name_latest_host(report, (0, 1, 2, 3)).endswith("3 other stages")
+    assert "3 other stages, its thread" not in name_latest_host(report, (0, 1, 2, 3))

@@ -17,12 +17,12 @@ from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text.bubble_tables import make_cause_table
 from bubbleviz.report.bubble_parts import (
     NOT_WORK,
-    bubble_parts,
-    flops_use,
-    parts_of,
-    rounded_shares,
-    step_parts,
-    step_window,
+    choose_step_window,
+    compute_bubble_parts,
+    compute_flops_use,
+    compute_step_parts,
+    list_parts,
+    round_shares,
 )
 from bubbleviz.report.compared.spent_time import find_first_cause
 from bubbleviz.report.report import Report
@@ -67,12 +67,12 @@ def test_all_tables_begin_as_the_first_screen(cli: CommandLine) -> None:
 def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     truth = plant(run, tmp_path)  # type: ignore[arg-type]  # parametrised over Planting
     report = bubbleviz.analyze([str(tmp_path)], flops="4e12/1e15")
-    parts = {part.name: part.share for part in bubble_parts(report)}
+    parts = {part.name: part.share for part in compute_bubble_parts(report)}
 
     assert sum(parts.values()) == pytest.approx(headline_of(report), abs=1e-12)
     assert run is not RUNS["stray while idle"] or parts["unattributed"] > 0
     assert run is not RUNS["late host"] or parts["optimizer"] > 0
-    window, step = step_window(report), step_parts(report)
+    window, step = choose_step_window(report), compute_step_parts(report)
     spent_ns = {part.name: part.time_ns for part in step}
     averaged = [i for i in report.iterations if i.ratios[window].value is not None]
     shown = {i.index for i in averaged}
@@ -80,10 +80,12 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
     assert spent_ns["F"] * len(report.ranks) * len(shown) == pytest.approx(ran_ns)
     for name in report.summary.bubble_ratio:
-        found = parts_of(report, averaged, name, whole=True)
+        found = list_parts(report, averaged, name, with_work=True)
         assert sum(part.share for part in found) == pytest.approx(1, abs=1e-12)
     mean_ns = sum(i.ratios[window].window_ns or 0 for i in averaged) / len(averaged)
-    assert flops_use(report) == pytest.approx(4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9))
+    assert compute_flops_use(report) == pytest.approx(
+        4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9)
+    )
 
 
 @pytest.mark.parametrize("text", ["", "4e12", "4e12/0", "nan/1e15", "1/2/3", "4e12/inf"])
@@ -95,7 +97,7 @@ def test_flops_that_are_none_are_refused(text: str) -> None:
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     """What ran and does not count as work is a part of the bubble as idle time is."""
     report = analyze_planting(RUNS["late host"])
-    (most, *_) = parts = bubble_parts(report)
+    (most, *_) = parts = compute_bubble_parts(report)
     saved = tmp_path / "report.json"
     saved.write_text(json_document.render(report, View()))
 
@@ -116,10 +118,10 @@ def test_every_part_has_a_colour() -> None:
 
 
 def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
-    assert rounded_shares([]) == []
-    assert rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
-    assert rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
-    assert rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]
+    assert round_shares([]) == []
+    assert round_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
+    assert round_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
+    assert round_shares([0.1, 0.25], digits=0) == ["10", "25"]
 
 
 @pytest.mark.parametrize("gap_ns", [0, 50_000])

@@ -263,7 +263,7 @@ def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
     before, after = run("a", microbatches=8).saved, run("b", microbatches=16, ranks=8).saved
     (limit,) = make_baseline_limits(before, ["2%"], "x/a.json", after)
 
-    assert limit.most == pytest.approx(33 * 1.02 * 2)
+    assert limit.maximum == pytest.approx(33 * 1.02 * 2)
     assert limit.written == (
         "67.320 ms, 2 % above a.json (8 ranks here, 4 there) per microbatch (16 here, 8 there)"
     )

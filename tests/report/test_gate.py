@@ -18,7 +18,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import looks_saved, read_saved
+from bubbleviz.report.saved import is_saved_report, read_saved
 from bubbleviz.report.summary import RunSummary
 from tests.planting import Planting, plant
 from tests.support.averages import make_average
@@ -432,15 +432,15 @@ def test_what_looks_like_a_saved_report(saved: Path, tmp_path: Path) -> None:
     without_suffix = tmp_path / "report"
     without_suffix.write_text(' \n{"schema": 1}')
 
-    assert looks_saved(str(saved))
-    assert looks_saved(str(without_suffix))
+    assert is_saved_report(str(saved))
+    assert is_saved_report(str(without_suffix))
     for other in (
         FIXTURES / "1f1b",
         FIXTURES / "1f1b" / "node0.sqlite",
         "nowhere.json",
         "x" * 5000,
     ):
-        assert not looks_saved(str(other))
+        assert not is_saved_report(str(other))
 
 
 def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: CommandLine) -> None:
@@ -449,7 +449,7 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
     writer = threading.Thread(target=lambda: pipe.write_bytes(saved.read_bytes()), daemon=True)
     writer.start()
 
-    assert looks_saved(str(pipe))
+    assert is_saved_report(str(pipe))
     assert cli("gate", str(pipe), "--max-bubble", "schedule=1")[0] == 0
     writer.join(10)
 

@@ -20,12 +20,12 @@ from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.kernel_time import KernelTime
 from bubbleviz.report.measure import name_measure, name_saved_measure
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.ratio_summary import describe_kernel_time
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.sentences import describe_first_steps
-from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
 from tests.support.edited_databases import edit_database
@@ -62,7 +62,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     assert f"take {100 * time.gap_ns / time.window_ns:.2f} % of the window" in sentence
     assert "no bubble to remove" not in sentence
     assert "any kernel ran for " in svg(report, View())
-    assert (stages == 1) == ("; any kernel ran for" not in methods(report))
+    assert (stages == 1) == ("; any kernel ran for" not in write_methods(report))
     assert (
         f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
         in describe_headline(report)[1]
@@ -89,7 +89,7 @@ def test_without_a_pipeline_the_headline_says_what_its_ratio_leaves_out(tmp_path
     assert f">{told} · no pipeline" in drawn
     assert "% of its time is idle between operations.</title>" in drawn
     assert "Idle time between operations" in latex.render(gapped, View())
-    assert name_saved_measure(summary_of(gapped)) == name_measure(gapped)
+    assert name_saved_measure(summarize(gapped)) == name_measure(gapped)
     assert name_measure(dense).name == "idle in iterations"
 
 
@@ -144,7 +144,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
     told = f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
     assert time.sentence == told
     assert told in describe_headline(report)[1]
-    assert told in methods(report)
+    assert told in write_methods(report)
     assert told in svg(report, View())
     sentence = describe_first_steps(report) or ""
     assert sentence.startswith(
@@ -205,7 +205,7 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
     assert report.lower_bound(report.headline) == low
     beside = f"{100 * low:.2f} % with compute outside every operation counted as work"
     assert beside in describe_headline(report)[1]
-    assert f"it is {100 * low:.2f} %" in methods(report)
+    assert f"it is {100 * low:.2f} %" in write_methods(report)
     document = json.loads(json_document.render(report, View()))
     assert document["summary"]["bubble_low"][report.headline]["mean"] == low
     sentence = describe_first_steps(report) or ""
@@ -225,7 +225,7 @@ def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> 
     assert report.lower_bound("no such ratio") is None
     assert (time.gaps_outweigh, time.unattributed_outweighs) == (False, False)
     assert not re.search(
-        "counted as work|any kernel", describe_headline(report)[1] + methods(report)
+        "counted as work|any kernel", describe_headline(report)[1] + write_methods(report)
     )
     assert not re.match(
         "Launch gaps|Compute outside|Record again", describe_first_steps(report) or ""

@@ -18,7 +18,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import theory
 from bubbleviz.report.memory import PhaseMemory
-from bubbleviz.report.run_times import memory_of_run, workload_of_run
+from bubbleviz.report.run_times import measure_run_memory, measure_workload
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.view import View
@@ -172,7 +172,7 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
     assert main(["analyze", *traces, "--memory", "--json", str(file)]) == 0
     section = json.loads(file.read_text())["memory"]
     run = read_pipeline(str(file))
-    memory = memory_of_run(run)
+    memory = measure_run_memory(run)
 
     assert [rank["resident_bytes"] for rank in section["ranks"]] == [400 * MB, 900 * MB]
     assert {(kind["virtual_stage"], kind["phase"]) for kind in section["operations"]} == {
@@ -180,7 +180,7 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
     }  # fmt: skip
     assert memory is not None
     assert memory.activation == (70 * MB, 80 * MB)
-    workload = workload_of_run(run)
+    workload = measure_workload(run)
     in_bytes = set_memory(workload, memory, 2e9)
     assert in_bytes.activation == memory.activation
     assert in_bytes.limit == tuple(2e9 - taken for taken in memory.resident)

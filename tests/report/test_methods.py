@@ -14,7 +14,7 @@ from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.text.report import render_text as render
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
@@ -30,7 +30,7 @@ def report() -> Report:
 
 
 def test_nothing_measured_is_said() -> None:
-    assert methods(make_report([])) == (
+    assert write_methods(make_report([])) == (
         "No bubble ratio could be measured with bubbleviz 0 from 1 Nsight Systems profile on 0 "
         "ranks (0 hosts): Iterations do not overlap, so each is looked at as if alone."
     )
@@ -44,11 +44,11 @@ def test_microbatches_of_both_directions_are_counted(schedule: str) -> None:
 
     assert report.schedule is not None
     assert report.schedule.name == schedule
-    assert "with 8 microbatches" in methods(report)
+    assert "with 8 microbatches" in write_methods(report)
 
 
 def test_it_names_definition_iterations_ranks_result_and_version(report: Report) -> None:
-    assert methods(report) == (
+    assert write_methods(report) == (
         f"Pipeline bubbles were measured with bubbleviz {bubbleviz.__version__} from 1 Nsight "
         "Systems profile: the bubble ratio 'schedule', that is 1 - sum of the ranks' compute / "
         "(ranks x (last end - first start over all ranks)), over 3 training iterations with 8 "
@@ -60,7 +60,7 @@ def test_it_names_definition_iterations_ranks_result_and_version(report: Report)
 
 @pytest.mark.parametrize("name", [s.name for s in list_ratios()])
 def test_every_ratio_can_be_the_headline(report: Report, name: str) -> None:
-    sentence = methods(replace(report, headline=name))
+    sentence = write_methods(replace(report, headline=name))
 
     assert f"'{name}', that is 1 - sum of " in sentence
     # Of three iterations, two periods.
@@ -78,15 +78,15 @@ def test_what_is_unknown_is_left_out(report: Report) -> None:
         iterations=make_iteration_records(replace(i, microbatches=None) for i in report.iterations),
     )
 
-    assert "from 1 profile: " in methods(bare)
-    assert "over 3 training iterations on 4 ranks (1 host) is" in methods(bare)
+    assert "from 1 profile: " in write_methods(bare)
+    assert "over 3 training iterations on 4 ranks (1 host) is" in write_methods(bare)
 
 
 def test_one_iteration_has_no_spread(report: Report) -> None:
     single = {**report.summary.bubble_ratio, "schedule": Spread(0.25, None, 0.25, 0.25, None, 1)}
     summary = replace(report.summary, bubble_ratio=single)
 
-    sentence = methods(replace(report, summary=summary))
+    sentence = write_methods(replace(report, summary=summary))
 
     assert sentence.endswith(
         "over 1 training iteration with 8 microbatches of the schedule 1f1b on 4 ranks (4 pipeline "
@@ -108,7 +108,7 @@ def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
         iterations=make_iteration_records(iterations),
     )
 
-    assert methods(doubted).endswith(
+    assert write_methods(doubted).endswith(
         "; clock uncertainty leaves it between 25.00 and 30.00 %; it needs clocks that contradict "
         "each other; with compute outside every operation counted as work it is 20.00 %."
     )
@@ -118,9 +118,11 @@ def test_the_table_ends_with_it_and_the_json_holds_it(report: Report, cli: Comma
     text = render(report, View())
     _, _, end = text.partition("\nMethods, ready to paste\n")
 
-    assert " ".join(end.split()) == methods(report)
-    assert json.loads(json_renderer.render(report, View()))["methods"] == methods(report)
-    assert cli.json("analyze", str(FIXTURES / "1f1b"), "--json", "-")["methods"] == methods(report)
+    assert " ".join(end.split()) == write_methods(report)
+    assert json.loads(json_renderer.render(report, View()))["methods"] == write_methods(report)
+    assert cli.json("analyze", str(FIXTURES / "1f1b"), "--json", "-")["methods"] == write_methods(
+        report
+    )
 
 
 def test_hostile_names_stay_inert_and_nothing_measured_is_nothing_to_paste(report: Report) -> None:
@@ -129,4 +131,4 @@ def test_hostile_names_stay_inert_and_nothing_measured_is_nothing_to_paste(repor
     hostile = replace(report, headline_reason="<b>\n\x1b[2J\x00", summary=summary)
 
     assert not re.search("\x1b|Methods", render(hostile, View()))
-    assert methods(hostile).endswith("<b>\n\x1b[2J\0.")
+    assert write_methods(hostile).endswith("<b>\n\x1b[2J\0.")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.report.published_paths import with_relative_paths
+from bubbleviz.report.published_paths import make_paths_relative
 from tests.support.drawn_reports import make_report
 from tests.support.places import FIXTURES
 
@@ -61,7 +61,7 @@ def test_the_command_line_names_no_directory_of_the_machine(
     given = ["bubbleviz", "analyze", *(word.format(root=tmp_path) for word in words)]
     report = replace(make_report([]), command=shlex.join(given))
 
-    command = with_relative_paths(report).command
+    command = make_paths_relative(report).command
 
     up = os.path.relpath("/")
     assert command == " ".join(["bubbleviz analyze", expected.format(up=up)]).rstrip()
@@ -70,11 +70,11 @@ def test_the_command_line_names_no_directory_of_the_machine(
 def test_a_directory_that_is_gone_leaves_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bubbleviz.report.published_paths import relative
+    from bubbleviz.report.published_paths import make_relative
 
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
 
-    assert relative(str(tmp_path / "node0.sqlite")) == "node0.sqlite"
+    assert make_relative(str(tmp_path / "node0.sqlite")) == "node0.sqlite"

@@ -16,10 +16,10 @@ from bubbleviz.render.text.first_screen import describe_headline, render_first_s
 from bubbleviz.render.text.report import render_summary
 from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.measure import name_measure, name_saved_measure
-from bubbleviz.report.methods import methods
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
-from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.edited_databases import edit_database
@@ -61,7 +61,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     text = text_of(report)
     assert f"! ({INCOMPLETE})" in text.splitlines()[0]
     assert "one stage is no pipeline" not in text
-    assert "it is incomplete, since ranks of the run are missing" in methods(report)
+    assert "it is incomplete, since ranks of the run are missing" in write_methods(report)
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
     assert INCOMPLETE in picture(report, View())
     made = make_document(report)
@@ -91,7 +91,7 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
     assert make_document(report)["restrictions"] == []
     for text in (text_of(report), latex.render(report, View()), picture(report, View())):
         assert "ncomplete:" not in text
-    assert "incomplete" not in methods(report)
+    assert "incomplete" not in write_methods(report)
 
 
 def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
@@ -207,14 +207,14 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
     assert words == [*missing, WITHOUT_WORK, *counted]
     head = " ".join(text_of(report).split("\n\n")[0].split())
     assert all(f"! ({text})" in head for text in words)
-    assert "since the GPU work of some stages was not recorded" in methods(report)
+    assert "since the GPU work of some stages was not recorded" in write_methods(report)
     assert str(describe_first_steps(report)).startswith("Trace GPU work in every process")
     notes = {note.what: note for note in report.limitations}
     assert notes["stages without GPU work"].count == 1
     assert "ranges without GPU work whose device is unknown" not in notes
     assert report.schedule is not None
     assert report.schedule.name is None
-    assert "the schedule" not in methods(report)
+    assert "the schedule" not in write_methods(report)
 
 
 def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None
     assert screen.startswith("Idle in iterations: 28.57 %")
     assert "What the idle time is made of" in screen
     assert "What the bubble is made of" not in screen + render_summary(report, View())
-    assert name_saved_measure(summary_of(report)) == name_measure(report)
+    assert name_saved_measure(summarize(report)) == name_measure(report)
     table = latex.render(report, View())
     assert "Idle time in iterations" in table
     assert "Bubble ratios" not in table

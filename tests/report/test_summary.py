@@ -18,8 +18,8 @@ from bubbleviz.analyses.nccl import outputs as nccl_outputs
 from bubbleviz.analyses.nccl.summary import NcclSummary
 from bubbleviz.model.texts import format_json
 from bubbleviz.report.idle_summary import IdleSummary
-from bubbleviz.report.summarizing import summary_of
-from bubbleviz.report.summary import RunSummary, values_of
+from bubbleviz.report.summarizing import summarize
+from bubbleviz.report.summary import RunSummary, to_values
 from scripts.json_schema import SCHEMA_FILES, schema_text
 from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
@@ -27,8 +27,8 @@ from tests.support.places import FIXTURES
 
 def read_again(report: bubbleviz.Report) -> tuple[RunSummary, RunSummary]:
     """Return the summary of a report, and the same read from its JSON."""
-    summary = summary_of(report)
-    text = format_json(values_of(summary))
+    summary = summarize(report)
+    text = format_json(to_values(summary))
     return summary, msgspec_json.decode(text, type=RunSummary)
 
 
@@ -37,7 +37,7 @@ def test_json_of_a_fixture_is_read_as_its_summary(name: str) -> None:
     summary, again = read_again(bubbleviz.analyze(str(FIXTURES / name), what_if=True))
 
     assert again == summary
-    assert format_json(values_of(again)) == format_json(values_of(summary))
+    assert format_json(to_values(again)) == format_json(to_values(summary))
 
 
 def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_json_schema_of_the_package_is_that_of_the_model(model: type[Struct]) ->
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
 def test_json_fits_the_json_schema(name: str) -> None:
     report = bubbleviz.analyze(str(FIXTURES / name), what_if=True)
-    check_schema(RunSummary, json.loads(format_json(values_of(summary_of(report)))))
+    check_schema(RunSummary, json.loads(format_json(to_values(summarize(report)))))
 
 
 def check_schema(model: type[Struct], document: dict[str, Any], array: str = "ranks") -> None:
@@ -89,7 +89,7 @@ def test_json_on_idle_time_is_read_as_its_summary_and_fits_the_json_schema() -> 
 
     assert summary.ranks[0].longest_gaps
     assert again == summary
-    assert format_json(values_of(again)) == text
+    assert format_json(to_values(again)) == text
     check_schema(IdleSummary, json.loads(text))
 
 
@@ -107,8 +107,8 @@ def test_json_on_idle_time_is_read_as_its_summary_and_fits_the_json_schema() -> 
 def test_columns_of_different_lengths_are_refused(
     path: tuple[str | int, ...], tmp_path: Path
 ) -> None:
-    summary = summary_of(bubbleviz.analyze(str(FIXTURES / "1f1b")))
-    document = json.loads(format_json(values_of(summary)))
+    summary = summarize(bubbleviz.analyze(str(FIXTURES / "1f1b")))
+    document = json.loads(format_json(to_values(summary)))
     *parents, last = path
     table = document
     for key in parents:
@@ -127,5 +127,5 @@ def test_json_on_communication_fits_the_json_schema_of_its_model() -> None:
     again = msgspec_json.decode(text, type=NcclSummary)
 
     assert again.totals
-    assert format_json(values_of(again)) == text
+    assert format_json(to_values(again)) == text
     check_schema(NcclSummary, json.loads(text), "files")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
-from bubbleviz.report.ideal_run import report_of
+from bubbleviz.report.ideal_run import make_report
 from bubbleviz.schedules.ideal import ideal
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import StageTimes
@@ -91,7 +91,7 @@ def test_a_measurement_of_the_ideal_has_its_ratios(
         result = ideal(schedule.name, stages, stages * groups, given)
     except UsageError:
         result = ideal(schedule.name, 2 * stages, 4 * stages * groups, given)
-    ratios = report_of(result).summary.bubble_ratio
+    ratios = make_report(result).summary.bubble_ratio
 
     # A report's times are whole nanoseconds.
     assert ratios["stage"].mean == pytest.approx(result.stage_ratio, abs=1e-5)

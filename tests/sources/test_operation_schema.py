@@ -8,7 +8,7 @@ import polars
 
 from bubbleviz import api
 from bubbleviz.render.formats.csv import list_columns
-from bubbleviz.report.operation_columns import written_operations
+from bubbleviz.report.operation_columns import build_operation_table
 from bubbleviz.sources.operations.schema import COLUMNS, UNITS_NS, CellKind
 from tests.support.places import CHECKOUT, FIXTURES
 
@@ -32,7 +32,7 @@ def test_all_columns_that_reports_write_can_be_read() -> None:
     report = api.analyze(FIXTURES / "1f1b")
 
     assert set(list_columns(report)) - set(COLUMNS) == DERIVED
-    assert {*polars.DataFrame(written_operations(report)).columns} - set(COLUMNS) == DERIVED
+    assert {*polars.DataFrame(build_operation_table(report)).columns} - set(COLUMNS) == DERIVED
 
 
 def test_names_of_times_end_in_their_unit() -> None:

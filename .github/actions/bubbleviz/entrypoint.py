@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bubbleviz import BubblevizError, load
 from bubbleviz.analyses.first_look import first_look
-from bubbleviz.report.saved import looks_saved
+from bubbleviz.report.saved import is_saved_report
 
 #: Inputs that are options of ``bubbleviz gate``; each may hold several values.
 _LIMITS = ("max-bubble", "max-time", "baseline", "max-increase", "promised-by")
@@ -84,7 +84,7 @@ def measured(folder: Path) -> tuple[str, str]:
     if not runs:
         fail("the input run is empty; name profiles, a directory of them, or a report")
         raise SystemExit(2)
-    if len(runs) == 1 and looks_saved(runs[0]):
+    if len(runs) == 1 and is_saved_report(runs[0]):
         return runs[0], ""
     report = str(folder / "report.json")
     outputs = ("-o", report, "-o", str(folder / "bubbles.svg"), "--force")

@@ -41,7 +41,7 @@ from bubbleviz.report.idle_summary import (
     IdleStep,
     IdleSummary,
 )
-from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, values_of
+from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, to_values
 
 COLUMNS = (
     *("rank", "host", "pid", "device_id", "step", "start_ns", "end_ns", "idle_ns", "activity"),
@@ -51,7 +51,7 @@ COLUMNS = (
 
 def as_json(measurement: IdleMeasurement, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
-    return format_json(values_of(summary_of_idle(measurement, top)))
+    return format_json(to_values(summary_of_idle(measurement, top)))
 
 
 def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:

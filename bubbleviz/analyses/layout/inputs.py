@@ -22,8 +22,8 @@ from bubbleviz.model.columns import Floats
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.report import memory_limits, report
-from bubbleviz.report.memory import measured_memory
-from bubbleviz.report.run_times import memory_of_run, workload_of_run
+from bubbleviz.report.memory import measure_memory
+from bubbleviz.report.run_times import measure_run_memory, measure_workload
 from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
 from bubbleviz.schedules.measured_times import build_workload
@@ -46,11 +46,11 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.Measure
         UsageError: the numbers of layers are not those of its virtual stages.
     """
     run = read_pipeline(path)
-    workload = workload_of_run(run, forward_only=True)
+    workload = measure_workload(run, forward_only=True)
     layers, own = evenly_divided(workload, layers_per_stage)
     source = to_one_line(path, 100)
     return _model(
-        source, layers, own, workload, (_EVEN,), memory_of_run(run), ran=run.schedule_name
+        source, layers, own, workload, (_EVEN,), measure_run_memory(run), ran=run.schedule_name
     )
 
 
@@ -128,9 +128,9 @@ def of_profiles(
     else:
         layers, own, names, assumptions = divide_layers(run.layers, workload)
     memory, allocated = None, None
-    if (found := memory_limits.memory_of(recordings, run)) is not None:
+    if (found := memory_limits.collect_memory(recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
-        memory = measured_memory(found, of_stages)
+        memory = measure_memory(found, of_stages)
         allocated = allocated_by_layer(recordings, run, names, own) if names else None
     return _model(
         f"{format_count(len(files), 'profile')} of {format_count(len(run.ranks), 'rank')}",
@@ -140,7 +140,7 @@ def of_profiles(
         assumptions,
         memory,
         allocated,
-        report.schedule_ran(recordings, run, counts).name,
+        report.find_schedule(recordings, run, counts).name,
         None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
     )
 

@@ -20,7 +20,7 @@ from bubbleviz.analyses.nccl.summary import (
 from bubbleviz.analyses.nccl.totals import Total, find_totals, measure_sizes, sum_operations
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import format_csv, format_json, quote_formula
-from bubbleviz.report.summary import LimitationEntry, RestrictionEntry, values_of
+from bubbleviz.report.summary import LimitationEntry, RestrictionEntry, to_values
 from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 
 #: The terms of the report; below the table and in the JSON.
@@ -56,7 +56,7 @@ COLUMNS = (
 
 def as_json(communication: Communication) -> str:
     """Return totals, clocks, files and limitations as JSON; null for what is unknown."""
-    return format_json(values_of(summary_of(communication)))
+    return format_json(to_values(summary_of(communication)))
 
 
 def summary_of(communication: Communication) -> NcclSummary:

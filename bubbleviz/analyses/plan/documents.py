@@ -10,7 +10,7 @@ from bubbleviz.model.texts import format_document
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.report.ideal_run import report_of_plan
+from bubbleviz.report.ideal_run import make_plan_report
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.simulation import Outcome
@@ -124,7 +124,7 @@ def _list_orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
 def as_svg(planned: PlannedRun, view: View) -> str:
     """Draw the best order as SVG, in the style of a view."""
     outcome = planned.best.best
-    return picture(report_of_plan(outcome.plan, outcome.simulation), view)
+    return picture(make_plan_report(outcome.plan, outcome.simulation), view)
 
 
 def build_memory_plot(planned: PlannedRun) -> MemoryPlot:

@@ -16,11 +16,11 @@ from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.run_times import memory_of_run, workload_of_run
+from bubbleviz.report.run_times import measure_run_memory, measure_workload
 from bubbleviz.report.saved import check_pipeline, read_summary
-from bubbleviz.report.summarizing import summary_of
+from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
-from bubbleviz.report.timeline import restored
+from bubbleviz.report.timeline import read_timeline
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules.communication.reordering import Communication
 from bubbleviz.schedules.plan import MeasuredMemory, Order, Plan, PlannedOperation
@@ -73,7 +73,7 @@ def load_run(path: str) -> MeasuredRun:
         MismatchError: The time of a virtual stage is unknown.
     """
     run = read_summary(path)
-    operations = restored(path, run).tables["operations"]
+    operations = read_timeline(path, run).tables["operations"]
     return _make_run(path, check_pipeline(path, run), operations)
 
 
@@ -88,7 +88,7 @@ def extract_run(report: Report, source: str) -> MeasuredRun:
         InputError: The report does not contain a complete pipeline.
         MismatchError: The time of a virtual stage is unknown.
     """
-    run = summary_of(report, by_rank=False, slowdown=False)
+    run = summarize(report, by_rank=False, slowdown=False)
     operations = {name: getattr(report.operations, name) for name in _COLUMNS}
     return _make_run(source, check_pipeline("the run", run), operations)
 
@@ -101,7 +101,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
         run: Summary of the run.
         operations: Columns of its operations by name; empty columns if they were not saved.
     """
-    workload, name = workload_of_run(run), run.schedule_name
+    workload, name = measure_workload(run), run.schedule_name
     plans: list[Plan] = []
     if planning.is_plannable(workload):
         plans = known.list_plans(workload.placement, workload.microbatches)
@@ -127,7 +127,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
         executed_plan,
         run.makespan_ns,
         read_restrictions(run.restrictions),
-        memory_of_run(run),
+        measure_run_memory(run),
         any(profile.kernels for profile in run.profiles),
         overlaps=run.iterations_overlap,
     )

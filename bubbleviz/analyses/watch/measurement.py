@@ -21,8 +21,8 @@ from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, to_one_line
-from bubbleviz.report.bubble_parts import parts_of
-from bubbleviz.report.report import Report, report_on
+from bubbleviz.report.bubble_parts import list_parts
+from bubbleviz.report.report import Report, make_report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
@@ -262,7 +262,7 @@ class Watcher:
         """
         names = self._folder.names.values
         sessions = [rank.session(chosen, names) for rank in self.ranks.values()]
-        return report_on(
+        return make_report(
             recording.join_recordings(
                 [tables.build_recording(table_of(own)) for own in sessions if own is not None]
             )
@@ -293,7 +293,7 @@ class Watcher:
             world_size=self.world_size,
             headline=report.headline,
             ratios=ratios,
-            parts=() if shown is None else parts_of(report, [shown]),
+            parts=() if shown is None else list_parts(report, [shown]),
             paces=measure_paces(report, iteration),
         )
 

@@ -123,11 +123,11 @@ def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration],
             value = iteration.ratios.get(name)
             if value is None:
                 continue
-            above[place] = above[place] + 1 if value > limit.most else 0
+            above[place] = above[place] + 1 if value > limit.maximum else 0
             if above[place] == most:
                 return (
                     f"{name} is {format_percent(value)} in iteration {iteration.number}, and above "
-                    f"{format_percent(limit.most)} for {format_count(most, 'iteration')}"
+                    f"{format_percent(limit.maximum)} for {format_count(most, 'iteration')}"
                 )
         return ""
 

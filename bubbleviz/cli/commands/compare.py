@@ -13,7 +13,7 @@ from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import UsageError
-from bubbleviz.report.saved import looks_saved
+from bubbleviz.report.saved import is_saved_report
 
 if TYPE_CHECKING:
     from bubbleviz.report.compared.comparison import ComparedRun
@@ -49,7 +49,7 @@ def compare(
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     paper.check(outputs.formats.values())
-    is_saved = {path: looks_saved(path) for path in runs}
+    is_saved = {path: is_saved_report(path) for path in runs}
     outputs.check([*options.files_of(is_saved), *(measurement.convention or [])])
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.compared.comparison import compare as compare_runs

@@ -13,7 +13,7 @@ from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.run_times import choose_sizes_and_times, measured_times_of_run
+from bubbleviz.report.run_times import choose_sizes_and_times, measure_stage_times
 from bubbleviz.report.saved import read_pipeline
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _compare(
     # Where a time is given, it is not that of the run.
     run = None
     if saved is not None and given == (None,) * 4:
-        run = measured_times_of_run(saved)
+        run = measure_stage_times(saved)
     choices = compare_sizes(
         times, run, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
     )

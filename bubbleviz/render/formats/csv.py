@@ -15,8 +15,8 @@ from bubbleviz.model.arrow import mask_known
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.texts import format_csv, quote_formula
-from bubbleviz.report.labels import operation_labels
-from bubbleviz.report.operation_columns import further_columns
+from bubbleviz.report.labels import format_operations
+from bubbleviz.report.operation_columns import list_further_columns
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -38,7 +38,7 @@ def write_csv(table: Mapping[str, Sequence[object]]) -> str:
 
 def list_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return all columns of operations, keyed by header: first the columns for readers."""
-    operations, further = report.operations, further_columns(report)
+    operations, further = report.operations, list_further_columns(report)
     readable = operations.list_columns()
     cells = {name: _list_cells(name, column) for name, column in {**readable, **further}.items()}
     cells["iteration"] = _list_iteration_names(report, operations.iteration)
@@ -51,7 +51,7 @@ def list_columns(report: Report) -> dict[str, Sequence[object]]:
 
 def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of idle intervals, keyed by header."""
-    bubbles, labels, names = report.bubbles, operation_labels(report), report.operations.names
+    bubbles, labels, names = report.bubbles, format_operations(report), report.operations.names
     cells = {name: _list_cells(name, column) for name, column in bubbles.list_columns().items()}
     cells["iteration"] = _list_iteration_names(report, bubbles.iteration)
     cells["before"] = labels.at(bubbles.before).listed()

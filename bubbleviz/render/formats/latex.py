@@ -14,10 +14,10 @@ from pathlib import Path
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize, format_count, format_percent_bounds
 from bubbleviz.render.selection import select
-from bubbleviz.report.captions import figure_caption
+from bubbleviz.report.captions import write_caption
 from bubbleviz.report.measure import is_idle_elsewhere
-from bubbleviz.report.methods import methods, with_source
-from bubbleviz.report.published_paths import with_relative_paths
+from bubbleviz.report.methods import format_definition, write_methods
+from bubbleviz.report.published_paths import make_paths_relative
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -51,7 +51,7 @@ def escape_latex(text: str) -> str:
 
 def render(report: Report, view: View) -> str:
     """Return the table of the averaged iterations. The view only affects the figure caption."""
-    report = with_relative_paths(report)
+    report = make_paths_relative(report)
     # Without a pipeline, idle time is not called a bubble.
     where = "between operations" if is_idle_elsewhere(report) else "in iterations"
     measure = "Bubble ratios" if report.no_pipeline is None else f"Idle time {where}"
@@ -68,10 +68,10 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
     if len(report.profiles) > _MAX_PROFILES:
         yield f"% and {format_count(len(report.profiles) - _MAX_PROFILES, 'more profile')}"
     yield "% Methods, ready to paste:"
-    yield f"%   {escape_latex(methods(report))}"
+    yield f"%   {escape_latex(write_methods(report))}"
     selection = select(report, view)
     if selection is not None:
-        sentence, note = figure_caption(report, selection.iterations, len(selection.rows))
+        sentence, note = write_caption(report, selection.iterations, len(selection.rows))
         yield "% Figure, of -o bubbles.pdf --style paper --width 89mm:"
         yield r"%   \begin{figure}"
         yield r"%     \centering\includegraphics{bubbles.pdf}"
@@ -141,7 +141,7 @@ def _format_number(value: float | None, unit: float) -> str:
 
 def _format_formula(definition: str) -> str:
     """Return a definition of a ratio with minus and multiplication signs."""
-    text = escape_latex(with_source(definition))
+    text = escape_latex(format_definition(definition))
     return text.replace(" - ", " $-$ ").replace(" x ", r" $\times$ ")
 
 

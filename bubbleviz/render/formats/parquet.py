@@ -7,7 +7,7 @@ import io
 import pyarrow as pa
 from pyarrow import parquet
 
-from bubbleviz.report.operation_columns import written_operations
+from bubbleviz.report.operation_columns import build_operation_table
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -15,5 +15,5 @@ from bubbleviz.report.view import View
 def write_operations(report: Report, _: View) -> bytes:
     """Return all operations as Parquet. The view is ignored."""
     out = io.BytesIO()
-    parquet.write_table(pa.table(written_operations(report)), out, compression="zstd")
+    parquet.write_table(pa.table(build_operation_table(report)), out, compression="zstd")
     return out.getvalue()

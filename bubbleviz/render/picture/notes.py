@@ -11,7 +11,7 @@ from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.advice import advise
-from bubbleviz.report.labels import MARK, shortened
+from bubbleviz.report.labels import MARK, truncate_name
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_advice
 from bubbleviz.report.view import View
@@ -75,7 +75,7 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
     if low < high:
         # The title of the picture has the mean of all iterations, which may be outside the bounds.
-        name = shortened(iterations[0].name)
+        name = truncate_name(iterations[0].name)
         where = f" of iteration {name}" if report.summary.iterations > 1 else ""
         bounds = " to ".join(f"{end}\u00a0%" for end in format_percent_bounds((low, high), 1, 3))
         yield f"Clock bounds{where}: {bounds}."

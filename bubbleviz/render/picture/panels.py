@@ -24,7 +24,7 @@ from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import headings, iteration_ratio
 from bubbleviz.render.selection import select
-from bubbleviz.report.ideal_run import report_of
+from bubbleviz.report.ideal_run import make_report
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -172,7 +172,7 @@ def _as_report(ideal: Ideal, headline: str) -> Report:
 
     Slowness is measured; in a simulation a slow rank looks like a slow stage.
     """
-    report = report_of(ideal)
+    report = make_report(ideal)
     explanation = replace(report.explanation, slowdown_source=None)
     return replace(report, headline=headline, explanation=explanation)
 

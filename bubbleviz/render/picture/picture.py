@@ -15,8 +15,8 @@ from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import draw_title
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.selection import Selection, select
-from bubbleviz.report.captions import figure_caption
-from bubbleviz.report.published_paths import limitation_lines
+from bubbleviz.report.captions import write_caption
+from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -53,14 +53,14 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
         notes = notes_of(timeline)
         if notes and page.style.notes:
             page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
-        page.title, note = figure_caption(
+        page.title, note = write_caption(
             report,
             selection.iterations,
             len(selection.rows),
             has_numbers=timeline.rows.has_numbers,
         )
         page.description = " ".join((note, *notes))
-    for line in limitation_lines(report, _MAX_LIMITATIONS) if page.style.notes else ():
+    for line in list_limitation_lines(report, _MAX_LIMITATIONS) if page.style.notes else ():
         page.paragraph(line, page.style.letters.note)
     return page
 

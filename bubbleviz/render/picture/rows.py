@@ -46,7 +46,7 @@ from bubbleviz.render.picture.drawing import (
 )
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.selection import Selection
-from bubbleviz.report.labels import operation_labels
+from bubbleviz.report.labels import format_operations
 from bubbleviz.report.report import Report
 
 #: Look of the dotted line below merged marks, and its distance from them, px.
@@ -320,7 +320,7 @@ class RowPainter:
 
     @cached_property
     def _labels(self) -> CodedTexts:
-        return operation_labels(self._report)
+        return format_operations(self._report)
 
     def _label(self, operation: int) -> str:
         return str(self._labels.texts[self._labels.code[operation]])

@@ -9,12 +9,12 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.text.first_screen import describe_utilization
 from bubbleviz.report.bubble_parts import (
     BubblePart,
-    bubble_parts,
-    rounded_shares,
-    step_parts,
-    step_window,
+    choose_step_window,
+    compute_bubble_parts,
+    compute_step_parts,
+    round_shares,
 )
-from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
+from bubbleviz.report.long_bubbles import describe_longest_implied, find_longest_bubbles
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
@@ -26,9 +26,9 @@ def make_cause_table(report: Report) -> doc.Table:
     """
     idle, window = name_measure(report).idle, report.explanation.listed_ratio
     title = f"What the {idle} is made of ({window} window)"
-    parts = bubble_parts(report)
+    parts = compute_bubble_parts(report)
     total = sum(part.share for part in parts)
-    of_bubble = rounded_shares([part.share / total for part in parts]) if total else []
+    of_bubble = round_shares([part.share / total for part in parts]) if total else []
     return _make_parts_table(
         title, parts, {"% of bubble": [*of_bubble, doc.format_percent_cell(1.0)]}
     )
@@ -36,8 +36,8 @@ def make_cause_table(report: Report) -> doc.Table:
 
 def list_step_parts(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the parts of a step, and the utilization of the GPUs."""
-    if parts := step_parts(report):
-        window = step_window(report)
+    if parts := compute_step_parts(report):
+        window = choose_step_window(report)
         yield _make_parts_table(f"Where the time of a step goes ({window} window)", parts, {})
     if used := describe_utilization(report):
         yield doc.Sentence(used)
@@ -57,7 +57,7 @@ def _make_parts_table(
     times_ns = [part.time_ns for part in parts]
     cells = {
         "cause" if more_columns else "part": [*(part.name for part in parts), "all"],
-        "% of window": [*rounded_shares(shares), doc.format_percent_cell(sum(shares))],
+        "% of window": [*round_shares(shares), doc.format_percent_cell(sum(shares))],
         **more_columns,
         "ms": [doc.format_ms(time_ns) for time_ns in [*times_ns, sum(times_ns)]],
         "meaning": [*(part.meaning for part in parts), ""],
@@ -74,7 +74,7 @@ def _make_parts_table(
 
 def list_longest_bubbles(report: Report) -> Iterator[doc.Block]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
-    intervals, implied = longest_bubbles(report), longest_implied(report)
+    intervals, implied = find_longest_bubbles(report), describe_longest_implied(report)
     if not intervals:
         return
     qualifier = "" if implied is None else " that the schedule does not imply"

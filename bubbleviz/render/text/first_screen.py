@@ -21,11 +21,11 @@ from bubbleviz.render.text import orders, ranks
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.stacked_bar import draw_stacked_bar
 from bubbleviz.render.text.terminal import Display, wrap_paragraph
-from bubbleviz.report.advice import advise, shown_iteration
+from bubbleviz.report.advice import advise, choose_shown_iteration
 from bubbleviz.report.bubble_parts import (
-    bubble_parts,
-    flops_use,
-    rounded_shares,
+    compute_bubble_parts,
+    compute_flops_use,
+    round_shares,
 )
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.report import Report
@@ -154,7 +154,7 @@ def _name_exact_schedule(report: Report) -> str:
 
 def describe_utilization(report: Report) -> str:
     """Return the model FLOPs utilization, or "" if no FLOPs are given."""
-    if (use := flops_use(report)) is None:
+    if (use := compute_flops_use(report)) is None:
         return ""
     doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
     return f"model FLOPs utilization (MFU): {format_percent(use)}{doubt}"
@@ -192,7 +192,7 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
         view: The iteration and the ranks to draw.
         display: The display to fit.
     """
-    iteration, marked = shown_iteration(report, view.iterations), advise(report).marked_ranks
+    iteration, marked = choose_shown_iteration(report, view.iterations), advise(report).marked_ranks
     selection = None
     if iteration is not None:
         selection = timeline.select_timeline(report, view, iteration, marked)
@@ -275,7 +275,7 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
 
 def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
     """Return a bar with the parts of the bubble, which add up to the primary ratio."""
-    parts = bubble_parts(report)
+    parts = compute_bubble_parts(report)
     if not parts:
         return []
     shares = [part.share for part in parts]
@@ -285,7 +285,7 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
     title = f"What the {idle} is made of, % of the {window}; sum {100 * sum(shares):.2f}"
     bar = [
         (part.name, part.share, label, BUBBLE_PARTS[part.name])
-        for part, label in zip(parts, rounded_shares(shares), strict=True)
+        for part, label in zip(parts, round_shares(shares), strict=True)
     ]
     return [*wrap_paragraph(title, display, style="bold"), *draw_stacked_bar(bar, display)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render import document as doc
-from bubbleviz.report.rank_means import many_ranks
+from bubbleviz.report.rank_means import is_many_ranks
 from bubbleviz.report.report import Report
 
 
@@ -21,7 +21,7 @@ def list_clocks(report: Report) -> Iterator[doc.Block]:
     if len(first) < 2:
         return
     profiles = list(first.values())
-    if many_ranks(len(report.ranks)):
+    if is_many_ranks(len(report.ranks)):
         profiles.sort(key=_get_clock_uncertainty_us, reverse=True)
     rows = [_make_clock_row(profile) for profile in profiles]
     title = "Clocks: offset of each host to the first, and its uncertainty"
@@ -52,7 +52,7 @@ def _truncate(text: str) -> str:
 def list_coverage(report: Report) -> Iterator[doc.Block]:
     """Yield how many kernels of each profile are attributed, and the largest that are not."""
     profiles = list(report.profiles)
-    if many_ranks(len(report.ranks)):
+    if is_many_ranks(len(report.ranks)):
         # The least attributed profiles first, as not all are listed.
         profiles.sort(key=lambda p: p.attributed_gpu_ns / p.gpu_ns if p.gpu_ns else 0.0)
     rows = [_make_coverage_row(profile) for profile in profiles]

@@ -26,17 +26,17 @@ from bubbleviz.render.text.terminal import Display, wrap_paragraph
 from bubbleviz.render.wrapping import measure_cells
 from bubbleviz.report.rank_means import (
     RankMeans,
-    distribution,
-    many_ranks,
-    rank_means,
-    standouts,
+    compute_rank_means,
+    is_many_ranks,
+    list_standouts,
+    summarize_distribution,
 )
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 #: Number of bins of a histogram, and their characters from empty to full.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
-#: Columns with the summary of a distribution; see :func:`.distribution`.
+#: Columns with the summary of a distribution; see :func:`.summarize_distribution`.
 _DISTRIBUTION = ("least", "median", "95 %", "most")
 #: Maximum number of standouts in the table, and on the first screen.
 _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
@@ -44,7 +44,7 @@ _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 def is_summarised(report: Report, view: View) -> bool:
     """Return whether tables summarise the ranks: if very many and the view selects no ranks."""
-    return many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
+    return is_many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
 
 def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[RankRow], int, str]:
@@ -58,7 +58,7 @@ def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[Ra
         n_omitted: Number of further rows, which are not listed.
         row_kind: What a row stands for: ``rank``, or ``stage (mean of its replicas)``.
     """
-    is_many, active = many_ranks(len(report.ranks)), set(list_indices(iteration.ranks))
+    is_many, active = is_many_ranks(len(report.ranks)), set(list_indices(iteration.ranks))
     table_view = view if is_many else replace(view, ranks=())
     if is_many and view.ranks and view.rows is None:
         table_view = replace(view, rows="rank")
@@ -166,10 +166,10 @@ def _make_communication_cells(
 
 def summarize_ranks(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the distribution of each quantity over the ranks, and one of standouts."""
-    means = rank_means(report)
+    means = compute_rank_means(report)
     rows = []
     for name, values in _list_quantities(means):
-        summary = distribution(values)
+        summary = summarize_distribution(values)
         if summary is not None and summary[-1] > 0:
             in_cell = doc.format_percent_cell if name.endswith("%") else doc.format_ms
             cells = dict(zip(_DISTRIBUTION, map(in_cell, summary), strict=True))
@@ -183,7 +183,7 @@ def summarize_ranks(report: Report) -> Iterator[doc.Block]:
         drop_order=("from least to most",),
         headers=("over ranks", *_DISTRIBUTION, "from least to most"),
     )
-    groups = standouts(report, means)
+    groups = list_standouts(report, means)
     if not groups:
         yield doc.Sentence("\nNo rank, host, pipeline or stage stands out")
         return
@@ -230,12 +230,12 @@ def draw_histogram(values: Floats) -> str:
 
 def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
     """Return lines for the first screen: the spread of very many ranks, and the first standouts."""
-    means = rank_means(report)
-    quantiles = distribution(means.bubble_ratio)
+    means = compute_rank_means(report)
+    quantiles = summarize_distribution(means.bubble_ratio)
     if quantiles is None:
         return []
     lines: list[doc.Line] = []
-    if many_ranks(len(report.ranks)):
+    if is_many_ranks(len(report.ranks)):
         bars = display.translate(draw_histogram(means.bubble_ratio))
         lead = f"The {format_count(len(report.ranks), 'rank')}: "
         low, middle, _, high = map(format_percent, quantiles)
@@ -244,7 +244,7 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
             text = f"{low} to {high}"
         # Not a paragraph, which would merge the blanks of the histogram.
         lines.append((doc.Span(lead, "bold"), doc.Span(text)))
-    groups = standouts(report, means)
+    groups = list_standouts(report, means)
     sentences = [group.sentence for group in groups[:_MAX_NAMED_STANDOUTS]]
     if len(groups) > _MAX_NAMED_STANDOUTS:
         sentences.append(f"{len(groups) - _MAX_NAMED_STANDOUTS:,} more (-v ranks)")

@@ -16,9 +16,9 @@ from bubbleviz.render.text.bubble_tables import (
 from bubbleviz.render.text.first_screen import choose_first_sentence, describe_headline
 from bubbleviz.render.text.profiles import list_clocks, list_coverage
 from bubbleviz.render.text.terminal import render_plain_text
-from bubbleviz.report.advice import shown_iteration
-from bubbleviz.report.methods import methods
-from bubbleviz.report.published_paths import limitation_lines
+from bubbleviz.report.advice import choose_shown_iteration
+from bubbleviz.report.methods import write_methods
+from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
@@ -58,7 +58,7 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
     yield "ratios", [ratio_tables.make_ratio_table(report)]
     yield "time", list_step_parts(report)
     yield "causes", [table for table in [make_cause_table(report)] if table.rows]
-    iteration = shown_iteration(report, view.iterations)
+    iteration = choose_shown_iteration(report, view.iterations)
     if iteration is not None and iteration.ranks:
         yield "ranks", ranks.list_ranks(report, view, iteration)
         yield "causes", ranks.list_idle_causes(report, view, iteration)
@@ -77,11 +77,11 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
     if report.limitations:
         yield (
             "coverage",
-            [doc.make_heading("Limitations"), doc.make_bullets(limitation_lines(report))],
+            [doc.make_heading("Limitations"), doc.make_bullets(list_limitation_lines(report))],
         )
     # The methods sentence quotes the ratio of a pipeline.
     if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
-        ready = doc.Sentence(to_one_line(methods(report), None))
+        ready = doc.Sentence(to_one_line(write_methods(report), None))
         yield "ratios", [doc.make_heading("Methods, ready to paste"), ready]
 
 

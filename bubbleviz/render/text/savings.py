@@ -11,7 +11,7 @@ from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.memory_sizes import describe_fit, format_memory
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
-from bubbleviz.report.labels import numbered_rank
+from bubbleviz.report.labels import name_rank_with_number
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.summary import AdviceEntry
@@ -118,7 +118,7 @@ def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
         [(f"phase {name}", s) for name, s in costs.by_phase.items()],
         [(f"stage {stage}", s) for stage, s in costs.by_stage.items()],
         [(f"replica {replica}", s) for replica, s in costs.by_replica.items()],
-        [(numbered_rank(report, rank), float(slowdown_of_rank[rank])) for rank in ranks],
+        [(name_rank_with_number(report, rank), float(slowdown_of_rank[rank])) for rank in ranks],
         [(f"microbatch {number}", s) for number, s in costs.by_microbatch.items()],
         [(f"link {ends[0]} to {ends[1]}", s) for ends, s in costs.by_link.items()],
         [(f"iteration {iterations[n].name}", s) for n, s in costs.by_iteration.items()],

@@ -34,7 +34,7 @@ from bubbleviz.render.selection import Selection, measure_row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flow_entries
 from bubbleviz.render.wrapping import measure_cells, truncate_to_width, wrap_text
-from bubbleviz.report.labels import MARK, numbered_rank
+from bubbleviz.report.labels import MARK, name_rank_with_number
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -223,7 +223,7 @@ def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> st
         if len(replicas) > 1 and replicas <= {*marked}:
             return f"stage {rank.stage}"
     if rank.global_rank is None:
-        return numbered_rank(report, rank.index)
+        return name_rank_with_number(report, rank.index)
     return f"rank {rank.number}"
 
 

@@ -12,8 +12,8 @@ from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count, list_first, to_one_line
 from bubbleviz.render import document as doc
-from bubbleviz.report.labels import operation_label, rank_label
-from bubbleviz.report.prompt_chunks import cost_in_words, even_chunks
+from bubbleviz.report.labels import format_operation, name_rank
+from bubbleviz.report.prompt_chunks import find_even_chunks, format_cost
 from bubbleviz.report.report import Report
 
 #: Maximum number of parts of the critical path, and of stragglers, that are listed.
@@ -43,10 +43,10 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
     if times.transfer_ns is not None:
         lines.append(f"a transfer takes {doc.format_ms(times.transfer_ns)} ms (median)")
     for row, multiple in times.stragglers[:_PARTS]:
-        rank = rank_label(report, int(report.operations.rank[row]))
+        rank = name_rank(report, int(report.operations.rank[row]))
         iteration = report.iterations[int(report.operations.iteration[row])].name
         lines.append(
-            f"straggler: {operation_label(report, row)} of {rank} in iteration {iteration} took "
+            f"straggler: {format_operation(report, row)} of {rank} in iteration {iteration} took "
             f"{multiple:.2f} times the median of its kind"
         )
     yield (
@@ -81,7 +81,7 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
         {
             "stage": doc.format_index(cost.virtual_stage),
             "tokens": f"{cost.least_tokens:,}-{cost.most_tokens:,}",
-            "time of a chunk": cost_in_words(cost),
+            "time of a chunk": format_cost(cost),
             "us/token": _format_per_token(cost),
             "residual ms": doc.format_ms(cost.residual_ns),
             "explained %": doc.format_percent_cell(cost.explained),
@@ -95,7 +95,7 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
         left=("time of a chunk",),
         drop_order=("n", "tokens", "explained %", "us/token"),
     )
-    if (even := even_chunks(report.explanation.chunk_costs)) is not None:
+    if (even := find_even_chunks(report.explanation.chunk_costs)) is not None:
         stage, tokens, equal_ns, even_ns = even
         ellipsis = ", ..." if len(tokens) > _MAX_CHUNKS else ""
         listed_tokens = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
@@ -127,15 +127,13 @@ def list_critical_path(report: Report) -> Iterator[doc.Block]:
     )
     lines = []
     for part in path.parts[:_PARTS]:
-        rank = to_one_line(rank_label(report, part.rank), 60)
+        rank = to_one_line(name_rank(report, part.rank), 60)
         lines.append(f"{doc.format_ms(part.time_ns)} ms: {part.what} on {rank} ({part.count})")
     if path.collectives:
         collectives = []
         for step in path.collectives:
-            last = rank_label(report, step.last_rank)
-            on_to = (
-                "" if step.rank == step.last_rank else f", on to {rank_label(report, step.rank)}"
-            )
+            last = name_rank(report, step.last_rank)
+            on_to = "" if step.rank == step.last_rank else f", on to {name_rank(report, step.rank)}"
             collectives.append(f"{step.what} ({last} entered last{on_to})")
         lines.append(f"it passes {list_first(collectives, _PARTS)}")
     yield doc.make_bullets(lines)

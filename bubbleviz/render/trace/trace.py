@@ -24,7 +24,7 @@ from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.trace.tracks import Column, Process, SliceTrack, Value
-from bubbleviz.report.labels import operation_labels
+from bubbleviz.report.labels import format_operations
 from bubbleviz.report.report import Report
 
 #: Maximum length of a name from a profile, in characters. Viewers show less, and names repeat.
@@ -232,7 +232,7 @@ def make_trace(report: Report) -> Trace:
         first_ns=first_ns - base_ns,
         names=tuple(map(_truncate, report.operations.names)),
         rank_labels=tuple(_truncate(rank.label) for rank in report.ranks),
-        labels=operation_labels(report),
+        labels=format_operations(report),
         leaving=_group_by_row(producers),
         entering=_group_by_row(consumers),
     )

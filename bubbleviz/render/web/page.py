@@ -38,12 +38,12 @@ from bubbleviz.render.rows import select_ranks
 from bubbleviz.render.web.shards import compress, encode_tables, make_shards
 from bubbleviz.render.web.unsaved import UnsavedNumbers, collect_unsaved_numbers
 from bubbleviz.report.measure import name_saved_measure
-from bubbleviz.report.published_paths import with_relative_paths
-from bubbleviz.report.rank_means import RankMeans, many_ranks, rank_means, standouts
+from bubbleviz.report.published_paths import make_paths_relative
+from bubbleviz.report.rank_means import RankMeans, compute_rank_means, is_many_ranks, list_standouts
 from bubbleviz.report.report import Report
-from bubbleviz.report.summarizing import summary_of
-from bubbleviz.report.summary import RunSummary, values_of
-from bubbleviz.report.timeline import Timeline, restored, timeline_of
+from bubbleviz.report.summarizing import summarize
+from bubbleviz.report.summary import RunSummary, to_values
+from bubbleviz.report.timeline import Timeline, build_timeline, read_timeline
 from bubbleviz.report.view import View
 
 #: Scripts of the page. Each depends only on earlier ones.
@@ -88,19 +88,19 @@ def render(report: Report, view: View) -> str:
     Raises:
         OutputError: The charting library is not installed.
     """
-    report = with_relative_paths(report)
-    is_many = many_ranks(len(report.ranks))
-    summary = summary_of(report, by_rank=not is_many, slowdown=not is_many)
+    report = make_paths_relative(report)
+    is_many = is_many_ranks(len(report.ranks))
+    summary = summarize(report, by_rank=not is_many, slowdown=not is_many)
     initial = view.iterations[0] if view.iterations else _choose_initial_iteration(summary)
-    means = rank_means(report) if is_many else None
+    means = compute_rank_means(report) if is_many else None
     data = pack_report(
         summary,
-        timeline_of(report),
+        build_timeline(report),
         initial,
         report.command,
         collect_unsaved_numbers(report),
         means,
-        () if means is None else standouts(report, means),
+        () if means is None else list_standouts(report, means),
         [rank.index for rank in select_ranks(report, view)] if view.ranks else [],
     )
     return fill_template(*data)
@@ -117,7 +117,7 @@ def render_saved(path: str, summary: RunSummary) -> str:
         InputError: The timeline of the report is inconsistent.
         OutputError: The charting library is not installed.
     """
-    timeline = restored(path, summary)
+    timeline = read_timeline(path, summary)
     return fill_template(
         *pack_report(summary, timeline, _choose_initial_iteration(summary), "", UnsavedNumbers())
     )
@@ -250,7 +250,7 @@ def pack_report(
         "command": command,
         "unsaved": asdict(unsaved),
         "shown_rank": next(iter(first_ranks), None),
-        "many": many_ranks(len(summary.ranks)),
+        "many": is_many_ranks(len(summary.ranks)),
         "standouts": standout_values,
         "shards": shards,
         "measure": asdict(name_saved_measure(summary)),
@@ -305,7 +305,7 @@ def _list_shown_values(summary: RunSummary) -> dict[str, Any]:
 
     The page has the timeline as columns, and does not show slack.
     """
-    values = values_of(summary)
+    values = to_values(summary)
     values["timeline"] = None
     if values["critical_path"] is not None:
         values["critical_path"]["slack"] = None

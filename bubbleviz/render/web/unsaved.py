@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.explain.chunk_costs import costed
 from bubbleviz.model.columns import Ints
-from bubbleviz.report.rank_means import MANY_RANKS, many_ranks
+from bubbleviz.report.rank_means import MANY_RANKS, is_many_ranks
 from bubbleviz.report.report import Report
 
 #: Maximum number of stages whose chunks are drawn.
@@ -61,7 +61,7 @@ def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
 
 def _explain_no_slowdowns(report: Report) -> str:
     """Return the reason why there are no slowdowns, or "" if there are some or none is known."""
-    if many_ranks(len(report.ranks)):
+    if is_many_ranks(len(report.ranks)):
         return _MANY
     source = report.explanation.slowdown_source
     if source is None or report.slowdowns is not None:

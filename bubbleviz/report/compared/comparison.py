@@ -29,8 +29,8 @@ from bubbleviz.report.ratio_summary import (
     RatioSummary,
     ReportSummary,
     describe_kernel_time,
+    find_ratio,
     has_contradicting_clocks,
-    ratio_of,
 )
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.summary import Average
@@ -111,8 +111,8 @@ class Comparison:
     @property
     def pairs(self) -> tuple[ReportPair, ...]:
         """The first run with each other run."""
-        first, *others = (run.saved for run in self.runs)
-        return tuple(make_pair(first, other) for other in others)
+        first, *other_runs = (run.saved for run in self.runs)
+        return tuple(make_pair(first, other) for other in other_runs)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -144,11 +144,11 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
         UsageError: Some reports are on bubbles, and others on idle time.
     """
     check_same_kind({run.path: run.saved for run in runs})
-    first, *others = (run.saved for run in runs)
-    pairs = [make_pair(first, other) for other in others]
+    first, *other_runs = (run.saved for run in runs)
+    pairs = [make_pair(first, other) for other in other_runs]
     names = dict.fromkeys(name for run in runs for name in run.saved.summary.bubble_ratio)
     ratios = {
-        name: (Cell(ratio_of(first, name)), *(_compare_ratio(name, pair) for pair in pairs))
+        name: (Cell(find_ratio(first, name)), *(_compare_ratio(name, pair) for pair in pairs))
         for name in names
     }
     return Comparison(
@@ -198,35 +198,35 @@ def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
         if len(set(titles)) == len(set(paths)):
             paths = titles
             break
-    taken: set[str] = set()
-    numbered = []
+    used_titles: set[str] = set()
+    unique_titles = []
     for path in paths:
         candidates = (path if n == 1 else f"{path} ({n})" for n in count(1))
-        numbered.append(next(title for title in candidates if title not in taken))
-        taken.add(numbered[-1])
-    return tuple(numbered)
+        unique_titles.append(next(title for title in candidates if title not in used_titles))
+        used_titles.add(unique_titles[-1])
+    return tuple(unique_titles)
 
 
 def _compare_ratio(name: str, pair: ReportPair) -> Cell:
     """Return a ratio of the later run, with its differences from the earlier run."""
-    before, after = ratio_of(pair.before, name), ratio_of(pair.after, name)
-    if before is None or after is None:
-        return Cell(after)
+    earlier, later = find_ratio(pair.earlier, name), find_ratio(pair.later, name)
+    if earlier is None or later is None:
+        return Cell(later)
     per_microbatch = None
     if pair.is_per_microbatch:
         per_microbatch = compare_means(
-            _divide(before.window_ns, count_microbatches(pair.before)),
-            _divide(after.window_ns, count_microbatches(pair.after)),
+            _scale_average(earlier.window_ns, count_microbatches(pair.earlier)),
+            _scale_average(later.window_ns, count_microbatches(pair.later)),
         )
     return Cell(
-        after,
-        compare_means(before.bubble, after.bubble),
-        compare_means(before.window_ns, after.window_ns),
+        later,
+        compare_means(earlier.bubble, later.bubble),
+        compare_means(earlier.window_ns, later.window_ns),
         per_microbatch,
     )
 
 
-def _divide(average: Average, divisor: int) -> Average:
+def _scale_average(average: Average, divisor: int) -> Average:
     """Return the average of all values, each divided by ``divisor``."""
     values = (average.mean, average.std, average.min, average.max, average.ci95)
     mean, std, low, high, ci95 = (None if own is None else own / divisor for own in values)
@@ -255,8 +255,8 @@ def _describe_limits(
     for index, pair in enumerate(pairs, 1):
         cells = {name: (row[0], row[index]) for name, row in ratios.items()}
         yield from _describe_pair_limits(runs[0], runs[index], pair, cells, headline)
-    if few := [run.title for run in runs if run.saved.summary.iterations < 2]:
-        yield f"a test needs two iterations of each run; too few in {', '.join(few)}"
+    if short_runs := [run.title for run in runs if run.saved.summary.iterations < 2]:
+        yield f"a test needs two iterations of each run; too few in {', '.join(short_runs)}"
     if contradicted := [run.title for run in runs if has_contradicting_clocks(run.saved)]:
         yield f"ratios rely on clocks that contradict each other in {', '.join(contradicted)}"
     yield from _describe_mixture(runs, headline)
@@ -299,11 +299,11 @@ def _describe_pair_limits(
         )
     if not isinstance(pair, RunPair) or pair.is_per_microbatch:
         return
-    before, after = pair.before.microbatches, pair.after.microbatches
-    if before and after and before != after:
+    n_earlier, n_later = pair.earlier.microbatches, pair.later.microbatches
+    if n_earlier and n_later and n_earlier != n_later:
         yield (
-            f"{other.title}: {format_count(after, 'microbatch', 'microbatches')} hold about the "
-            f"work of {before:,} of {first.title}, so whole iterations are compared"
+            f"{other.title}: {format_count(n_later, 'microbatch', 'microbatches')} hold about the "
+            f"work of {n_earlier:,} of {first.title}, so whole iterations are compared"
         )
 
 
@@ -324,15 +324,15 @@ def _describe_no_gain(
         gains: Cells of the first run and of ``run``, keyed by the name of the ratio.
         run: The later run.
     """
-    name, *others = sorted(gains, key=lambda name: name != headline)
-    before, after = gains[name]
+    name, *other_names = sorted(gains, key=lambda name: name != headline)
+    earlier, later = gains[name]
     longer = "a longer window"
-    if after.microbatch_ns is not None:
+    if later.microbatch_ns is not None:
         longer += " per microbatch"
-    likewise = f"; likewise {', '.join(others)}" if others else ""
+    likewise = f"; likewise {', '.join(other_names)}" if other_names else ""
     return (
         f"{run.title}: a smaller ratio of {longer} saves no time: {name} is "
-        f"{_format_ratio(after.ratio)}, was {_format_ratio(before.ratio)}{likewise}"
+        f"{_format_ratio(later.ratio)}, was {_format_ratio(earlier.ratio)}{likewise}"
     )
 
 
@@ -346,10 +346,10 @@ def _is_within_clock_bounds(first: Cell, other: Cell) -> bool:
     """Return whether a significant difference is within the clock bounds of both means."""
     if first.ratio is None or other.ratio is None or other.bubble is None:
         return False
-    before, after, p = first.ratio.interval, other.ratio.interval, other.bubble.p
-    if p is None or p >= SIGNIFICANT or before is None or after is None:
+    first_interval, other_interval, p = first.ratio.interval, other.ratio.interval, other.bubble.p
+    if p is None or p >= SIGNIFICANT or first_interval is None or other_interval is None:
         return False
-    return max(before[0], after[0]) <= min(before[1], after[1])
+    return max(first_interval[0], other_interval[0]) <= min(first_interval[1], other_interval[1])
 
 
 def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[str]:

@@ -13,13 +13,13 @@ from bubbleviz.report.compared.pair import (
     RunPair,
     StagePhase,
     count_stages,
-    median_stage_times,
+    list_median_stage_times,
     sum_work_ns,
 )
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.ratio_summary import ReportSummary
 from bubbleviz.report.restrictions import find_no_pipeline
-from bubbleviz.report.run_times import measured_times_of_run
+from bubbleviz.report.run_times import measure_stage_times
 from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.choices import Choice, compare_sizes
 
@@ -43,7 +43,7 @@ def describe_differences(pair: ReportPair) -> Iterator[str]:
 
     Sizes come first, then differences of times, the largest first, then advice that is new.
     """
-    then_sizes, now_sizes = _list_sizes(pair.before), _list_sizes(pair.after)
+    then_sizes, now_sizes = _list_sizes(pair.earlier), _list_sizes(pair.later)
     for name, then in then_sizes.items():
         now = now_sizes.get(name)
         if then is not None and now is not None and then != now:
@@ -51,7 +51,7 @@ def describe_differences(pair: ReportPair) -> Iterator[str]:
     if isinstance(pair, RunPair):
         yield from _describe_prediction(pair)
         yield from _order_by_size(_describe_times(pair))
-        yield from _describe_new_advice(pair.before, pair.after)
+        yield from _describe_new_advice(pair.earlier, pair.later)
     else:
         yield from _order_by_size(_describe_kernels(pair))
 
@@ -68,9 +68,9 @@ def _describe_times(pair: RunPair) -> Iterator[_Difference]:
     if pair.job_difference is None:
         # Equal stage, rank and link numbers refer to the same hardware only within one job.
         yield from _describe_stage_times(
-            median_stage_times(pair.before), median_stage_times(pair.after)
+            list_median_stage_times(pair.earlier), list_median_stage_times(pair.later)
         )
-        yield from _describe_slowdowns(pair.before, pair.after)
+        yield from _describe_slowdowns(pair.earlier, pair.later)
 
 
 def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
@@ -85,10 +85,10 @@ def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
     }
 
 
-def _describe_new_advice(before: RunSummary, after: RunSummary) -> Iterator[str]:
+def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str]:
     """Yield a line about each piece of advice whose place the earlier report does not name."""
-    earlier_places = {advice.place for advice in before.advice}
-    for advice in after.advice:
+    earlier_places = {advice.place for advice in earlier.advice}
+    for advice in later.advice:
         if advice.place in earlier_places or (advice.saving_ratio or 0.0) < _MIN_COST:
             continue
         yield f"new advice: {advice.short}"
@@ -96,15 +96,15 @@ def _describe_new_advice(before: RunSummary, after: RunSummary) -> Iterator[str]
 
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
     """Yield how well the earlier times predict the later run, if the schedule or sizes differ."""
-    window_ns = pair.after.summary.window_ns.get("schedule")
+    window_ns = pair.later.summary.window_ns.get("schedule")
     measured_ns = None if window_ns is None else window_ns.mean
     are_pipelines = all(
-        find_no_pipeline(run.restrictions) is None for run in (pair.before, pair.after)
+        find_no_pipeline(run.restrictions) is None for run in (pair.earlier, pair.later)
     )
     if not measured_ns or not are_pipelines:
         return
     try:
-        predicted = _predict(pair)
+        predicted = _describe_predicted_change(pair)
     except BubblevizError:  # The times of a run are not those of a schedule.
         return
     if predicted is None or predicted.makespan_ns is None or predicted.error_ns is None:
@@ -117,7 +117,7 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
     )
 
 
-def _predict(pair: RunPair) -> Choice | None:
+def _describe_predicted_change(pair: RunPair) -> Choice | None:
     """Return the later schedule and sizes, simulated with the earlier times.
 
     Returns:
@@ -128,36 +128,36 @@ def _predict(pair: RunPair) -> Choice | None:
         MismatchError: The time of a virtual stage is unknown.
         UsageError: The schedule does not exist in these sizes.
     """
-    before, after = pair.before, pair.after
-    if after.schedule_name is None:
+    earlier, later = pair.earlier, pair.later
+    if later.schedule_name is None:
         return None
-    times, later_times = measured_times_of_run(before), measured_times_of_run(after)
+    times, later_times = measure_stage_times(earlier), measure_stage_times(later)
     sizes = (times.stages, times.microbatches, times.chunks)
     later_sizes = (later_times.stages, later_times.microbatches, later_times.chunks)
-    if times.stages != later_times.stages and not _is_same_model(before, after):
+    if times.stages != later_times.stages and not _is_same_model(earlier, later):
         return None
-    is_same_plan = (before.schedule_name, sizes) == (after.schedule_name, later_sizes)
+    is_same_plan = (earlier.schedule_name, sizes) == (later.schedule_name, later_sizes)
     if is_same_plan or times.window_ns is None:
         return None
     stages, microbatches, chunks = later_sizes
     (predicted,) = compare_sizes(
-        times.times, times, [after.schedule_name], [stages], [microbatches], [chunks]
+        times.times, times, [later.schedule_name], [stages], [microbatches], [chunks]
     )
     return predicted
 
 
-def _is_same_model(before: RunSummary, after: RunSummary) -> bool:
+def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
     """Return whether all stages together compute equally long for a microbatch, within noise."""
-    then_ns, now_ns = sum_work_ns(before), sum_work_ns(after)
+    then_ns, now_ns = sum_work_ns(earlier), sum_work_ns(later)
     return abs(then_ns - now_ns) <= SAME_WORK * min(then_ns, now_ns)
 
 
 def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
     """Yield how the work of a batch changed if it was divided into other microbatches."""
-    then, now = pair.before.microbatches or 0, pair.after.microbatches or 0
+    then, now = pair.earlier.microbatches or 0, pair.later.microbatches or 0
     if not then or not now or then == now or pair.is_per_microbatch:
         return
-    then_ns, now_ns = then * sum_work_ns(pair.before), now * sum_work_ns(pair.after)
+    then_ns, now_ns = then * sum_work_ns(pair.earlier), now * sum_work_ns(pair.later)
     if abs(now_ns / then_ns - 1) >= _MIN_CHANGE:
         yield (
             abs(now_ns - then_ns),
@@ -168,7 +168,7 @@ def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
 
 def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
     """Yield the kernels that take more or less time in a step, by name."""
-    before_ns, after_ns = _average_kernels(pair.before), _average_kernels(pair.after)
+    before_ns, after_ns = _average_kernels(pair.earlier), _average_kernels(pair.later)
     if not before_ns:
         return
     min_change_ns = _MIN_KERNEL_CHANGE * sum(before_ns.values())
@@ -270,11 +270,11 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
     return merged
 
 
-def _describe_slowdowns(before: RunSummary, after: RunSummary) -> Iterator[_Difference]:
+def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Difference]:
     """Yield the ranks and links that cost more or less of an iteration than before."""
-    window_ns = after.summary.window_ns[after.headline].mean or 0.0
-    then_slowdowns = _list_slowdowns(before)
-    for name, now in _list_slowdowns(after).items():
+    window_ns = later.summary.window_ns[later.headline].mean or 0.0
+    then_slowdowns = _list_slowdowns(earlier)
+    for name, now in _list_slowdowns(later).items():
         then = then_slowdowns.get(name)
         if then is None or abs(now - then) < _MIN_COST:
             continue

@@ -90,21 +90,21 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
     """
     if not isinstance(pair, RunPair):
         return ()
-    before = pair.before
+    earlier = pair.earlier
     results, kinds = [], set[str]()
-    for advice in before.advice:
+    for advice in earlier.advice:
         promised_ratio = advice.saving_ratio or 0.0
         if promised_ratio < SAME_SAVING or advice.kind in kinds:
             continue
         kinds.add(advice.kind)
         # If iterations overlap, an earlier end of one does not shorten the run as much, because
         # the next one has already begun.
-        is_overlapping = before.headline == "period" or advice.place == "between-iterations"
+        is_overlapping = earlier.headline == "period" or advice.place == "between-iterations"
         window = "period" if is_overlapping else "step"
         results.append(_check_one(advice, promised_ratio, pair, window))
-    if (more := _more_microbatches(pair)) is not None:
-        promised_ratio = more.saving_ratio or 0.0
-        results.append(_check_one(more, promised_ratio, pair, before.headline))
+    if (microbatch_result := _check_more_microbatches(pair)) is not None:
+        promised_ratio = microbatch_result.saving_ratio or 0.0
+        results.append(_check_one(microbatch_result, promised_ratio, pair, earlier.headline))
     return tuple(results)
 
 
@@ -147,21 +147,21 @@ def _check_one(
     )
 
 
-def _more_microbatches(pair: RunPair) -> AdviceEntry | None:
+def _check_more_microbatches(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
     With n times the work, the same bubble takes an n-th of its former share. If the later run has
     more microbatches, n follows from their numbers; otherwise it is 2. Bubble time that waits for
     transfers grows with the number of microbatches, so none of it is saved.
     """
-    before, after = pair.before, pair.after
-    ratio = before.bubble_ratio
-    is_advised = any(step.code == StepCode.MORE_MICROBATCHES for step in before.first)
+    earlier, later = pair.earlier, pair.later
+    ratio = earlier.bubble_ratio
+    is_advised = any(step.code == StepCode.MORE_MICROBATCHES for step in earlier.first)
     if not is_advised or ratio is None:
         return None
-    parts = {part.name: part.share for part in before.summary.bubble_parts}
+    parts = {part.name: part.share for part in earlier.summary.bubble_parts}
     staying = sum(parts.get(cause.label, 0.0) for cause in (Cause.COMMUNICATION, Cause.QUEUED))
-    times = (after.microbatches or 0) / (before.microbatches or 1)
+    times = (later.microbatches or 0) / (earlier.microbatches or 1)
     saving = (ratio - staying) * (1 - 1 / (times if times > 1 else 2.0))
     return AdviceEntry(MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", MICROBATCHES)
 
@@ -171,11 +171,11 @@ def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
 
     The share is None if the runs have no window in common.
     """
-    for name in (window, pair.before.headline, "step"):
-        before, after = (run.summary.window_ns.get(name) for run in (pair.before, pair.after))
-        if before is None or after is None:
+    for name in (window, pair.earlier.headline, "step"):
+        earlier, later = (run.summary.window_ns.get(name) for run in (pair.earlier, pair.later))
+        if earlier is None or later is None:
             continue
-        then_ns, now_ns = before.mean, after.mean
+        then_ns, now_ns = earlier.mean, later.mean
         if then_ns and now_ns is not None:
             return 1 - pair.equal_work * now_ns / then_ns, name
     return None, window

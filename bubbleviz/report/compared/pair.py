@@ -12,7 +12,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.report.idle_summary import IdleSummary
-from bubbleviz.report.ratio_summary import ReportSummary, ratio_of
+from bubbleviz.report.ratio_summary import ReportSummary, find_ratio
 from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 
 #: Labels of the phases whose times add up to the work of a microbatch.
@@ -30,17 +30,17 @@ class ReportPair:
     """Two reports, on the bubbles of two runs or on their idle time.
 
     Attributes:
-        before: Report of the earlier run.
-        after: Report of the later run.
+        earlier: Report of the earlier run.
+        later: Report of the later run.
     """
 
-    before: ReportSummary
-    after: ReportSummary
+    earlier: ReportSummary
+    later: ReportSummary
 
     @property
     def job_difference(self) -> str | None:
         """Clause that says how the two jobs differ, or None if they may be the same job."""
-        then, now = len(self.before.ranks), len(self.after.ranks)
+        then, now = len(self.earlier.ranks), len(self.later.ranks)
         return None if then == now else f"the runs have {then:,} and {now:,} ranks"
 
     @property
@@ -56,7 +56,7 @@ class ReportPair:
     @cached_property
     def longest_ratio(self) -> str:
         """Name of the ratio whose windows give the iteration time of both runs."""
-        return choose_longest_ratio((self.before, self.after))
+        return choose_longest_ratio((self.earlier, self.later))
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class RunPair(ReportPair):
     """Two reports on the bubbles of runs.
 
     Attributes:
-        before: Report of the earlier run.
-        after: Report of the later run.
+        earlier: Report of the earlier run.
+        later: Report of the later run.
     """
 
-    before: RunSummary
-    after: RunSummary
+    earlier: RunSummary
+    later: RunSummary
 
     @property
     def job_difference(self) -> str | None:
@@ -80,7 +80,7 @@ class RunPair(ReportPair):
         other_ranks = super().job_difference
         if other_ranks is not None:
             return other_ranks
-        then, now = count_stages(self.before), count_stages(self.after)
+        then, now = count_stages(self.earlier), count_stages(self.later)
         if then is not None and now is not None and then != now:
             return f"the runs have {then:,} and {now:,} stages"
         return None
@@ -93,33 +93,33 @@ class RunPair(ReportPair):
         if operations got shorter in proportion, since the same batch was then divided into more
         microbatches.
         """
-        before, after = self.before, self.after
-        if not before.microbatches or not after.microbatches:
+        earlier, later = self.earlier, self.later
+        if not earlier.microbatches or not later.microbatches:
             return 1.0
-        share = before.microbatches / after.microbatches
-        then_ns, now_ns = sum_work_ns(before), sum_work_ns(after)
+        microbatch_ratio = earlier.microbatches / later.microbatches
+        then_ns, now_ns = sum_work_ns(earlier), sum_work_ns(later)
         times = now_ns / then_ns if then_ns and now_ns else 1.0
-        is_divided = abs(math.log(times)) > abs(math.log(times / share))
-        return 1.0 if is_divided else share
+        is_divided = abs(math.log(times)) > abs(math.log(times / microbatch_ratio))
+        return 1.0 if is_divided else microbatch_ratio
 
 
-def make_pair(before: ReportSummary, after: ReportSummary) -> ReportPair:
+def make_pair(earlier: ReportSummary, later: ReportSummary) -> ReportPair:
     """Return a pair of reports of one kind."""
-    if isinstance(before, RunSummary) and isinstance(after, RunSummary):
-        return RunPair(before, after)
-    return ReportPair(before, after)
+    if isinstance(earlier, RunSummary) and isinstance(later, RunSummary):
+        return RunPair(earlier, later)
+    return ReportPair(earlier, later)
 
 
 #: A stage, or -1 if it is unknown, and the label of a phase.
 StagePhase: TypeAlias = tuple[int, str]
 
 
-def median_stage_times(run: RunSummary) -> dict[StagePhase, float]:
+def list_median_stage_times(run: RunSummary) -> dict[StagePhase, float]:
     """Return the median time of each stage and phase in ns, summed over the stage's chunks."""
     return _sum_over_chunks(run, lambda kind: kind.median_ns)
 
 
-def mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
+def list_mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
     """Return the mean time of each stage and phase in ns, summed over the stage's chunks.
 
     Operations without a mean count with their median.
@@ -132,19 +132,19 @@ def _sum_over_chunks(
 ) -> dict[StagePhase, float]:
     total_ns: dict[StagePhase, float] = {}
     for kind in run.phase_times:
-        key = stage_phase(kind)
+        key = get_stage_phase(kind)
         total_ns[key] = total_ns.get(key, 0.0) + time_of(kind)
     return total_ns
 
 
-def stage_phase(kind: PhaseTimeEntry) -> StagePhase:
+def get_stage_phase(kind: PhaseTimeEntry) -> StagePhase:
     """Return the stage and the phase of a kind of operations."""
     return NONE if kind.stage is None else kind.stage, kind.phase
 
 
 def sum_work_ns(run: RunSummary) -> float:
     """Return the compute time of a microbatch, summed over all stages."""
-    return sum(ns for (_, phase), ns in median_stage_times(run).items() if phase in COMPUTE)
+    return sum(ns for (_, phase), ns in list_median_stage_times(run).items() if phase in COMPUTE)
 
 
 def count_microbatches(report: ReportSummary) -> int:
@@ -154,7 +154,7 @@ def count_microbatches(report: ReportSummary) -> int:
 
 def count_stages(run: RunSummary) -> int | None:
     """Return the number of stages whose times are known, or None if there are none."""
-    return len({stage for stage, _ in median_stage_times(run)}) or None
+    return len({stage for stage, _ in list_median_stage_times(run)}) or None
 
 
 def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
@@ -167,14 +167,14 @@ def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
     primary = sorted({run.headline for run in runs})
     if len(primary) == 1:
         return primary[0]
-    others = [name for run in runs for name in run.summary.bubble_ratio]
-    candidates = (*LONGEST_FIRST, *primary, *others)
+    other_ratios = [name for run in runs for name in run.summary.bubble_ratio]
+    candidates = (*LONGEST_FIRST, *primary, *other_ratios)
     return next((name for name in candidates if is_common_ratio(name, runs)), primary[0])
 
 
 def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
     """Return whether all runs have a mean of a ratio."""
-    ratios = [ratio_of(run, name) for run in runs]
+    ratios = [find_ratio(run, name) for run in runs]
     return all(ratio is not None and ratio.bubble.mean is not None for ratio in ratios)
 
 
@@ -195,7 +195,7 @@ def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
 
 def _is_testable(run: ReportSummary, name: str, primary: str) -> bool:
     """Return whether a run has two windows of a ratio, or as many as of the primary ratio."""
-    ratio, primary_ratio = ratio_of(run, name), ratio_of(run, primary)
+    ratio, primary_ratio = find_ratio(run, name), find_ratio(run, primary)
     if ratio is None or primary_ratio is None:
         return False
     return ratio.window_ns.n >= min(2, primary_ratio.window_ns.n)

@@ -17,9 +17,9 @@ from bubbleviz.report.compared.pair import (
     COMPUTE,
     SAME_WORK,
     RunPair,
-    mean_stage_times,
-    median_stage_times,
-    stage_phase,
+    get_stage_phase,
+    list_mean_stage_times,
+    list_median_stage_times,
 )
 from bubbleviz.report.promise import MICROBATCHES
 
@@ -58,15 +58,15 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
         is_remedied: Whether the fault shrank by more than noise.
         change: The change, as a clause.
     """
-    before, after = pair.before, pair.after
+    earlier, after = pair.earlier, pair.later
     if advice.kind == "schedule":
-        return _describe_schedule(advice, before, after)
+        return _describe_schedule(advice, earlier, after)
     if advice.kind == MICROBATCHES:
-        return _describe_microbatches(before, after)
+        return _describe_microbatches(earlier, after)
     if advice.stages:
-        return _describe_stages(advice.stages, before, after)
-    if advice.kind == "launch-gaps" and len(advice.ranks) in {0, len(before.ranks)}:
-        first, last = before.summary.launch_gap, after.summary.launch_gap
+        return _describe_stages(advice.stages, earlier, after)
+    if advice.kind == "launch-gaps" and len(advice.ranks) in {0, len(earlier.ranks)}:
+        first, last = earlier.summary.launch_gap, after.summary.launch_gap
         if first is not None and last is not None:
             return _is_better(first, first, last), _describe_gaps(first, last)
     repeated = next((later for later in after.advice if later.place == advice.place), None)
@@ -89,15 +89,15 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
     """
     if pair.job_difference is not None:
         return pair.job_difference
-    before, after = pair.before, pair.after
-    names = [run.schedule_name for run in (before, after) if run.schedule_name is not None]
+    earlier, later = pair.earlier, pair.later
+    names = [run.schedule_name for run in (earlier, later) if run.schedule_name is not None]
     schedules = [_RECOGNISED_AS.get(name, name) for name in names]
     if not _split_kinds(advice) & _ORDER_KINDS and len(set(schedules)) > 1:
         return f"the schedule is {schedules[1]}, was {schedules[0]}"
-    microbatches = [run.microbatches for run in (before, after) if run.microbatches]
+    microbatches = [run.microbatches for run in (earlier, later) if run.microbatches]
     if advice.kind != MICROBATCHES and len(set(microbatches)) > 1:
         return f"iterations have {microbatches[1]:,} microbatches, had {microbatches[0]:,}"
-    return _describe_unnamed_work(advice, before, after)
+    return _describe_unnamed_work(advice, earlier, later)
 
 
 def _split_kinds(advice: AdviceEntry) -> set[str]:
@@ -106,35 +106,35 @@ def _split_kinds(advice: AdviceEntry) -> set[str]:
 
 
 def _describe_schedule(
-    advice: AdviceEntry, before: RunSummary, after: RunSummary
+    advice: AdviceEntry, earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
     """Return whether the advised schedule ran, and a clause that names the schedule that ran."""
-    then, now = before.schedule_name, after.schedule_name
+    then, now = earlier.schedule_name, later.schedule_name
     if then == now:
         return False, f"the schedule is still {now or 'unknown'}"
-    wanted, ran = (_RECOGNISED_AS.get(name, name) for name in (advice.place, now or ""))
-    is_advised = ran == wanted
+    advised_schedule, ran = (_RECOGNISED_AS.get(name, name) for name in (advice.place, now or ""))
+    is_advised = ran == advised_schedule
     advised = "" if is_advised else f", not {advice.place}"
     return is_advised, f"the schedule is {now or 'unknown'}{advised}, was {then}"
 
 
-def _describe_microbatches(before: RunSummary, after: RunSummary) -> tuple[bool, str]:
+def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool, str]:
     """Return whether there are more microbatches, and a clause with their number."""
-    now, then = after.microbatches or 0, before.microbatches or 0
+    now, then = later.microbatches or 0, earlier.microbatches or 0
     change = f"iterations have {now or 'unknown'} microbatches"
     change += " as before" if now == then else f", had {then or 'unknown'}"
     return now > then > 0, change
 
 
 def _describe_stages(
-    stages: tuple[int, ...], before: RunSummary, after: RunSummary
+    stages: tuple[int, ...], earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
     """Return whether stages have less work, relative to the other stages, and a clause on it.
 
     The clause is about the stage and phase whose time fell most. Communication is not work, so its
     phases are left out.
     """
-    before_ns, after_ns = median_stage_times(before), median_stage_times(after)
+    before_ns, after_ns = list_median_stage_times(earlier), list_median_stage_times(later)
     times = [
         (now_ns / then_ns, stage, phase, then_ns, now_ns)
         for (stage, phase), then_ns in before_ns.items()
@@ -148,17 +148,17 @@ def _describe_stages(
     ratio, stage, phase, then_ns, now_ns = min(times)
     noise = max(
         _NOISE,
-        _estimate_median_noise(before, stage, phase),
-        _estimate_median_noise(after, stage, phase),
+        _estimate_median_noise(earlier, stage, phase),
+        _estimate_median_noise(later, stage, phase),
     )
     now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
     past = "as before" if now_ms == then_ms else f"was {then_ms}"
     change = f"{phase} of stage {stage} takes {now_ms}, {past}"
-    is_less = ratio < (1 - noise) * min(_compare_other_work(before, after, stages), 1.0)
+    is_less = ratio < (1 - noise) * min(_compare_other_work(earlier, later, stages), 1.0)
     return is_less, change
 
 
-def _compare_other_work(before: RunSummary, after: RunSummary, stages: tuple[int, ...]) -> float:
+def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> float:
     """Return the ratio of the later to the earlier work of all stages but ``stages``.
 
     The ratio is 1 if either is unknown.
@@ -166,28 +166,28 @@ def _compare_other_work(before: RunSummary, after: RunSummary, stages: tuple[int
     then_ns, now_ns = (
         sum(
             ns
-            for stage, ns in _sum_by_stage(median_stage_times(run)).items()
+            for stage, ns in _sum_by_stage(list_median_stage_times(run)).items()
             if stage not in stages
         )
-        for run in (before, after)
+        for run in (earlier, later)
     )
     return now_ns / then_ns if then_ns and now_ns else 1.0
 
 
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
     """Return how far chance may move the median time of a stage and phase, as a share of it."""
-    kinds = [kind for kind in run.phase_times if stage_phase(kind) == (stage, phase)]
+    kinds = [kind for kind in run.phase_times if get_stage_phase(kind) == (stage, phase)]
     variances = [(kind.std_ns or 0.0) ** 2 / max(kind.n, 1) for kind in kinds]
     median_ns = sum(kind.median_ns for kind in kinds)
     error_ns = _MEDIAN_ERROR * math.sqrt(sum(variances))
     return _STANDARD_ERRORS * math.sqrt(2) * error_ns / median_ns if median_ns else 0.0
 
 
-def _describe_gaps(before: float, after: float) -> str:
+def _describe_gaps(earlier: float, later: float) -> str:
     """Return a clause on the share of operation time in which no kernel runs."""
-    idle = f"no kernel runs for {format_percent(after)} of the time of operations"
-    percent_before = format_percent(before)
-    return f"{idle}, {'as' if format_percent(after) == percent_before else percent_before} before"
+    idle = f"no kernel runs for {format_percent(later)} of the time of operations"
+    percent_before = format_percent(earlier)
+    return f"{idle}, {'as' if format_percent(later) == percent_before else percent_before} before"
 
 
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
@@ -253,59 +253,59 @@ class _WorkChange:
     total: float
 
 
-def _describe_unnamed_work(advice: AdviceEntry, before: RunSummary, after: RunSummary) -> str:
+def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunSummary) -> str:
     """Return a clause on work that changed and that advice does not name, or "" if none did.
 
     Medians and means must both show the change.
     """
     changes = (
-        _compare_work(median_stage_times(before), median_stage_times(after)),
-        _compare_work(mean_stage_times(before), mean_stage_times(after)),
+        _compare_work(list_median_stage_times(earlier), list_median_stage_times(later)),
+        _compare_work(list_mean_stage_times(earlier), list_mean_stage_times(later)),
     )
     changed_stages = _find_changed_stages(changes)
     if _split_kinds(advice) & {"schedule", MICROBATCHES} or advice.stages:
         # Work moves between stages, or microbatches get shorter as their number grows.
-        times = (after.microbatches or 1) / (before.microbatches or 1)
+        times = (later.microbatches or 1) / (earlier.microbatches or 1)
         is_total_changed = all(
             _is_changed(change.total) and _is_changed(change.total * times) for change in changes
         )
         has_changed_others = bool(set(changed_stages) - set(advice.stages))
         if is_total_changed and (has_changed_others or not advice.stages):
             return f"a microbatch takes {changes[0].total:.2f}x the work on all stages"
-        if advice.stages and not _has_moved_work(before, after, advice.stages):
+        if advice.stages and not _has_moved_work(earlier, later, advice.stages):
             return "no other stage has more work"
         return ""
-    named = _find_named_stages(advice, before)
+    named_keys = _find_named_stages(advice, earlier)
     for stage in changed_stages:
         # No advice asks for more work on any stage.
         is_longer = all(change.by_stage[stage] > 1 for change in changes)
-        if stage not in named or is_longer:
+        if stage not in named_keys or is_longer:
             ratio = changes[0].by_stage[stage]
             return f"a microbatch takes {ratio:.2f}x the work on stage {stage}"
     return ""
 
 
-def _has_moved_work(before: RunSummary, after: RunSummary, stages: tuple[int, ...]) -> bool:
+def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> bool:
     """Return whether the work that stages lost went to the other stages.
 
     Otherwise the stages only got faster, and their layers stayed. The answer is True if the moved
     work would be too little per stage to stand out from noise.
     """
-    then_ns, now_ns = (_sum_by_stage(median_stage_times(run)) for run in (before, after))
+    then_ns, now_ns = (_sum_by_stage(list_median_stage_times(run)) for run in (earlier, later))
     lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
     others_ns = sum(ns for stage, ns in then_ns.items() if stage not in stages)
     expected = lost_ns / others_ns if others_ns else 0.0
-    gained = _compare_other_work(before, after, stages) - 1
+    gained = _compare_other_work(earlier, later, stages) - 1
     return expected < 2 * _NOISE or gained >= expected / 2
 
 
-def _find_named_stages(advice: AdviceEntry, before: RunSummary) -> set[int | None]:
+def _find_named_stages(advice: AdviceEntry, earlier: RunSummary) -> set[int | None]:
     """Return the stages whose work the advice is to reduce, by the ranks that it names."""
     if _split_kinds(advice) <= _DELAY_KINDS:
         return set()
-    all_ranks = range(len(before.ranks))
+    all_ranks = range(len(earlier.ranks))
     ranks = [rank for rank in advice.ranks if rank in all_ranks] or all_ranks
-    return {before.ranks[rank].stage for rank in ranks}
+    return {earlier.ranks[rank].stage for rank in ranks}
 
 
 def _sum_by_stage(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]:

@@ -55,19 +55,19 @@ class MeanDifference:
         return 1 if self.mean > 0 else -1
 
 
-def compare_means(before: Average, after: Average) -> MeanDifference | None:
+def compare_means(earlier: Average, later: Average) -> MeanDifference | None:
     """Return the difference of two means, or None if either has no value."""
-    if before.mean is None or after.mean is None:
+    if earlier.mean is None or later.mean is None:
         return None
-    mean = after.mean - before.mean
-    if before.std is None or after.std is None or not (larger_std := max(before.std, after.std)):
+    mean = later.mean - earlier.mean
+    if earlier.std is None or later.std is None or not (larger_std := max(earlier.std, later.std)):
         return MeanDifference(mean)
     # The squares of very small deviations would underflow, so both are divided by the larger one.
-    before_variance = (before.std / larger_std) ** 2 / before.n
-    after_variance = (after.std / larger_std) ** 2 / after.n
+    before_variance = (earlier.std / larger_std) ** 2 / earlier.n
+    after_variance = (later.std / larger_std) ** 2 / later.n
     variance = before_variance + after_variance
     error = larger_std * math.sqrt(variance)
-    df = variance**2 / (before_variance**2 / (before.n - 1) + after_variance**2 / (after.n - 1))
+    df = variance**2 / (before_variance**2 / (earlier.n - 1) + after_variance**2 / (later.n - 1))
     if error == 0 or not math.isfinite(t := mean / error):
         return MeanDifference(mean)
     # Importing scipy.special takes a third of the time of scipy.stats.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bubbleviz.report.idle_summary import IdleSummary
-from bubbleviz.report.ratio_summary import ReportSummary, ratio_of
+from bubbleviz.report.ratio_summary import ReportSummary, find_ratio
 
 
-def divide_window(report: ReportSummary, ratio: str) -> dict[str, float]:
+def split_window(report: ReportSummary, ratio: str) -> dict[str, float]:
     """Return the work and the bubble of a rank in the window of a ratio, in ns.
 
     The result is empty if the ratio or its window is unknown.
     """
-    numbers = ratio_of(report, ratio)
+    numbers = find_ratio(report, ratio)
     if numbers is None or numbers.bubble.mean is None or numbers.window_ns.mean is None:
         return {}
     window_ns, bubble = numbers.window_ns.mean, numbers.bubble.mean
@@ -19,12 +19,12 @@ def divide_window(report: ReportSummary, ratio: str) -> dict[str, float]:
     return {work: (1 - bubble) * window_ns, idle: bubble * window_ns}
 
 
-def divide_primary_window(report: ReportSummary) -> dict[str, float]:
+def split_primary_window(report: ReportSummary) -> dict[str, float]:
     """Return the work of a rank in the window of the primary ratio, and each cause of its bubble.
 
     Times are in ns. The result is empty if the ratio or its window is unknown.
     """
-    divided = divide_window(report, report.headline)
+    divided = split_window(report, report.headline)
     if not divided:
         return {}
     window_ns = sum(divided.values())

@@ -18,7 +18,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.long_bubbles import longest_bubbles
+from bubbleviz.report.long_bubbles import find_longest_bubbles
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.known import find_schedule
@@ -173,7 +173,7 @@ def test_another_order_of_transfers_saves_what_is_promised(
     assert (queued.end_ns == operations.end_ns[queued.peer_operation]).all()
     assert (moving.end_ns - moving.start_ns).max() <= 3 * MOVES_NS
     if mode != "receives":
-        longest = next(text for _, text in longest_bubbles(report) if "queued behind" in text)
+        longest = next(text for _, text in find_longest_bubbles(report) if "queued behind" in text)
         assert re.search(
             r"behind (RECV|SEND)_[FB]\d of chunk \d, from stage \d to stage \d", longest
         )
