@@ -26,8 +26,9 @@ from bubbleviz.schedules.plan import (
     make_looped_placement,
     make_v_placement,
 )
-from bubbleviz.schedules.search.orders import shortest_orders
-from bubbleviz.schedules.search.problem import codes_of, lower_bound, plan_of, problem_of
+from bubbleviz.schedules.search.makespan_bound import compute_lower_bound
+from bubbleviz.schedules.search.orders import find_shortest_orders
+from bubbleviz.schedules.search.problem import build_problem, decode_plan, encode_plan
 from bubbleviz.schedules.workload import Workload, build_device_workload
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
@@ -104,14 +105,14 @@ def search_plan(
     Raises:
         UsageError: The memory is too small for one microbatch.
     """
-    problem = problem_of(workload, makespan=makespan)
-    _, codes = shortest_orders(
+    problem = build_problem(workload, makespan=makespan)
+    _, codes = find_shortest_orders(
         problem,
-        lambda microbatches: map(codes_of, list_plans(workload.placement, microbatches)),
-        enough=lower_bound(problem),
+        lambda microbatches: map(encode_plan, list_plans(workload.placement, microbatches)),
+        enough=compute_lower_bound(problem),
         watch=watch,
     )
-    return plan_of(name, problem, codes)
+    return decode_plan(name, problem, codes)
 
 
 def _check_chunks(name: str, chunks: int, required: int, per: str = "device") -> None:

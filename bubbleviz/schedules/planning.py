@@ -14,8 +14,9 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import build_interleaved_plan, list_plans
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, make_looped_placement
-from bubbleviz.schedules.search.orders import shortest_orders
-from bubbleviz.schedules.search.problem import Codes, codes_of, lower_bound, plan_of, problem_of
+from bubbleviz.schedules.search.makespan_bound import compute_lower_bound
+from bubbleviz.schedules.search.orders import find_shortest_orders
+from bubbleviz.schedules.search.problem import Codes, build_problem, decode_plan, encode_plan
 from bubbleviz.schedules.simulation import Outcome, simulate_outcome
 from bubbleviz.schedules.workload import Workload
 
@@ -257,21 +258,21 @@ def _search_orders(
             B that is immediately followed by its W may be fused.
         lower_bound_ns: Lower bound for all orders of this kind.
     """
-    problem = problem_of(workload, fused=fused, makespan=by_makespan)
+    problem = build_problem(workload, fused=fused, makespan=by_makespan)
     relaxed = workload if fused else _relax_workload(workload)
-    lower_bound_ns = lower_bound(problem_of(relaxed, fused=fused, makespan=by_makespan))
+    lower_bound_ns = compute_lower_bound(build_problem(relaxed, fused=fused, makespan=by_makespan))
 
     def starts(microbatches: int) -> Iterable[Codes]:
         if microbatches == workload.microbatches:
             plans = [order.plan for order in initial_orders if order.fits]
         else:
             plans = list_fixed_plans(replace(workload, microbatches=microbatches))
-        return map(codes_of, plans)
+        return map(encode_plan, plans)
 
-    _, codes = shortest_orders(
-        problem, starts, enough=lower_bound_ns, weights=not fused, most=_MAX_TIMED, watch=watch
+    _, codes = find_shortest_orders(
+        problem, starts, enough=lower_bound_ns, weights=not fused, budget=_MAX_TIMED, watch=watch
     )
-    plan = plan_of(SEARCHED if fused else SEARCHED_SPLIT, problem, codes, fused=fused)
+    plan = decode_plan(SEARCHED if fused else SEARCHED_SPLIT, problem, codes, fused=fused)
     outcome = simulate_outcome(plan, workload)
     if not fused and relaxed != workload:
         fused_plan = replace(plan, orders=tuple(map(_fuse_backwards, plan.orders)))

@@ -17,8 +17,9 @@ from bubbleviz.native.library import SWITCH, get_library
 from bubbleviz.schedules.plan import Memory, Plan, make_looped_placement, make_v_placement
 from bubbleviz.schedules.plan_memory import compute_peak_memory
 from bubbleviz.schedules.planning import find_best_plan, list_fixed_plans
-from bubbleviz.schedules.search.orders import improve, shortest_orders
-from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, problem_of
+from bubbleviz.schedules.search.makespan_bound import compute_lower_bound
+from bubbleviz.schedules.search.orders import find_shortest_orders, improve_orders
+from bubbleviz.schedules.search.problem import Codes, build_problem, decode_plan
 from bubbleviz.schedules.simulation import simulate_outcome
 from bubbleviz.schedules.workload import Workload, build_device_workload
 from tests.support.published_orders import Row, read_numbers, read_reference
@@ -85,7 +86,7 @@ def all_orders(counts: dict[int, int]) -> Iterator[list[int]]:
 
 def shortest_of_all(work: Workload, *, fused: bool) -> int:
     """Return the shortest makespan, by trying every order of every device."""
-    problem = problem_of(work, fused=fused)
+    problem = build_problem(work, fused=fused)
 
     @cache
     def of(device: int) -> list[list[int]]:
@@ -95,7 +96,7 @@ def shortest_of_all(work: Workload, *, fused: bool) -> int:
 
     def together(device: int, codes: Codes) -> int:
         if device == problem.devices:
-            improved = improve(problem, codes, 0)
+            improved = improve_orders(problem, codes, 0)
             return 1 << 60 if improved is None else improved[0]
         return min(together(device + 1, [*codes, order]) for order in of(device))
 
@@ -161,17 +162,17 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     pytest.importorskip("ortools", reason="OR-tools is not installed")
     from tests.support.exact_orders import solve_exactly
 
-    problem = problem_of(work, fused=fused)
-    length, _ = shortest_orders(problem, lambda _: [], weights=not fused)
+    problem = build_problem(work, fused=fused)
+    length, _ = find_shortest_orders(problem, lambda _: [], weights=not fused)
 
     exact = solve_exactly(problem, weights=not fused, deterministic_time=2.0)
 
     assert exact.lower_bound <= length
     if exact.is_optimal:
-        assert lower_bound(problem) <= exact.makespan
+        assert compute_lower_bound(problem) <= exact.makespan
         assert length <= exact.makespan * 1.05
         # Both models of an order's time agree.
-        replayed = improve(problem, exact.codes, 0)
+        replayed = improve_orders(problem, exact.codes, 0)
         assert replayed is not None
         assert replayed[0] == exact.makespan
 
@@ -183,7 +184,7 @@ def test_the_compiled_search_gives_the_same(
 ) -> None:
     if get_library() is None:
         pytest.skip("the compiled part is missing")
-    problem = problem_of(work, fused=not work.split, makespan=makespan)
+    problem = build_problem(work, fused=not work.split, makespan=makespan)
     phases = (1, 2) if work.split else (1,)
     codes = [
         [*(3 * s for s in stage), *(3 * s + phase for s in reversed(stage) for phase in phases)]
@@ -191,23 +192,23 @@ def test_the_compiled_search_gives_the_same(
         for stage in problem.stages
     ]
     options = {"memory": memory, "rise": rise, "seed": memory}
-    compiled = improve(problem, codes, 60, **options)
+    compiled = improve_orders(problem, codes, 60, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SWITCH, "0")
-        assert improve(problem, codes, 60, **options) == compiled
+        assert improve_orders(problem, codes, 60, **options) == compiled
         if makespan and compiled is not None:
-            plan = plan_of("", problem, compiled[1], fused=not work.split)
+            plan = decode_plan("", problem, compiled[1], fused=not work.split)
             assert simulate_outcome(plan, work).makespan_ns == compiled[0]
 
 
 def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
-    problem = problem_of(workload((0, 1), 2, limit=1.0), fused=True)
+    problem = build_problem(workload((0, 1), 2, limit=1.0), fused=True)
 
     # B of the first needs that of the second, which waits for a second F.
-    assert improve(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
-    assert improve(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], 10) is None
-    assert improve(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], 10) is None
-    assert improve(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], 0) is not None
+    assert improve_orders(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
+    assert improve_orders(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], 10) is None
+    assert improve_orders(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], 10) is None
+    assert improve_orders(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], 0) is not None
 
 
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:

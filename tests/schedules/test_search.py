@@ -25,8 +25,8 @@ from bubbleviz.schedules.known import (
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.plan_memory import compute_peak_memory
-from bubbleviz.schedules.search.orders import shortest_orders
-from bubbleviz.schedules.search.problem import Codes, codes_of, problem_of
+from bubbleviz.schedules.search.orders import find_shortest_orders
+from bubbleviz.schedules.search.problem import Codes, build_problem, encode_plan
 from bubbleviz.schedules.simulation import simulate_outcome
 from bubbleviz.schedules.workload import build_device_workload
 from tests.support.command_line import CommandLine
@@ -276,7 +276,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
         return simulate_outcome(plan, work).simulation.cost_ns - microbatches * 56
 
     of_few = bubble(16)
-    monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY", 0)
+    monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY_OPERATIONS", 0)
     # In the steady state there is no bubble, so that what many have is what few have.
     assert bubble(40) <= of_few
 
@@ -291,14 +291,14 @@ def test_few_trials_reach_what_many_reach() -> None:
     placement = get_searched_placement(rule, 16, 2)
     times_us = ((7500,) * 16, (7400,) * 16, (5000,) * 16)
     workload = build_device_workload(placement, 48, times_us, 550, Memory(16.0))
-    problem = problem_of(workload, makespan=False)
+    problem = build_problem(workload, makespan=False)
 
     def known_codes(microbatches: int) -> Iterator[Codes]:
-        return map(codes_of, list_plans(placement, microbatches))
+        return map(encode_plan, list_plans(placement, microbatches))
 
     n_timed = 16 * 4_000_000
-    longest_search, _ = shortest_orders(problem, known_codes, most=n_timed)
-    default_search, _ = shortest_orders(problem, known_codes)
+    longest_search, _ = find_shortest_orders(problem, known_codes, budget=n_timed)
+    default_search, _ = find_shortest_orders(problem, known_codes)
 
     assert default_search == longest_search
 

@@ -103,8 +103,8 @@ class _Model:
         lifetimes: list[cp_model.IntervalVar] = []
         sizes: list[int] = []
         for stage in problem.stages[device]:
-            kept = problem.kept[stage] if self.phases == 3 else 0
-            size_until = {1: problem.held[stage] - kept, 2: kept}
+            kept = problem.weight_activation[stage] if self.phases == 3 else 0
+            size_until = {1: problem.activation[stage] - kept, 2: kept}
             for microbatch in range(problem.microbatches):
                 for code in range(3 * stage, 3 * stage + self.phases):
                     length = problem.lengths[code]

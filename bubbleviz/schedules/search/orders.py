@@ -1,24 +1,26 @@
-"""Orders: the shortest ones of a problem: good starts, each improved by a local search.
+"""The shortest orders of a problem: several starting orders, each improved by a local search.
 
 ::
 
-    known          as they are, where they fit                 ─┐
-    greedy         B, else F, else W, over a grid of limits    ─┤   the best few ─> improved, the
-    blocks         repeated, squeezed at their ends (in a V)   ─┼─> best of these at length
-    fewer          the same search with 2p microbatches,       ─┘
-                   its middle repeated (of large ones)
+    known          as they are, if they fit in memory          ─┐
+    greedy         B, else F, else W, over a grid of limits    ─┤   improve the best few, then
+    blocks         repeated, squeezed at their ends (in a V)   ─┼─> the best of these at length
+    fewer          the same search with 2p microbatches, its   ─┘
+                   middle repeated (for large problems)
 
-None is worse than a known order that fits the memory. The same call gives the same orders.
+No result is worse than a known order that fits in memory. The same call returns the same orders.
 
-An improvement moves an operation along its device's order, most often one of the critical path.
-What comes out is kept if it takes no longer than what there was before, or than what there was some
-trials ago (Burke and Bykov, The late acceptance hill-climbing heuristic, European Journal of
-Operational Research 258, 2017), which leads out of local optima and needs no temperature::
+A local search step moves one operation along the order of its device, mostly an operation on the
+critical path. The step is accepted if the new orders take no longer than the current ones, or than
+those a number of steps ago. This is late acceptance hill-climbing (Burke and Bykov, The late
+acceptance hill-climbing heuristic, European Journal of Operational Research 258, 2017). It leaves
+local optima and needs no temperature::
 
     F F B F B W B W        the second W earlier        F F B W F B W B
                  ^──────────
 
-The compiled part searches a hundred times as fast and gives the same: both draw the same numbers.
+The compiled part searches a hundred times as fast and returns the same orders, because both use the
+same random numbers.
 """
 
 from __future__ import annotations
@@ -34,21 +36,22 @@ from bubbleviz.native import functions as native
 from bubbleviz.native.library import Argument
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.plan import make_v_placement
-from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
-from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, blocks, policies
+from bubbleviz.schedules.search.blocks import list_blocks
+from bubbleviz.schedules.search.problem import BACKWARD, FORWARD, NEVER, WEIGHT, Codes, Problem
+from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, list_policies
 
-#: How far an operation is moved; orders.c has the same.
-_STEPS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
+#: Distances by which an operation is moved, chosen at random. ``orders.c`` has the same.
+_DISTANCES = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
 _UNKNOWN = -1
 _MASK = (1 << 64) - 1
-#: No sum of times leaves 64 bits in C.
-_MOST_TICKS = 1 << 60
+#: Maximum sum of times, in ticks, that fits in 64 bits in C.
+_MAX_TICKS = 1 << 60
 
-#: The length of orders, in ticks, and these.
+#: The length of orders, in ticks, and the orders.
 Orders = tuple[int, Codes]
 
 
-def improve(
+def improve_orders(
     problem: Problem,
     codes: Codes,
     trials: int,
@@ -58,29 +61,35 @@ def improve(
     seed: int = 1,
     enough: int = 0,
 ) -> Orders | None:
-    """Return the shortest orders found from these, with their length in ticks.
-
-    The length is the makespan, or the longest own window of a device; see ``problem.makespan``.
+    """Improve orders by late acceptance hill-climbing.
 
     Args:
-        problem: times and memory.
-        codes: complete orders; of a fused backward without W.
-        trials: moves to try; 0 only times the orders.
-        memory: so many trials before count for acceptance; a long memory searches wider, and needs
-            more trials.
-        rise: by how many thousandths orders may become longer than the first.
-        seed: of the moves; the same one gives the same orders.
-        enough: a length, in ticks, at which the search ends.
+        problem: Times and memory.
+        codes: Complete orders to start from. Orders with a fused backward contain no W.
+        trials: Number of moves to try. With 0, the orders are only timed.
+        memory: Number of steps back to the length that a new one is compared with. A longer memory
+            searches more widely, and needs more trials.
+        rise: Maximum increase of the length over the first one, in thousandths.
+        seed: Seed of the random numbers.
+        enough: Length, in ticks, at which the search stops.
 
     Returns:
-        None where the orders deadlock, or exceed the memory.
+        The shortest orders found and their length, which is the makespan or the longest window of a
+        device (see ``problem.makespan``). None if the first orders deadlock or exceed the memory.
     """
     longest = sum(problem.lengths) * problem.microbatches + sum(problem.down) + sum(problem.up)
-    if longest * 8 * problem.devices > _MOST_TICKS:
-        return Improvement(problem, codes).improved(trials, memory, rise, seed, enough)
+    if longest * 8 * problem.devices > _MAX_TICKS:
+        return HillClimbing(problem, codes).run(trials, memory, rise, seed, enough)
     offset = np.cumsum([0, *map(len, codes)]).astype(np.int32)
-    columns = (problem.lengths, problem.down, problem.up, problem.held, problem.kept, problem.limit)
-    code = np.array([code for row in codes for code in row], np.int32)
+    columns = (
+        problem.lengths,
+        problem.down,
+        problem.up,
+        problem.activation,
+        problem.weight_activation,
+        problem.limit,
+    )
+    code = np.array([code for order in codes for code in order], np.int32)
     sizes: tuple[int, ...] = problem.devices, len(problem.placement), problem.microbatches
     pipeline: tuple[Argument, ...] = (
         np.array(problem.placement, np.int32),
@@ -99,96 +108,123 @@ def improve(
         enough=enough,
     )
     if length is None:
-        return Improvement(problem, codes).improved(trials, memory, rise, seed, enough)
-    return None if length < 0 else (length, [row.tolist() for row in np.split(code, offset[1:-1])])
+        return HillClimbing(problem, codes).run(trials, memory, rise, seed, enough)
+    if length < 0:
+        return None
+    return length, [order.tolist() for order in np.split(code, offset[1:-1])]
 
 
-class Improvement:
-    """The search without the compiled part; ``orders.c`` says the same in C."""
+class HillClimbing:
+    """The local search in Python; ``orders.c`` contains the same algorithm in C.
+
+    Attributes:
+        code: Codes of all devices in one list; an operation is identified by its index in it.
+        offset: Index of the first operation of each device, and the number of operations.
+        device_of: Device of each index.
+    """
 
     def __init__(self, problem: Problem, codes: Codes) -> None:
-        self.problem = problem
-        self.code = [code for row in codes for code in row]
-        self.offset = np.cumsum([0, *map(len, codes)]).tolist()
-        self.device_of = [device for device, row in enumerate(codes) for _ in row]
+        """Prepare a search.
 
-    def improved(
-        self, trials: int, memory: int, rise: int, seed: int, enough: int
-    ) -> Orders | None:
-        """Return the shortest orders found, with their length; None where the first are none."""
+        Args:
+            problem: Times and memory.
+            codes: Orders to start from.
+        """
+        self.problem = problem
+        self.code = [code for order in codes for code in order]
+        self.offset = np.cumsum([0, *map(len, codes)]).tolist()
+        self.device_of = [device for device, order in enumerate(codes) for _ in order]
+
+    def run(self, trials: int, memory: int, rise: int, seed: int, enough: int) -> Orders | None:
+        """Run the search; arguments and result are those of :func:`improve_orders`."""
         code = self.code
-        timed = self.timed() if all(map(self.sound, range(self.problem.devices))) else None
-        if timed is None:
+        is_valid = all(map(self.is_valid, range(self.problem.devices)))
+        timing = self.measure() if is_valid else None
+        if timing is None:
             return None
-        best_length, now, critical = timed
-        best_worth, best = now, list(code)
-        late = [now + now // 1000 * rise] * memory
-        numbers = _random(seed)
+        best_length, cost, critical = timing
+        best_cost, best = cost, list(code)
+        accepted_costs = [cost + cost // 1000 * rise] * memory
+        numbers = _generate_random(seed)
         for trial in range(trials):
             if best_length <= enough:
                 break
-            start, to = self.change(numbers, critical)
-            ahead = code[start + 1 : to + 1] if start < to else code[to:start]
-            if all(other == code[start] for other in ahead):
+            source, target = self.choose_move(numbers, critical)
+            passed = code[source + 1 : target + 1] if source < target else code[target:source]
+            if all(other == code[source] for other in passed):
                 continue
-            code.insert(to, code.pop(start))
+            code.insert(target, code.pop(source))
             slot = trial % memory
-            timed = self.timed() if self.sound(self.device_of[start]) else None
-            if timed is not None and (timed[1] <= now or timed[1] <= late[slot]):
-                length, now, critical = timed
-                if now < best_worth:
-                    best_worth, best_length, best = now, length, list(code)
+            timing = self.measure() if self.is_valid(self.device_of[source]) else None
+            if timing is not None and (timing[1] <= cost or timing[1] <= accepted_costs[slot]):
+                length, cost, critical = timing
+                if cost < best_cost:
+                    best_cost, best_length, best = cost, length, list(code)
             else:
-                code.insert(start, code.pop(to))
-            late[slot] = min(late[slot], now)
+                code.insert(source, code.pop(target))
+            accepted_costs[slot] = min(accepted_costs[slot], cost)
         bounds = zip(self.offset, self.offset[1:], strict=False)
         return best_length, [best[first:stop] for first, stop in bounds]
 
-    def change(self, numbers: Iterator[int], critical: list[int]) -> tuple[int, int]:
-        """Return which place is moved, and to where."""
-        drawn, place = next(numbers), next(numbers)
-        some = drawn & 7 and critical
-        start = critical[place % len(critical)] if some else place % len(self.code)
-        device, step = self.device_of[start], _STEPS[drawn >> 4 & 15]
-        to = start + step if drawn >> 3 & 1 else start - step
-        return start, max(self.offset[device], min(self.offset[device + 1] - 1, to))
+    def choose_move(self, numbers: Iterator[int], critical: list[int]) -> tuple[int, int]:
+        """Choose a random move: an operation and its new index on the same device.
 
-    def sound(self, device: int) -> bool:
-        """Return whether a device's order has F before B before W, and memory for all of it."""
+        In 7 of 8 cases the operation is on the critical path.
+
+        Args:
+            numbers: Random numbers.
+            critical: Indices of the operations on the critical path.
+        """
+        bits, number = next(numbers), next(numbers)
+        is_critical = bits & 7 and critical
+        source = critical[number % len(critical)] if is_critical else number % len(self.code)
+        device, distance = self.device_of[source], _DISTANCES[bits >> 4 & 15]
+        target = source + distance if bits >> 3 & 1 else source - distance
+        first, last = self.offset[device], self.offset[device + 1] - 1
+        return source, max(first, min(last, target))
+
+    def is_valid(self, device: int) -> bool:
+        """Return whether a device runs F before B before W and never exceeds its memory."""
         problem = self.problem
         count = [0] * len(problem.lengths)
-        held = 0
+        memory_used = 0
         for code in self.code[self.offset[device] : self.offset[device + 1]]:
             stage, phase = divmod(code, 3)
             count[code] += 1
-            if phase == 0:
-                held += problem.held[stage]
+            if phase == FORWARD:
+                memory_used += problem.activation[stage]
             elif count[code] > count[code - 1]:
                 return False
+            elif phase == BACKWARD:
+                memory_used -= problem.activation[stage] - problem.weight_activation[stage]
             else:
-                kept = problem.kept[stage]
-                held -= problem.held[stage] - kept if phase == 1 else kept
-            if held > problem.limit[device]:
+                memory_used -= problem.weight_activation[stage]
+            if memory_used > problem.limit[device]:
                 return False
         return True
 
-    def timed(self) -> tuple[int, int, list[int]] | None:
-        """Return the times of the orders; None where they deadlock.
+    def measure(self) -> tuple[int, int, list[int]] | None:
+        """Time the current orders.
 
-        These are the length; what is compared: the length, and where that is equal, when devices
-        are done; and the places of the critical path, the last first.
+        Returns:
+            length: Makespan or longest window of a device, in ticks.
+            cost: Number that decides between orders: the length, then the sum of the lengths of all
+                devices.
+            critical: Indices of the operations on the critical path, the last one first.
+
+            None if the orders deadlock.
         """
-        ran = self.ran()
-        if ran is None:
+        simulation = self.simulate()
+        if simulation is None:
             return None
-        ends, cause = ran
+        end_time, cause = simulation
         length = total = 0
         last = _UNKNOWN
         for first, stop in zip(self.offset, self.offset[1:], strict=False):
             if first < stop:
-                end = ends[stop - 1]
+                end = end_time[stop - 1]
                 if not self.problem.makespan:
-                    end -= ends[first] - self.problem.lengths[self.code[first]]
+                    end -= end_time[first] - self.problem.lengths[self.code[first]]
                 total += end
                 if end > length or last < 0:
                     length, last = end, stop - 1
@@ -198,43 +234,56 @@ class Improvement:
             last = cause[last]
         return length, length * 4 * self.problem.devices + total, critical
 
-    def ran(self) -> tuple[list[int], list[int]] | None:
-        """Return when each operation ends, and the place whose end it waited for; -1 none."""
-        problem, stages, m = self.problem, len(self.problem.placement), self.problem.microbatches
-        # By virtual stage and microbatch: end and place of F, and of B.
-        there = [_UNKNOWN] * (stages * m), [_UNKNOWN] * (stages * m)
-        places = [_UNKNOWN] * (stages * m), [_UNKNOWN] * (stages * m)
-        ends, cause = [0] * len(self.code), [_UNKNOWN] * len(self.code)
+    def simulate(self) -> tuple[list[int], list[int]] | None:
+        """Compute the end of each operation.
+
+        A device runs its operations in order, each as early as its input allows. Devices that may
+        be able to continue are on a stack.
+
+        Returns:
+            end_time: End of each operation, in ticks.
+            cause: Index of the operation whose end it waited for, or -1 if it waited for none.
+
+            None if the orders deadlock.
+        """
+        problem, n_stages = self.problem, len(self.problem.placement)
+        m = problem.microbatches
+        # End and index of F, and of B, by virtual stage and microbatch.
+        pass_end = [_UNKNOWN] * (n_stages * m), [_UNKNOWN] * (n_stages * m)
+        pass_index = [_UNKNOWN] * (n_stages * m), [_UNKNOWN] * (n_stages * m)
+        end_time, cause = [0] * len(self.code), [_UNKNOWN] * len(self.code)
         count, reached = [0] * len(problem.lengths), self.offset[:-1]
-        todo = list(range(problem.devices))
-        while todo:
-            device = todo.pop()
+        runnable = list(range(problem.devices))
+        while runnable:
+            device = runnable.pop()
             first, stop = self.offset[device], self.offset[device + 1]
-            for at in range(reached[device], stop):
-                code = self.code[at]
+            for index in range(reached[device], stop):
+                code = self.code[index]
                 stage, phase = divmod(code, 3)
-                cell, away = stage * m + count[code], 1 if phase else -1
-                ready, waited = 0, _UNKNOWN
-                if phase < 2 and 0 <= stage + away < stages:
-                    other = cell + away * m
-                    ready, waited = there[phase][other], places[phase][other]
-                    if waited == _UNKNOWN:
+                # An F needs the previous stage (-1), a B the next one (+1).
+                cell, source = stage * m + count[code], 1 if phase else -1
+                ready, waited_for = 0, _UNKNOWN
+                if phase != WEIGHT and 0 <= stage + source < n_stages:
+                    source_cell = cell + source * m
+                    ready = pass_end[phase][source_cell]
+                    waited_for = pass_index[phase][source_cell]
+                    if waited_for == _UNKNOWN:
                         break
-                    ready += (problem.up if phase else problem.down)[stage + away]
-                if at > first and ends[at - 1] >= ready:
-                    ready, waited = ends[at - 1], at - 1
-                ends[at], cause[at] = ready + problem.lengths[code], waited
+                    ready += (problem.up if phase else problem.down)[stage + source]
+                if index > first and end_time[index - 1] >= ready:
+                    ready, waited_for = end_time[index - 1], index - 1
+                end_time[index], cause[index] = ready + problem.lengths[code], waited_for
                 count[code] += 1
-                reached[device] = at + 1
-                if phase < 2:
-                    there[phase][cell], places[phase][cell] = ends[at], at
-                    if 0 <= stage - away < stages:
-                        todo.append(problem.placement[stage - away])
-        return (ends, cause) if reached == self.offset[1:] else None
+                reached[device] = index + 1
+                if phase != WEIGHT:
+                    pass_end[phase][cell], pass_index[phase][cell] = end_time[index], index
+                    if 0 <= stage - source < n_stages:
+                        runnable.append(problem.placement[stage - source])
+        return (end_time, cause) if reached == self.offset[1:] else None
 
 
-def _random(seed: int) -> Iterator[int]:
-    """Yield numbers of 31 bits: xorshift64* (Vigna, arXiv 1402.6246)."""
+def _generate_random(seed: int) -> Iterator[int]:
+    """Yield 31-bit random numbers: xorshift64* (Vigna, arXiv 1402.6246)."""
     state = (seed * 2654435761 + 88172645463325252) & _MASK
     while True:
         state ^= state >> 12
@@ -243,136 +292,195 @@ def _random(seed: int) -> Iterator[int]:
         yield (state * 2685821657736338717 & _MASK) >> 33
 
 
-#: Operations timed in all, where nothing else is asked for, and at most without the compiled part:
-#: a schedule's order does not depend on it.
-_TIMED = 4_000_000
-#: Operations that trials of one sort put down, but for those that are broken off.
-_TRIED = 50_000
-#: A trial costs as much as that of so many at least.
-_LEAST_TRIED = 200
-#: Rounds of improvement: number of starts that are improved, share of the budget, minimum number of
-#: trials from each start, memory of late acceptance, and rise in thousandths that is allowed.
+#: Default number of operations that a search times. It is also the maximum without the compiled
+#: part, so that the order of a schedule does not depend on it.
+_BUDGET = 4_000_000
+#: Maximum number of operations that the trials of one kind run, not counting trials that fail.
+_TRIAL_BUDGET = 50_000
+#: Minimum number of operations that a trial counts as.
+_MIN_TRIAL_COST = 200
+#: Rounds of improvement: number of starts, fraction of the budget, minimum number of moves per
+#: start, memory of late acceptance, and rise in thousandths.
 _ROUNDS = ((4, 0.2, 200, 300, 0), (2, 0.4, 200, 1000, 10), (1, 0.4, 1000, 3000, 30))
-#: Maximum number of trials from one start: in total, and per operation of a small problem.
-_MOST, _MOST_EACH = 400_000, 2_000
-#: Operations from which on a search begins with fewer microbatches.
-_MANY = 10_000
+#: Maximum number of moves from one start: in total, and per operation of a small problem.
+_MAX_MOVES, _MAX_MOVES_PER_OPERATION = 400_000, 2_000
+#: Minimum number of operations of a problem that is searched with fewer microbatches first.
+_MANY_OPERATIONS = 10_000
+#: Fraction of a search that is spent on fewer microbatches, and then on timing the starts.
+_FEWER_FRACTION, _STARTS_FRACTION = 0.4, 0.1
 
 
-def shortest_orders(
+def find_shortest_orders(
     problem: Problem,
     known: Callable[[int], Iterable[Codes]],
     *,
     enough: int = 0,
     weights: bool = True,
-    most: int = _TIMED,
+    budget: int = _BUDGET,
     watch: Watch = unwatched,
 ) -> Orders:
-    """Return the shortest orders of all that were tried.
+    """Find the shortest orders of a problem.
 
     Args:
-        problem: times and memory.
-        known: orders to begin with, by the number of microbatches.
-        enough: a length, in ticks, at which the search ends.
-        weights: whether orders have W; else B is the whole backward.
-        most: operations that are timed in all, by the compiled part.
-        watch: called with the share of the search that is done.
+        problem: Times and memory.
+        known: Function that returns known orders for a number of microbatches.
+        enough: Length, in ticks, at which the search stops.
+        weights: Whether orders have a W. Otherwise B is the whole backward.
+        budget: Number of operations that the compiled part times.
+        watch: Callback with the completed fraction of the search.
     """
-    starts = [*known(problem.microbatches), *_tried(problem, weights=weights)]
-    few, begun = 2 * problem.devices, 0.0
-    if problem.operations > _MANY and problem.microbatches > few:
-        begun = 0.4
-        _, codes = shortest_orders(
-            replace(problem, microbatches=few),
+    starts = [*known(problem.microbatches), *_run_trials(problem, weights=weights)]
+    n_fewer, done = 2 * problem.devices, 0.0
+    if problem.operations > _MANY_OPERATIONS and problem.microbatches > n_fewer:
+        done = _FEWER_FRACTION
+        _, codes = find_shortest_orders(
+            replace(problem, microbatches=n_fewer),
             known,
             weights=weights,
-            most=most,
-            watch=lambda share: watch(0.4 * share),
+            budget=budget,
+            watch=lambda fraction: watch(_FEWER_FRACTION * fraction),
         )
-        starts.append(extended(codes, problem.microbatches - few))
-    # One microbatch goes all the way, then the next: the least memory.
-    starts.append(
-        [
-            [
-                *(3 * s for s in stages),
-                *(3 * s + phase for s in reversed(stages) for phase in (1, 2)),
-            ]
-            * problem.microbatches
-            for stages in problem.stages
-        ]
-    )
+        starts.append(repeat_middle(codes, problem.microbatches - n_fewer))
+    starts.append(_run_one_by_one(problem))
     if not weights:
-        starts = [[[code for code in row if code % 3 < 2] for row in codes] for codes in starts]
-    best = _distinct([improve(problem, codes, 0) for codes in starts])
-    watch(begun + 0.1 * (1 - begun))
-    budget = most if native.is_available() else min(most, _TIMED)
-    moves = budget * (1 - begun) / problem.operations
-    done = 0.0
-    for kept, share, fewest, memory, rise in _ROUNDS:
-        best = best[:kept]
-        trials = int(moves * share / max(1, len(best)))
-        trials = max(fewest, min(trials, _MOST, _MOST_EACH * problem.operations))
-        for seed, start in enumerate(best):
+        starts = [
+            [[code for code in order if code % 3 != WEIGHT] for order in codes] for codes in starts
+        ]
+    best = _sort_distinct([improve_orders(problem, codes, 0) for codes in starts])
+    watch(done + _STARTS_FRACTION * (1 - done))
+    return _improve_in_rounds(problem, best, enough=enough, budget=budget, done=done, watch=watch)
+
+
+def _improve_in_rounds(
+    problem: Problem,
+    best: list[Orders],
+    *,
+    enough: int,
+    budget: int,
+    done: float,
+    watch: Watch,
+) -> Orders:
+    """Improve the best orders in rounds: many starts briefly, then fewer of them at length.
+
+    Args:
+        problem: Times and memory.
+        best: Orders to start from, shortest first.
+        enough: Length, in ticks, at which the search stops.
+        budget: Number of operations to time in the whole search.
+        done: Fraction of the search that was done before the starts were timed.
+        watch: Callback with the completed fraction of the search.
+
+    Returns:
+        The shortest orders.
+    """
+    budget = budget if native.is_available() else min(budget, _BUDGET)
+    moves = budget * (1 - done) / problem.operations
+    rounds_done = 0.0
+    for n_starts, fraction, min_moves, memory, rise in _ROUNDS:
+        best = best[:n_starts]
+        trials = int(moves * fraction / max(1, len(best)))
+        max_moves = min(_MAX_MOVES, _MAX_MOVES_PER_OPERATION * problem.operations)
+        trials = max(min_moves, min(trials, max_moves))
+        for index, (_, codes) in enumerate(best):
             if best[0][0] > enough:
-                late = min(memory, trials // 20)
-                # Few trials descend from the start; they would not come back from longer orders.
-                allowed_rise = rise if late == memory else 0
-                options = {"memory": late, "rise": allowed_rise, "seed": seed + 1, "enough": enough}
-                best[seed] = improve(problem, start[1], trials, **options) or start
-            watch(begun + (1 - begun) * (0.1 + 0.9 * (done + share * (seed + 1) / len(best))))
-        best = _distinct(best)
-        done += share
+                used_memory = min(memory, trials // 20)
+                # With few trials, the search would not come back from longer orders.
+                used_rise = rise if used_memory == memory else 0
+                improved = improve_orders(
+                    problem,
+                    codes,
+                    trials,
+                    memory=used_memory,
+                    rise=used_rise,
+                    seed=index + 1,
+                    enough=enough,
+                )
+                best[index] = improved or best[index]
+            in_rounds = rounds_done + fraction * (index + 1) / len(best)
+            remaining = _STARTS_FRACTION + (1 - _STARTS_FRACTION) * in_rounds
+            watch(done + (1 - done) * remaining)
+        best = _sort_distinct(best)
+        rounds_done += fraction
     return best[0]
 
 
-def _distinct(orders: Sequence[Orders | None]) -> list[Orders]:
-    """Return the orders that differ, the shortest first."""
-    unique: list[Orders] = []
-    for each in sorted((each for each in orders if each is not None), key=lambda one: one[0]):
-        if all(each[1] != other[1] for other in unique):
-            unique.append(each)
-    return unique
+def _run_one_by_one(problem: Problem) -> Codes:
+    """Return the orders in which a microbatch starts when the previous one has finished.
 
-
-def _tried(problem: Problem, *, weights: bool) -> list[Codes]:
-    """Return the orders of trials: of greedy policies, and in a V of repeated blocks.
-
-    Each is better than those before of its sort.
+    They need the least memory of all orders.
     """
-    sorts: list[list[Callable[[int], Trial]]] = [
-        [partial(Greedy, problem, policy=policy) for policy in policies(problem)]
+    return [
+        [
+            *(3 * stage + FORWARD for stage in stages),
+            *(3 * stage + phase for stage in reversed(stages) for phase in (BACKWARD, WEIGHT)),
+        ]
+        * problem.microbatches
+        for stages in problem.stages
+    ]
+
+
+def _sort_distinct(orders: Sequence[Orders | None]) -> list[Orders]:
+    """Return the orders sorted by length, without duplicates and without None."""
+    distinct: list[Orders] = []
+    valid = [candidate for candidate in orders if candidate is not None]
+    for candidate in sorted(valid, key=lambda candidate: candidate[0]):
+        if all(candidate[1] != other[1] for other in distinct):
+            distinct.append(candidate)
+    return distinct
+
+
+def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
+    """Run trials of greedy policies and, in a V, of repeated blocks.
+
+    Args:
+        problem: Times and memory.
+        weights: Whether orders have a W. Blocks are only tried if they have.
+
+    Returns:
+        Orders of the trials that improved on all previous trials of their kind.
+    """
+    kinds: list[list[Callable[[int], Trial]]] = [
+        [partial(Greedy, problem, policy=policy) for policy in list_policies(problem)]
     ]
     if weights and problem.placement == make_v_placement(problem.devices):
-        fitting = blocks(problem.devices, min(problem.rooms))
-        sorts.append(
+        blocks = list_blocks(problem.devices, min(problem.max_live))
+        kinds.append(
             [
                 partial(Squeezed, problem, block=block, manner=manner)
-                for manner, block in product(MANNERS, fitting)
+                for manner, block in product(MANNERS, blocks)
             ]
         )
-    found = []
-    for trials in sorts:
+    orders = []
+    cost = max(problem.operations, _MIN_TRIAL_COST)
+    for trials in kinds:
         target = NEVER
-        operations = max(problem.operations, _LEAST_TRIED)
-        for trial in trials[:: max(1, len(trials) * operations // (_TRIED * 8))]:
-            if result := trial(target).result():
-                target = result.excess
-                found.append(result.codes)
-    return found
+        step = max(1, len(trials) * cost // (_TRIAL_BUDGET * 8))
+        for make_trial in trials[::step]:
+            if trial := make_trial(target).run():
+                target = trial.excess
+                orders.append(trial.codes)
+    return orders
 
 
-def extended(codes: Codes, more: int) -> Codes:
-    """Return complete orders with more microbatches: what stands in the middle is repeated.
+def repeat_middle(codes: Codes, n_more: int) -> Codes:
+    """Extend complete orders to more microbatches by repeating the middle of each order.
 
-    ::
+    The repeated part is the window closest to the middle that contains each code once::
 
         F F B F W | B F W | B B W W    ->    F F B F W | B F W | B F W | B F W | B B W W
+
+    Args:
+        codes: Complete orders.
+        n_more: Number of microbatches to add.
     """
-    longer = []
+    extended = []
     for order in codes:
         period = len(set(order))
         starts = range(len(order) - period + 1)
-        whole = [at for at in starts if len(set(order[at : at + period])) == period]
-        at = min(whole, key=lambda at: abs(2 * at + period - len(order)), default=len(order))
-        longer.append(order[:at] + order[at : at + period] * (more + 1) + order[at + period :])
-    return longer
+        windows = [start for start in starts if len(set(order[start : start + period])) == period]
+        start = min(
+            windows, key=lambda start: abs(2 * start + period - len(order)), default=len(order)
+        )
+        window = order[start : start + period]
+        extended.append(order[:start] + window * (n_more + 1) + order[start + period :])
+    return extended

@@ -1,13 +1,14 @@
-"""The problem of a search: times, transfers and memory of virtual stages, in integers.
+"""The problem of a schedule search: times, transfers and memory of virtual stages, as integers.
 
-The search shortens the makespan, or the longest window of a device: its work and the idle time in
-between. As the work is given, it minimises the *excess*, by which the window is longer than the
-work of the device that has most of it; where stages differ, those with less work may idle more.
+The search minimizes either the makespan or the longest window of a device, which is the device's
+work plus the idle time within it. The amount of work is fixed, so the search minimizes the *excess*
+of a window: its length minus the work of the device with the most work. A device with less work may
+idle for the difference at no cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass, field
 
 from bubbleviz.errors import UsageError
@@ -16,36 +17,39 @@ from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.plan_memory import ROUNDING
 from bubbleviz.schedules.workload import Workload
 
-#: Longer than any schedule: a time that never comes.
+#: A time after the end of any schedule.
 NEVER = 1 << 62
-#: What the chunk that holds most holds of one microbatch from F to B; memory is counted in shares
-#: of it.
-_WHOLE = 1 << 40
-PHASE_CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
+#: Memory of one microbatch from F to B, on the virtual stage with the most, in units of memory.
+_MEMORY_UNITS = 1 << 40
+#: Phase numbers in codes.
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+PHASE_CODES = {Phase.F: FORWARD, Phase.B: BACKWARD, Phase.BW: BACKWARD, Phase.W: WEIGHT}
 
 
-#: What each device runs, in order: ``3 virtual_stage + phase`` with F 0, B 1, W 2.
+#: Operations of each device in order. An operation has the code ``3 * virtual_stage + phase``.
 Codes = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A placement with its times; all tuples are by virtual stage.
+    """A placement of virtual stages on devices, with its times and memory.
+
+    Times are in ticks. Memory is in units of 2**-40 of the largest ``activation``.
 
     Attributes:
-        placement: device of each virtual stage.
-        microbatches: m.
-        lengths: ticks of F, B and W: ``lengths[3 virtual_stage + phase]``.
-        down: ticks from the end of F to its arrival at the next virtual stage.
-        up: ticks from the end of B to its arrival at the virtual stage before.
-        held: what a microbatch holds from F to B, in shares of 2^-40 of the most.
-        kept: what stays of it from B to W.
-        limit: by device: its memory, in shares of 2^-40 of the most.
-        makespan: whether windows begin when the first device begins, rather than each device's
-            own.
-        stages: by device: its virtual stages.
-        most_work: of the device with most, in ticks.
-        slack: by device: how much less work it has than that.
+        placement: Device of each virtual stage.
+        microbatches: Number of microbatches.
+        lengths: Duration of each operation, indexed by code.
+        down: Time from the end of an F to its arrival at the next virtual stage, per stage.
+        up: Time from the end of a B to its arrival at the previous virtual stage, per stage.
+        activation: Memory that a microbatch occupies from F to B, per virtual stage.
+        weight_activation: Memory that it occupies from B to W, per virtual stage.
+        limit: Memory of each device.
+        makespan: Whether all windows begin when the first device begins. Otherwise the window of
+            each device begins with its first operation.
+        stages: Virtual stages of each device, in ascending order.
+        max_work: Work of the device with the most work.
+        slack: Difference between ``max_work`` and the work of each device.
     """
 
     placement: tuple[int, ...]
@@ -53,34 +57,37 @@ class Problem:
     lengths: tuple[int, ...]
     down: tuple[int, ...]
     up: tuple[int, ...]
-    held: tuple[int, ...]
-    kept: tuple[int, ...]
+    activation: tuple[int, ...]
+    weight_activation: tuple[int, ...]
     limit: tuple[int, ...]
     makespan: bool = False
     stages: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
-    most_work: int = field(init=False, repr=False)
+    max_work: int = field(init=False, repr=False)
     slack: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """List the virtual stages of each device, and its slack."""
-        devices = range(max(self.placement) + 1)
-        stages = tuple(tuple(s for s, at in enumerate(self.placement) if at == d) for d in devices)
-        object.__setattr__(self, "stages", stages)
+        """List the virtual stages of each device, and compute its slack."""
+        stages: list[list[int]] = [[] for _ in range(max(self.placement) + 1)]
+        for stage, device in enumerate(self.placement):
+            stages[device].append(stage)
+        # Work of one microbatch on each device.
         work = [
-            sum(sum(self.lengths[3 * s : 3 * s + 3]) for s in of_device) for of_device in stages
+            sum(sum(self.lengths[3 * stage : 3 * stage + 3]) for stage in of_device)
+            for of_device in stages
         ]
-        object.__setattr__(self, "most_work", max(work) * self.microbatches)
+        object.__setattr__(self, "stages", tuple(map(tuple, stages)))
+        object.__setattr__(self, "max_work", max(work) * self.microbatches)
         slack = tuple((max(work) - ticks) * self.microbatches for ticks in work)
         object.__setattr__(self, "slack", slack)
 
     @property
     def devices(self) -> int:
-        """Number of devices, p."""
+        """Number of devices."""
         return len(self.stages)
 
     @property
     def chunks(self) -> int:
-        """Virtual stages a device, v."""
+        """Number of virtual stages per device."""
         return len(self.placement) // self.devices
 
     @property
@@ -89,86 +96,92 @@ class Problem:
         return len(self.lengths) * self.microbatches
 
     @property
-    def rooms(self) -> tuple[int, ...]:
-        """How many microbatches' activations there is memory for at once, by virtual stage."""
+    def max_live(self) -> tuple[int, ...]:
+        """Maximum number of microbatches whose activations fit at once, per virtual stage."""
         return tuple(
-            self.limit[device] // held if held else self.microbatches
-            for device, held in zip(self.placement, self.held, strict=True)
+            self.limit[device] // activation if activation else self.microbatches
+            for device, activation in zip(self.placement, self.activation, strict=True)
         )
 
 
-def problem_of(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
-    """Return the problem of a workload.
+def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
+    """Build the problem of a workload.
 
     Args:
-        workload: times, transfers and memory.
-        fused: whether the backward is one operation: then no W is to be run, and takes no time.
-        makespan: as in :class:`Problem`.
+        workload: Times, transfers and memory.
+        fused: Whether B and W are a single operation. W then takes no time and is not run.
+        makespan: See :class:`Problem`.
 
     Raises:
-        UsageError: the memory of a device holds not even one microbatch.
+        UsageError: The memory of a device is too small for one microbatch.
     """
     stages = range(workload.virtual_stages)
     backward = workload.fused_ns if fused else workload.backward_ns
     weight = (0,) * len(stages) if fused else workload.weight_ns
-    share = _WHOLE / (max(workload.activation) or 1.0)
-    held = tuple(round(each * share) for each in workload.activation)
-    kept = tuple(0 if fused else round(each * share) for each in workload.weight_activation)
-    whole = [sum(held[s] for s in workload.stages_of(d)) for d in range(workload.devices)]
+    unit = _MEMORY_UNITS / (max(workload.activation) or 1.0)
+    activation = tuple(round(size * unit) for size in workload.activation)
+    weight_activation = tuple(
+        0 if fused else round(size * unit) for size in workload.weight_activation
+    )
     limit = []
-    for device, each in enumerate(whole):
-        most = workload.microbatches * each
-        given = None if workload.limit is None else workload.limit[device]
-        limit.append(most if given is None else min(most, int(given * share * (1 + ROUNDING))))
-        if limit[-1] < each:
-            raise UsageError(
-                f"a memory limit of {given:g} holds no microbatch on device {device}, which takes "
-                f"{each / share:g}; give more"
-            )
+    for device in range(workload.devices):
+        one_microbatch = sum(activation[stage] for stage in workload.stages_of(device))
+        max_memory = workload.microbatches * one_microbatch
+        if workload.limit is not None:
+            given_limit = workload.limit[device]
+            max_memory = min(max_memory, int(given_limit * unit * (1 + ROUNDING)))
+            if max_memory < one_microbatch:
+                raise UsageError(
+                    f"a memory limit of {given_limit:g} holds no microbatch on device {device}, "
+                    f"which takes {one_microbatch / unit:g}; give more"
+                )
+        limit.append(max_memory)
+    times = zip(workload.forward_ns, backward, weight, strict=True)
     return Problem(
         workload.placement,
         workload.microbatches,
-        tuple(time for s in stages for time in (workload.forward_ns[s], backward[s], weight[s])),
+        tuple(itertools.chain.from_iterable(times)),
         workload.down_ns,
         workload.up_ns,
-        held,
-        kept,
+        activation,
+        weight_activation,
         tuple(limit),
         makespan,
     )
 
 
-def codes_of(plan: Plan) -> Codes:
-    """Return the orders of a plan, with a whole backward as a B and its W."""
+def encode_plan(plan: Plan) -> Codes:
+    """Convert the orders of a plan to codes; a fused backward becomes a B followed by its W."""
     codes = []
     for order in plan.orders:
-        row = []
+        device_codes = []
         for op in order:
-            fused = op.phase is Phase.BW
-            row.append(3 * op.virtual_stage + PHASE_CODES[op.phase])
-            row += [3 * op.virtual_stage + 2] if fused else []
-        codes.append(row)
+            device_codes.append(3 * op.virtual_stage + PHASE_CODES[op.phase])
+            if op.phase is Phase.BW:
+                device_codes.append(3 * op.virtual_stage + WEIGHT)
+        codes.append(device_codes)
     return codes
 
 
-def plan_of(name: str, problem: Problem, codes: Codes, *, fused: bool = False) -> Plan:
-    """Return the plan of these orders; each phase takes the microbatches in their order.
+def decode_plan(name: str, problem: Problem, codes: Codes, *, fused: bool = False) -> Plan:
+    """Convert codes to a plan. Each phase of a virtual stage runs the microbatches in order.
 
     Args:
-        name: of the plan.
-        problem: its sizes and placement.
-        codes: what each device runs.
-        fused: whether a B stands for the whole backward.
+        name: Name of the plan.
+        problem: Sizes and placement of the plan.
+        codes: Operations of each device, in order.
+        fused: Whether a B is the whole backward.
     """
     phases = (Phase.F, Phase.BW) if fused else (Phase.F, Phase.B, Phase.W)
     orders: list[Order] = []
     for order in codes:
-        taken: dict[int, int] = {}
+        next_microbatch: dict[int, int] = {}
         operations = []
         for code in order:
-            number = taken.get(code, 0)
-            taken[code] = number + 1
-            operations.append(PlannedOperation(code // 3, phases[code % 3], number))
+            microbatch = next_microbatch.get(code, 0)
+            next_microbatch[code] = microbatch + 1
+            stage, phase = divmod(code, 3)
+            operations.append(PlannedOperation(stage, phases[phase], microbatch))
         orders.append(tuple(operations))
     return Plan(
         name,
@@ -178,88 +191,3 @@ def plan_of(name: str, problem: Problem, codes: Codes, *, fused: bool = False) -
         problem.placement,
         tuple(orders),
     )
-
-
-# Bounds: the least makespan that any order of a problem can have.
-#
-# For each device, whatever its order::
-#
-#     head            E                                                last
-#     ├── idle ──┤├ F F F ┤├─ idle ─┤├──── the rest of its work ────┤├── way back ──┤
-#
-# until E, when its first gradient can be there, it has but the forwards that there is memory for;
-# its last B is followed by those of the stages before. With memory for few microbatches, what is
-# left to do after its last F is too little to fill the way of that F to the end of the model and
-# back.
-
-
-def lower_bound(problem: Problem) -> int:
-    """Return a length, in ticks, that no order within the memory is shorter than.
-
-    Of a device's own window that is its work, since it begins and ends with an operation.
-    """
-    if not problem.microbatches or not problem.makespan:
-        return problem.most_work
-    count, m = len(problem.placement), problem.microbatches
-    forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
-    # Of a microbatch that waits nowhere, by virtual stage: until its F and its B can start, and
-    # after the end of its B and its F.
-    to_forward = [0]
-    for s in range(1, count):
-        to_forward.append(to_forward[-1] + forward[s - 1] + problem.down[s - 1])
-    to_backward = [to_forward[-1] + forward[-1]]
-    for s in range(count - 1, 0, -1):
-        to_backward.insert(0, to_backward[0] + backward[s] + problem.up[s])
-    from_backward = [weight[0]]
-    for s in range(1, count):
-        onward = problem.up[s] + backward[s - 1] + from_backward[-1]
-        from_backward.append(max(weight[s], onward))
-    from_forward = [backward[-1] + from_backward[-1]]
-    for s in range(count - 1, 0, -1):
-        from_forward.insert(0, problem.down[s - 1] + forward[s] + from_forward[0])
-    longest = to_forward[-1] + forward[-1] + from_forward[-1]
-    for device, stages in enumerate(problem.stages):
-        first, last = stages[0], stages[-1]
-        forwards, backwards, weights = (
-            m * sum(lengths[s] for s in stages) for lengths in (forward, backward, weight)
-        )
-        head = to_forward[first]
-        ahead = _most(problem, device, [forward[s] for s in stages])
-        idle = max(0, to_backward[last] - head - ahead)
-        # Its last B is one of its first virtual stage, its last F one of its last.
-        ends = head + idle + forwards + backwards
-        left = _most(problem, device, [backward[s] + weight[s] for s in stages])
-        # A W may be owed by microbatches that hold no more than that.
-        left += _most(problem, device, [weight[s] for s in stages], owed=True)
-        waits = max(0, from_forward[last] - left)
-        before = idle if ahead < forwards else 0
-        behind = head + before + forwards + backwards + weights + waits
-        longest = max(longest, ends + from_backward[first], ends + weights, behind)
-    return longest
-
-
-def _most(problem: Problem, device: int, worth: Sequence[int], *, owed: bool = False) -> int:
-    """Return the most that microbatches that a device holds at once can be worth.
-
-    Parts of microbatches count, but where the device has one chunk.
-
-    Args:
-        problem: memory, and how many microbatches there are.
-        device: its number.
-        worth: of a microbatch, by virtual stage of the device.
-        owed: whether they hold only what is kept for W.
-    """
-    stages, m = problem.stages[device], problem.microbatches
-    weight = [(problem.kept if owed else problem.held)[s] for s in stages]
-    room, total = problem.limit[device], 0
-    if len(stages) == 1:
-        return worth[0] * (m if not weight[0] else min(m, room // weight[0]))
-    rows = sorted(zip(worth, weight, strict=True), key=lambda row: row[1] / max(1, row[0]))
-    for each, size in rows:
-        if not size:
-            total += m * each
-            continue
-        part = min(m * size, room)
-        total += -(-part * each // size)
-        room -= part
-    return total

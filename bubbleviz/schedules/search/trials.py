@@ -1,7 +1,23 @@
-"""Trials: orders that come about as devices, whenever they are free, choose what to do next.
+"""Trials: simulations in which each device chooses its next operation whenever it is free.
 
-A greedy device runs a B if it has one, else an F, else a W. A squeezed one repeats a building
-block of V schedules, but for its ends.
+A trial produces one order per device. It is a discrete-event simulation (``Trial.run``):
+
+1. Take the earliest event: a device has become free, or an input has arrived for a free device.
+2. ``choose`` the next operation of the device, or ``WAIT``. A waiting device is asked again when an
+   input arrives, or at ``next_arrival``.
+3. ``_start`` the operation: advance the clock of the device, account for its memory, and schedule
+   the arrival of the result on the next stage::
+
+       device free ──choose──> F, B or W ──_start──> device free again at the end
+            │                                   └──> input of the next stage, after the transfer
+            └─────────> WAIT ──until an input arrives or next_arrival──> choose again
+
+4. The trial fails as soon as the excess of any device (see :mod:`.problem`) reaches the target,
+   which is the best excess so far. It also fails if the devices deadlock.
+
+The two kinds of trials differ in ``choose``. A :class:`Greedy` device runs a B if it can, else an
+F, else a W. A :class:`Squeezed` device repeats a building block of a V schedule, but fills its
+start and end with whatever can run.
 """
 
 from __future__ import annotations
@@ -10,205 +26,268 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from functools import cache
 from heapq import heappop, heappush
 
-from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
+from bubbleviz.schedules.search.blocks import PERIOD, Block
+from bubbleviz.schedules.search.problem import (
+    BACKWARD,
+    FORWARD,
+    NEVER,
+    WEIGHT,
+    Codes,
+    Problem,
+)
 
-#: A choice: nothing now; look again when something arrives, or at the trial's ``near``.
+#: Choice of a device that starts nothing now. It is asked again when an input arrives, or at the
+#: trial's ``next_arrival``.
 WAIT = -1
 
 
 class Trial(ABC):
-    """The state of one trial; subclasses choose what to do next.
-
-    ::
-
-        free ──choose──> F, B or W ──put──> free again, and what it gives arrives elsewhere
-             └─────────> WAIT until ``near``, or until something arrives
-
-    Args:
-        problem: times and memory.
-        target: a device whose excess is that long ends the trial, which then has failed; so a
-            device that has a W to run runs it rather than wait until then.
-        patience: a device waits for an input that is known to arrive within so many of its W's
-            lengths, and else fills the time with that W.
+    """The state of one simulation; subclasses choose the next operation.
 
     Attributes:
-        excess: when all is done, that of the device whose window is the longest, in ticks.
-        codes: what each device ran.
+        excess: Largest excess of any device at the end, in ticks. Set by :meth:`run`.
+        codes: Operations that each device has run, in order.
+        f_in: Arrival times of the inputs of F, per virtual stage.
+        b_in: Arrival times of the inputs of B, per virtual stage.
+        f_done: Number of F that have run, per virtual stage.
+        b_done: Number of B that have run, per virtual stage.
+        w_done: Number of W that have run, per virtual stage.
+        free_at: Time at which each device is free.
+        memory_used: Memory in use on each device.
+        excess_of: Excess of each device so far.
+        forwards_left: Number of F that each device has still to run.
+        pending_weights: Virtual stages whose W is still to be run, per device, oldest first.
+        next_arrival: Next known arrival of an input that the device is waiting for, or ``NEVER``.
     """
 
     excess: int
 
     def __init__(self, problem: Problem, target: int, patience: float) -> None:
-        stages, devices = len(problem.placement), problem.devices
+        """Prepare a trial.
+
+        Args:
+            problem: Times and memory.
+            target: Excess, in ticks, at which the trial fails.
+            patience: Maximum time for which a device waits for a known arrival instead of running
+                a W, in lengths of that W.
+        """
+        n_stages, n_devices = len(problem.placement), problem.devices
         self.problem, self.target = problem, target
-        self.wait = [int(patience * length) for length in problem.lengths[2::3]]
-        #: By virtual stage: when the inputs of its forwards and backwards arrived.
-        self.f_in: list[list[int]] = [[] for _ in range(stages)]
-        self.b_in: list[list[int]] = [[] for _ in range(stages)]
+        self.max_wait = [int(patience * length) for length in problem.lengths[WEIGHT::3]]
+        self.f_in: list[list[int]] = [[] for _ in range(n_stages)]
+        self.b_in: list[list[int]] = [[] for _ in range(n_stages)]
         self.f_in[0] = [0] * problem.microbatches
-        #: By virtual stage: how many of each have run.
-        self.f_done, self.b_done, self.w_done = [0] * stages, [0] * stages, [0] * stages
-        #: By device: when it is free, what it holds, its excess so far, forwards left.
-        self.free, self.held = [0] * devices, [0] * devices
-        self.behind = [-slack for slack in problem.slack]
-        self.left = [problem.chunks * problem.microbatches] * devices
-        #: By device: virtual stages whose W are to be run, the oldest first.
-        self.owed: list[list[int]] = [[] for _ in range(devices)]
-        self.codes: Codes = [[] for _ in range(devices)]
-        self.near = NEVER
-        self._events: list[tuple[int, int]] = [(0, device) for device in range(devices)]
+        self.f_done, self.b_done, self.w_done = [0] * n_stages, [0] * n_stages, [0] * n_stages
+        self.free_at, self.memory_used = [0] * n_devices, [0] * n_devices
+        self.excess_of = [-slack for slack in problem.slack]
+        self.forwards_left = [problem.chunks * problem.microbatches] * n_devices
+        self.pending_weights: list[list[int]] = [[] for _ in range(n_devices)]
+        self.codes: Codes = [[] for _ in range(n_devices)]
+        self.next_arrival = NEVER
+        self._events: list[tuple[int, int]] = [(0, device) for device in range(n_devices)]
 
     @abstractmethod
     def choose(self, device: int, now: int) -> int:
-        """Return the device's next operation, a code, or ``WAIT`` (until ``near``)."""
+        """Choose the next operation of a free device.
 
-    def waits(self, device: int, now: int, stage: int) -> bool:
-        """Return whether the device waits until ``near`` rather than run a W of that stage."""
-        gap = self.near - now
-        return gap < self.wait[stage] and self.behind[device] + gap < self.target
+        Args:
+            device: Device that is free.
+            now: Current time, in ticks.
 
-    def arrival(self, device: int, code: int) -> int:
-        """Return when the next F or B of a device can run, ``NEVER`` if that is not known yet.
+        Returns:
+            Code of an operation that can run now, or ``WAIT``. Sets ``next_arrival``.
+        """
 
-        A device without memory for an F waits for ever, unless a W makes room.
+    def should_wait(self, device: int, now: int, stage: int) -> bool:
+        """Return whether the device should wait for the next arrival instead of running a W.
+
+        It should if the wait is shorter than its patience and does not make the trial fail.
+
+        Args:
+            device: Device that is free.
+            now: Current time.
+            stage: Virtual stage of the W.
+        """
+        wait = self.next_arrival - now
+        return wait < self.max_wait[stage] and self.excess_of[device] + wait < self.target
+
+    def get_arrival(self, device: int, code: int) -> int:
+        """Return the time at which the input of the next F or B of a virtual stage arrives.
+
+        It is ``NEVER`` if that is not known yet, or if the device has no memory for an F. A W then
+        has to release memory first.
+
+        Args:
+            device: Device of the virtual stage.
+            code: Code of the F or B.
         """
         stage, phase = divmod(code, 3)
-        if phase == 0:
-            if self.held[device] + self.problem.held[stage] > self.problem.limit[device]:
+        if phase == FORWARD:
+            needed = self.memory_used[device] + self.problem.activation[stage]
+            if needed > self.problem.limit[device]:
                 return NEVER
-            number, inputs = self.f_done[stage], self.f_in[stage]
+            index, inputs = self.f_done[stage], self.f_in[stage]
         else:
-            number, inputs = self.b_done[stage], self.b_in[stage]
-        return inputs[number] if number < len(inputs) else NEVER
+            index, inputs = self.b_done[stage], self.b_in[stage]
+        return inputs[index] if index < len(inputs) else NEVER
 
-    def result(self) -> Trial | None:
-        """Try all of it; return None where it takes too long or comes to a standstill."""
-        free, events, done = self.free, self._events, 0
+    def run(self) -> Trial | None:
+        """Run all operations.
+
+        Returns:
+            This trial, or None if the excess reaches the target or the devices deadlock.
+        """
+        free_at, events, n_done = self.free_at, self._events, 0
         while events:
             now, device = heappop(events)
-            if now < free[device]:
+            if now < free_at[device]:
                 continue
             code = self.choose(device, now)
             if code != WAIT:
-                if not self._put(device, code, now):
+                if not self._start(device, code, now):
                     return None
-                done += 1
-            elif self.near < NEVER:
-                heappush(events, (self.near, device))
-        if done < self.problem.operations:
+                n_done += 1
+            elif self.next_arrival < NEVER:
+                heappush(events, (self.next_arrival, device))
+        if n_done < self.problem.operations:
             return None
-        self.excess = max(self.behind)
+        self.excess = max(self.excess_of)
         return self
 
-    def _put(self, device: int, code: int, now: int) -> bool:
-        """Try an operation; return whether the device has not idled too long."""
-        gap = now - self.free[device]
-        if gap and (self.codes[device] or self.problem.makespan):
-            excess = self.behind[device] + gap
-            if excess >= self.target:
-                return False
-            self.behind[device] = excess
-        end = now + self.problem.lengths[code]
-        self.codes[device].append(code)
-        self.free[device] = end
-        heappush(self._events, (end, device))
-        stage, phase = divmod(code, 3)
+    def _start(self, device: int, code: int, now: int) -> bool:
+        """Run an operation on a device and schedule the arrival of its result.
+
+        Args:
+            device: Device that is free.
+            code: Code of the operation.
+            now: Start time, in ticks.
+
+        Returns:
+            False if the idle time before the operation raises the excess of the device to
+            ``target`` or above; the trial has then failed.
+        """
         problem = self.problem
-        if phase == 0:
+        idle = now - self.free_at[device]
+        if idle and (self.codes[device] or problem.makespan):
+            self.excess_of[device] += idle
+            if self.excess_of[device] >= self.target:
+                return False
+
+        end = now + problem.lengths[code]
+        self.codes[device].append(code)
+        self.free_at[device] = end
+        heappush(self._events, (end, device))
+
+        stage, phase = divmod(code, 3)
+        if phase == FORWARD:
             self.f_done[stage] += 1
-            self.held[device] += problem.held[stage]
-            self.left[device] -= 1
+            self.forwards_left[device] -= 1
+            self.memory_used[device] += problem.activation[stage]
             if stage + 1 < len(problem.placement):
                 self._send(self.f_in, stage + 1, end + problem.down[stage])
-            else:
+            else:  # The last stage starts the backward itself.
                 self.b_in[stage].append(end)
-        elif phase == 1:
+        elif phase == BACKWARD:
             self.b_done[stage] += 1
-            self.held[device] -= problem.held[stage] - problem.kept[stage]
-            self.owed[device].append(stage)
-            if stage:
+            self.memory_used[device] -= problem.activation[stage] - problem.weight_activation[stage]
+            self.pending_weights[device].append(stage)
+            if stage > 0:
                 self._send(self.b_in, stage - 1, end + problem.up[stage])
         else:
             self.w_done[stage] += 1
-            self.held[device] -= problem.kept[stage]
-            self.owed[device].remove(stage)
+            self.memory_used[device] -= problem.weight_activation[stage]
+            self.pending_weights[device].remove(stage)
         return True
 
     def _send(self, inputs: list[list[int]], stage: int, arrival: int) -> None:
+        """Record the arrival of an input, and wake up the device of its virtual stage then."""
         inputs[stage].append(arrival)
         device = self.problem.placement[stage]
-        heappush(self._events, (max(arrival, self.free[device]), device))
+        heappush(self._events, (max(arrival, self.free_at[device]), device))
 
 
-#: How devices choose: by virtual stage, most microbatches between their F and the end of their B;
-#: patience, see :class:`Trial`; whether F comes before B; and whether W comes only where
-#: memory is short or no forward is left.
+#: How a greedy device chooses: the maximum number of microbatches between their F and the end of
+#: their B, per virtual stage; patience (see :class:`Trial`); whether F comes before B; and whether
+#: W runs only if memory is short or no forward is left.
 Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
 class Greedy(Trial):
-    """Runs a B if there is one, else an F, else a W, by a policy."""
+    """Runs a B if possible, else an F, else a W, as modified by a policy.
+
+    A forward starts only if enough memory is left for the later chunks of its device. The oldest
+    microbatch can then always finish and release its memory, so there is no deadlock.
+
+    Attributes:
+        max_memory: Maximum memory in use on the device for an F of each virtual stage to start.
+    """
 
     def __init__(self, problem: Problem, target: int, policy: Policy) -> None:
+        """Prepare a trial; see :class:`Trial` and ``Policy``."""
         self.caps, patience, self.forward_first, self.lazy = policy
         super().__init__(problem, target, patience)
-        # Room for the chunks behind is left by those before, so that no microbatch is stuck
-        # halfway: the oldest one can always go on to its end, and frees its memory then.
-        self.most = [
-            problem.limit[device] - sum(problem.held[s] for s in problem.stages[device] if s >= own)
-            for own, device in enumerate(problem.placement)
-        ]
+        self.max_memory = []
+        for first, device in enumerate(problem.placement):
+            later = [stage for stage in problem.stages[device] if stage >= first]
+            needed = sum(problem.activation[stage] for stage in later)
+            self.max_memory.append(problem.limit[device] - needed)
 
     def choose(self, device: int, now: int) -> int:  # noqa: D102
-        self.near = NEVER
-        backward = self._backward(device, now)
+        self.next_arrival = NEVER
+        backward = self._choose_backward(device, now)
         if backward != WAIT and not self.forward_first:
             return backward
-        forward = self._forward(device, now)
+        forward = self._choose_forward(device, now)
         if forward != WAIT or backward != WAIT:
             return forward if forward != WAIT else backward
-        return self._weights(device, now)
+        return self._choose_weight_gradient(device, now)
 
-    def _backward(self, device: int, now: int) -> int:
+    def _choose_backward(self, device: int, now: int) -> int:
+        """Return the code of the B of the first virtual stage with an input, or ``WAIT``."""
         for stage in self.problem.stages[device]:
-            number, inputs = self.b_done[stage], self.b_in[stage]
-            if number < len(inputs):
-                if inputs[number] <= now:
-                    return 3 * stage + 1
-                self.near = min(self.near, inputs[number])
+            index, inputs = self.b_done[stage], self.b_in[stage]
+            if index < len(inputs):
+                if inputs[index] <= now:
+                    return 3 * stage + BACKWARD
+                self.next_arrival = min(self.next_arrival, inputs[index])
         return WAIT
 
-    def _forward(self, device: int, now: int) -> int:
+    def _choose_forward(self, device: int, now: int) -> int:
+        """Return the code of the F of the last virtual stage that may start, or ``WAIT``."""
         for stage in reversed(self.problem.stages[device]):
-            number, inputs = self.f_done[stage], self.f_in[stage]
-            if (
-                number < len(inputs)
-                and self.held[device] <= self.most[stage]
-                and number - self.b_done[stage] < self.caps[stage]
-            ):
-                if inputs[number] <= now:
-                    return 3 * stage
-                self.near = min(self.near, inputs[number])
+            index, inputs = self.f_done[stage], self.f_in[stage]
+            has_memory = self.memory_used[device] <= self.max_memory[stage]
+            is_below_cap = index - self.b_done[stage] < self.caps[stage]
+            if index < len(inputs) and has_memory and is_below_cap:
+                if inputs[index] <= now:
+                    return 3 * stage + FORWARD
+                self.next_arrival = min(self.next_arrival, inputs[index])
         return WAIT
 
-    def _weights(self, device: int, now: int) -> int:
-        owed = self.owed[device]
-        if not owed or self.waits(device, now, owed[0]):
+    def _choose_weight_gradient(self, device: int, now: int) -> int:
+        """Return the code of the oldest pending W, or ``WAIT`` if the device should wait.
+
+        A lazy device also waits if forwards are left, memory is not short, and the next arrival is
+        known and does not make the trial fail.
+        """
+        pending = self.pending_weights[device]
+        if not pending or self.should_wait(device, now, pending[0]):
             return WAIT
-        if self.lazy and self.near < NEVER and self.left[device]:
-            most = max(self.problem.held[stage] for stage in self.problem.stages[device])
-            short = self.held[device] > self.problem.limit[device] - most
-            if not short and self.behind[device] + self.near - now < self.target:
+        if self.lazy and self.next_arrival < NEVER and self.forwards_left[device]:
+            stages = self.problem.stages[device]
+            largest = max(self.problem.activation[stage] for stage in stages)
+            is_short = self.memory_used[device] > self.problem.limit[device] - largest
+            wait = self.next_arrival - now
+            if not is_short and self.excess_of[device] + wait < self.target:
                 return WAIT
-        return 3 * owed[0] + 2
+        return 3 * pending[0] + WEIGHT
 
 
-def policies(problem: Problem) -> Iterator[Policy]:
+def list_policies(problem: Problem) -> Iterator[Policy]:
     """Yield the policies that are worth a trial, those with the fewest forwards ahead first."""
-    caps = _line_caps(problem) if problem.chunks == 1 else _v_caps(problem)
+    caps = _list_line_caps(problem) if problem.chunks == 1 else _list_v_caps(problem)
     patiences = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5) if problem.chunks == 1 else (0.0, 0.5, 1.0)
     for cap in dict.fromkeys(caps):
         for patience in patiences:
@@ -216,221 +295,156 @@ def policies(problem: Problem) -> Iterator[Policy]:
                 yield cap, patience, forward_first, lazy
 
 
-def _line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Yield caps as ZB-H1 and ZB-H2 have them and a little more, those that times ask for, none."""
-    p, rooms = problem.devices, problem.rooms
-    yield from (
-        tuple(max(1, min(rooms[d], slope * (p - d) - slope + 1 + more)) for d in range(p))
-        for slope in (1, 2)
-        for more in range(4)
-    )
-    forward, away = problem.lengths[0::3], _away(problem)
-    for rounded in (math.floor, math.ceil):
-        for more in (-1, 0, 1, 2):
-            ahead = [rounded(a / max(1, f)) for a, f in zip(away, forward, strict=True)]
-            yield tuple(
-                max(1, min(room, cap + more)) for room, cap in zip(rooms, ahead, strict=True)
-            )
-    yield rooms
+def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Yield caps for one chunk per device.
+
+    First those of ZB-H1 and ZB-H2 and up to three more, then those that keep a stage busy until its
+    first gradient arrives, and finally no cap but memory.
+    """
+    p, max_live = problem.devices, problem.max_live
+    for slope in (1, 2):
+        for additional in range(4):
+            caps = [slope * (p - d) - slope + 1 + additional for d in range(p)]
+            yield _limit_caps(caps, max_live)
+    forward, away = problem.lengths[FORWARD::3], _measure_absence(problem)
+    for rounding in (math.floor, math.ceil):
+        needed = [rounding(a / max(1, f)) for a, f in zip(away, forward, strict=True)]
+        for additional in (-1, 0, 1, 2):
+            yield _limit_caps([cap + additional for cap in needed], max_live)
+    yield max_live
 
 
-def _away(problem: Problem) -> list[int]:
-    """Return by stage the time from its first F to its first B if none waits for another's F.
+def _limit_caps(caps: list[int], max_live: tuple[int, ...]) -> tuple[int, ...]:
+    """Limit caps to the microbatches that fit in memory, but to at least 1."""
+    return tuple(max(1, min(live, cap)) for live, cap in zip(max_live, caps, strict=True))
 
-    The first gradient comes when the first microbatch has been everywhere; a stage could run
-    forwards from then, which is when the first F of the first stage starts, but for the way there.
+
+def _measure_absence(problem: Problem) -> list[int]:
+    """Return by stage the time from its first F to its first B if no stage waits for another F.
+
+    The first gradient is available once the first microbatch has passed all stages.
     """
     lengths, p = problem.lengths, problem.devices
-    away = []
+    forward_end = sum(lengths[FORWARD::3]) + sum(problem.down)
+    absence = []
     for d in range(p):
-        there = sum(lengths[3 * s] for s in range(d)) + sum(problem.down[:d])
-        end = sum(lengths[0::3]) + sum(problem.down)
-        back = sum(lengths[3 * s + 1] + problem.up[s] for s in range(d + 1, p))
-        away.append(end + back - there)
-    return away
+        start = sum(lengths[3 * s] for s in range(d)) + sum(problem.down[:d])
+        way_back = sum(lengths[3 * s + BACKWARD] + problem.up[s] for s in range(d + 1, p))
+        absence.append(forward_end + way_back - start)
+    return absence
 
 
-def _v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Yield caps that fall from the first virtual stage to the last, at several slopes."""
-    stages, rooms = len(problem.placement), problem.rooms
-    yield rooms
+def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Yield caps for several chunks: no cap but memory, then caps that fall along the pipeline."""
+    n_stages, max_live = len(problem.placement), problem.max_live
+    yield max_live
     for slope in (1, 2, 3):
-        for more in (-1, 0, 1, 2):
-            yield tuple(
-                max(1, min(rooms[s], math.ceil((stages - s) / slope) + more)) for s in range(stages)
-            )
+        for additional in (-1, 0, 1, 2):
+            caps = [math.ceil((n_stages - s) / slope) + additional for s in range(n_stages)]
+            yield _limit_caps(caps, max_live)
 
 
-# Building blocks of V schedules: one microbatch in slots, and the schedules that repeat it.
-#
-# Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3 and
-# 4: repeated every six slots (F, B and W of two chunks), a block that collides with none of its
-# repetitions is a schedule; from F to W its activations live, and their lifetime on a device, over
-# six, is how many of them the device holds.
-
-
-#: Slots from one microbatch to the next: one for each of F, B, W of two chunks.
-_PERIOD = 6
-
-
-#: The slots of F, B and W of microbatch 0, by virtual stage of a V::
-#:
-#:     device 0   F . . . . . . f b w . B W        with one slot from each to the next device
-#:     device 1   . F . . . . f . . b B w . W
-#:     device 2   . . F . . f . . . . b ...
-#:     device 3   . . . F f ...
-Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-
-
-@cache
-def blocks(devices: int, room: int) -> list[Block]:
-    """Return the uniform blocks that fit into the room, those with the least memory first.
-
-    Args:
-        devices: p.
-        room: how many chunks' activations a device holds.
-    """
-    fitting: list[tuple[int, Block]] = []
-    for total in (2, 3, 4, 6):
-        ways = [(there, total - there) for there in range(1, total)]
-        for (f_down, b_up), (f_up, b_down) in itertools.product(ways, ways):
-            for turns in itertools.product(range(1, _PERIOD + 1), repeat=3):
-                forward, backward = _slots(devices, (f_down, f_up, b_down, b_up), turns)
-                found = _weights(devices, forward, backward)
-                if found is not None and found[0] // _PERIOD <= room:
-                    fitting.append((found[0], (forward, backward, found[1])))
-    return [block for _, block in sorted(fitting, key=lambda each: (each[0], each[1][:2]))]
-
-
-def _slots(
-    devices: int, steps: tuple[int, int, int, int], turns: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the slots of F and B by virtual stage.
-
-    Args:
-        devices: p.
-        steps: slots from one device to the next: F down and up, B down and up again.
-        turns: slots from F to F on the last device, from F to B on the first, from B to B on the
-            last.
-    """
-    f_down, f_up, b_down, b_up = steps
-    forward = [d * f_down for d in range(devices)]
-    forward += [forward[-1] + turns[0] + n * f_up for n in range(devices)]
-    backward = [forward[-1] + turns[1] + n * b_down for n in range(devices)]
-    backward += [backward[-1] + turns[2] + n * b_up for n in range(devices)]
-    return tuple(forward), tuple(reversed(backward))
-
-
-def _weights(
-    devices: int, forward: tuple[int, ...], backward: tuple[int, ...]
-) -> tuple[int, tuple[int, ...]] | None:
-    """Return W in the slots that are left, or None where F and B collide.
-
-    Before it, most slots that activations of one device live.
-    """
-    weight = [0] * (2 * devices)
-    peak = 0
-    for down in range(devices):
-        up = 2 * devices - 1 - down
-        taken = {slots[s] % _PERIOD for slots in (forward, backward) for s in (down, up)}
-        if len(taken) < 4:
-            return None
-        early, late = sorted(set(range(_PERIOD)) - taken)
-        choices = (
-            (_behind(backward[down], a), _behind(backward[up], b))
-            for a, b in ((early, late), (late, early))
-        )
-        weight[down], weight[up] = min(choices, key=lambda pair: (sum(pair), pair[1]))
-        peak = max(peak, weight[down] - forward[down] + weight[up] - forward[up])
-    return peak, tuple(weight)
-
-
-def _behind(slot: int, place: int) -> int:
-    """Return the first slot behind a slot that has this place in its period."""
-    return slot + 1 + (place - slot - 1) % _PERIOD
-
-
-#: How a block is squeezed: patience, see :class:`Trial`; and the pause: before its first B a device
-#: waits for an input of the chunk behind that is known to arrive within so many of its F's lengths,
-#: rather than start another microbatch.
+#: How a block is squeezed: patience (see :class:`Trial`) and pause. Before its first B, a device
+#: waits for an input of its second chunk instead of starting another microbatch, if the input is
+#: known to arrive within the pause, in lengths of its F.
 MANNERS = ((0.5, 0.0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1))
 
 
 class Squeezed(Trial):
-    """Keeps the order of the repeated blocks, but not at its ends.
+    """Runs repeated blocks in their order, except at the start and at the end.
 
     ::
 
-        until the first B of chunk 0       the forwards that the block has before it, as they come
-        while there are forwards           strictly the block's order, W included
-        then                               backwards as they come; W where there is time
+        until the first B of chunk 0       the forwards before it in the block, as inputs arrive
+        while forwards are left            strictly the order of the block, including W
+        then                               backwards as inputs arrive; W in between
     """
 
     def __init__(
         self, problem: Problem, target: int, block: Block, manner: tuple[float, float]
     ) -> None:
+        """Prepare a trial of a block; see :class:`Trial` and ``MANNERS``."""
         patience, pause = manner
         super().__init__(problem, target, patience)
+        #: Slot of the next F, B and W of each virtual stage.
         self.slots = tuple(map(list, block))
-        self.first_b = [block[1][stages[0]] for stages in problem.stages]
-        self.pause = [int(pause * length) for length in problem.lengths[0::3]]
+        self.first_b_slot = [block[BACKWARD][stages[0]] for stages in problem.stages]
+        self.pause = [int(pause * length) for length in problem.lengths[FORWARD::3]]
 
     def choose(self, device: int, now: int) -> int:  # noqa: D102
-        self.near = NEVER
+        self.next_arrival = NEVER
         first = self.problem.stages[device][0]
-        if self.left[device] and self.b_done[first]:
-            code = self._in_order(device, now)
+        if self.forwards_left[device] and self.b_done[first]:
+            code = self._choose_in_order(device, now)
         else:
-            code = self._as_they_come(device, now)
+            code = self._choose_by_arrival(device, now)
         if code != WAIT:
-            self.slots[code % 3][code // 3] += _PERIOD
+            stage, phase = divmod(code, 3)
+            self.slots[phase][stage] += PERIOD
         return code
 
-    def _owed(self, device: int) -> int:
-        """Return the stage whose W is next in the block's order, or ``WAIT``."""
-        slots = self.slots[2]
+    def _find_pending_weight(self, device: int) -> int:
+        """Return the virtual stage whose W is next in the order of the block, or ``WAIT``."""
+        slots = self.slots[WEIGHT]
         pending = [s for s in self.problem.stages[device] if self.w_done[s] < self.b_done[s]]
         return min(pending, key=slots.__getitem__, default=WAIT)
 
-    def _in_order(self, device: int, now: int) -> int:
-        owed = self._owed(device)
-        slot, code = (self.slots[2][owed], 3 * owed + 2) if owed != WAIT else (NEVER, WAIT)
+    def _choose_in_order(self, device: int, now: int) -> int:
+        """Return the operation with the earliest slot, or a W if its input has not arrived yet."""
+        pending = self._find_pending_weight(device)
+        slot, code = NEVER, WAIT
+        if pending != WAIT:
+            slot, code = self.slots[WEIGHT][pending], 3 * pending + WEIGHT
         for stage in self.problem.stages[device]:
-            for phase, done in ((0, self.f_done), (1, self.b_done)):
-                planned = self.slots[phase][stage]
-                if done[stage] < self.problem.microbatches and planned < slot:
-                    slot, code = planned, 3 * stage + phase
-        if code % 3 == 2:
+            for phase, n_done in ((FORWARD, self.f_done), (BACKWARD, self.b_done)):
+                planned_slot = self.slots[phase][stage]
+                if n_done[stage] < self.problem.microbatches and planned_slot < slot:
+                    slot, code = planned_slot, 3 * stage + phase
+        if code % 3 == WEIGHT:
             return code
-        self.near = self.arrival(device, code)
-        if self.near <= now:
+        self.next_arrival = self.get_arrival(device, code)
+        if self.next_arrival <= now:
             return code
-        return self._rather_weights(device, now, owed)
+        return self._choose_weight_or_wait(device, now, pending)
 
-    def _as_they_come(self, device: int, now: int) -> int:
+    def _choose_by_arrival(self, device: int, now: int) -> int:
+        """Return an operation whose input has arrived: B before F, F of the last chunk first.
+
+        Among several B, the one with the latest slot wins. Without one, it is a W or ``WAIT``.
+        """
         stages = self.problem.stages[device]
         ready = []
         for stage in stages:
             if self.b_done[stage] < len(self.b_in[stage]):
                 arrival = self.b_in[stage][self.b_done[stage]]
                 if arrival <= now:
-                    ready.append((-1, -self.slots[1][stage], 3 * stage + 1))
+                    ready.append((-1, -self.slots[BACKWARD][stage], 3 * stage + BACKWARD))
                 else:
-                    self.near = min(self.near, arrival)
-            if self.slots[0][stage] < self.first_b[device]:
-                arrival = self.arrival(device, 3 * stage)
+                    self.next_arrival = min(self.next_arrival, arrival)
+            if self.slots[FORWARD][stage] < self.first_b_slot[device]:
+                arrival = self.get_arrival(device, 3 * stage + FORWARD)
                 if arrival <= now:
-                    ready.append((0, -stage, 3 * stage))
+                    ready.append((0, -stage, 3 * stage + FORWARD))
                 else:
-                    self.near = min(self.near, arrival)
+                    self.next_arrival = min(self.next_arrival, arrival)
         if not ready:
-            return self._rather_weights(device, now, self._owed(device))
+            pending = self._find_pending_weight(device)
+            return self._choose_weight_or_wait(device, now, pending)
         code = min(ready)[2]
-        gap = self.near - now
-        if code == 3 * stages[0] and gap < self.pause[stages[0]]:
-            return code if self.behind[device] + gap >= self.target else WAIT
+        wait = self.next_arrival - now
+        starts_microbatch = code == 3 * stages[0] + FORWARD
+        if starts_microbatch and wait < self.pause[stages[0]]:
+            return code if self.excess_of[device] + wait >= self.target else WAIT
         return code
 
-    def _rather_weights(self, device: int, now: int, owed: int) -> int:
-        """Return the W that is owed, unless what is awaited comes soon."""
-        return WAIT if owed == WAIT or self.waits(device, now, owed) else 3 * owed + 2
+    def _choose_weight_or_wait(self, device: int, now: int, stage: int) -> int:
+        """Return the code of the W of a virtual stage, or ``WAIT`` if the next input comes soon.
+
+        Args:
+            device: Device that is free.
+            now: Current time.
+            stage: Virtual stage whose W is pending, or ``WAIT`` if there is none.
+        """
+        if stage == WAIT or self.should_wait(device, now, stage):
+            return WAIT
+        return 3 * stage + WEIGHT

@@ -1,0 +1,110 @@
+"""Building blocks of V schedules: one microbatch in time slots, repeated every six slots.
+
+Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3 and
+4. Repeated every six slots (F, B and W of two chunks), a block that collides with none of its
+repetitions is a schedule. The activations of a chunk live from its F to its W. Their lifetimes on a
+device, divided by six, are the number of chunks whose activations it holds at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+#: Slots from one microbatch to the next: one for each of F, B, W of two chunks.
+PERIOD = 6
+
+
+#: The slots of F, of B and of W of microbatch 0, each by virtual stage of a V::
+#:
+#:     device 0   F . . . . . . f b w . B W        with one slot from each to the next device
+#:     device 1   . F . . . . f . . b B w . W
+#:     device 2   . . F . . f . . . . b ...
+#:     device 3   . . . F f ...
+Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+@cache
+def list_blocks(devices: int, max_chunks: int) -> list[Block]:
+    """List the uniform blocks that fit in memory, those with the least memory first.
+
+    A block is uniform if the number of slots from one device to the next is constant in each of the
+    four directions: F down, F up, B down and B up.
+
+    Args:
+        devices: Number of devices.
+        max_chunks: Number of chunks whose activations a device can hold.
+    """
+    fitting: list[tuple[int, Block]] = []
+    for total in (2, 3, 4, 6):
+        splits = [(first, total - first) for first in range(1, total)]
+        for (f_down, b_up), (f_up, b_down) in itertools.product(splits, splits):
+            steps = f_down, f_up, b_down, b_up
+            for turns in itertools.product(range(1, PERIOD + 1), repeat=3):
+                forward, backward = _place_passes(devices, steps, turns)
+                weights = _place_weights(devices, forward, backward)
+                if weights is None:
+                    continue
+                lifetime, weight = weights
+                if lifetime // PERIOD <= max_chunks:
+                    fitting.append((lifetime, (forward, backward, weight)))
+    # The sort is stable, and ignores W.
+    fitting.sort(key=lambda item: (item[0], item[1][:2]))
+    return [block for _, block in fitting]
+
+
+def _place_passes(
+    devices: int, steps: tuple[int, int, int, int], turns: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the slots of F and of B by virtual stage.
+
+    Args:
+        devices: Number of devices.
+        steps: Slots from one device to the next: of F down, F up, B down and B up.
+        turns: Slots from the F of one chunk to the F of the other on the last device, from F to B
+            on the first device, and from B to B on the last device.
+    """
+    f_down, f_up, b_down, b_up = steps
+    forward = [d * f_down for d in range(devices)]
+    forward += [forward[-1] + turns[0] + n * f_up for n in range(devices)]
+    backward = [forward[-1] + turns[1] + n * b_down for n in range(devices)]
+    backward += [backward[-1] + turns[2] + n * b_up for n in range(devices)]
+    return tuple(forward), tuple(reversed(backward))
+
+
+def _place_weights(
+    devices: int, forward: tuple[int, ...], backward: tuple[int, ...]
+) -> tuple[int, tuple[int, ...]] | None:
+    """Place the W of each virtual stage in the slots that F and B leave free.
+
+    Args:
+        devices: Number of devices.
+        forward: Slots of F by virtual stage.
+        backward: Slots of B by virtual stage.
+
+    Returns:
+        lifetime: Largest sum over the two chunks of a device of the slots from F to W.
+        weight: Slots of W by virtual stage.
+
+        None if F and B collide.
+    """
+    weight = [0] * (2 * devices)
+    lifetime = 0
+    for down in range(devices):
+        up = 2 * devices - 1 - down
+        used = {slots[s] % PERIOD for slots in (forward, backward) for s in (down, up)}
+        if len(used) < 4:
+            return None
+        low, high = sorted(set(range(PERIOD)) - used)
+        choices = (
+            (_find_next_slot(backward[down], a), _find_next_slot(backward[up], b))
+            for a, b in ((low, high), (high, low))
+        )
+        weight[down], weight[up] = min(choices, key=lambda pair: (sum(pair), pair[1]))
+        lifetime = max(lifetime, weight[down] - forward[down] + weight[up] - forward[up])
+    return lifetime, tuple(weight)
+
+
+def _find_next_slot(slot: int, phase: int) -> int:
+    """Return the first slot after ``slot`` that is at offset ``phase`` in its period."""
+    return slot + 1 + (phase - slot - 1) % PERIOD

@@ -1,0 +1,135 @@
+"""A lower bound of the makespan of any order that fits in memory.
+
+For each device, whatever its order::
+
+    head            E                                                last
+    ├── idle ──┤├ F F F ┤├─ idle ─┤├── remaining work ──┤├── way back ──┤
+
+The *head* passes before the first microbatch reaches the device. Until *E*, when its first gradient
+can arrive, it can only run the forwards that fit in memory. After its last B, the backwards of all
+previous stages must still run. If memory holds few microbatches, the work that remains after the
+last F is also too short to fill the way of that F to the end of the model and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bubbleviz.schedules.search.problem import Problem
+
+
+@dataclass(frozen=True)
+class _WayTimes:
+    """Times of a microbatch that never waits, one per virtual stage, in ticks.
+
+    Attributes:
+        to_forward: From the start of the iteration to the start of its F.
+        to_backward: From the start of the iteration to the start of its B.
+        from_forward: From the end of its F to the end of the iteration.
+        from_backward: From the end of its B to the end of the iteration.
+    """
+
+    to_forward: list[int]
+    to_backward: list[int]
+    from_forward: list[int]
+    from_backward: list[int]
+
+
+def compute_lower_bound(problem: Problem) -> int:
+    """Return a length, in ticks, that no order within the memory can undercut.
+
+    For the window of each device (``problem.makespan`` is False), the bound is the work of the
+    device with the most work, because the window begins and ends with an operation.
+    """
+    if not problem.microbatches or not problem.makespan:
+        return problem.max_work
+    ways = _measure_ways(problem)
+    last_forward = problem.lengths[0::3][-1]
+    bounds = [ways.to_forward[-1] + last_forward + ways.from_forward[-1]]
+    bounds += [_bound_device(problem, ways, device) for device in range(problem.devices)]
+    return max(bounds)
+
+
+def _measure_ways(problem: Problem) -> _WayTimes:
+    """Measure the way of a microbatch to and from each virtual stage, without any waiting."""
+    forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
+    n_stages = len(problem.placement)
+    to_forward = [0]
+    for stage in range(1, n_stages):
+        to_forward.append(to_forward[-1] + forward[stage - 1] + problem.down[stage - 1])
+    to_backward = [to_forward[-1] + forward[-1]]
+    for stage in range(n_stages - 1, 0, -1):
+        to_backward.insert(0, to_backward[0] + backward[stage] + problem.up[stage])
+    from_backward = [weight[0]]
+    for stage in range(1, n_stages):
+        onward = problem.up[stage] + backward[stage - 1] + from_backward[-1]
+        from_backward.append(max(weight[stage], onward))
+    from_forward = [backward[-1] + from_backward[-1]]
+    for stage in range(n_stages - 1, 0, -1):
+        from_forward.insert(0, problem.down[stage - 1] + forward[stage] + from_forward[0])
+    return _WayTimes(to_forward, to_backward, from_forward, from_backward)
+
+
+def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
+    """Return a lower bound of the makespan from the work and memory of one device, in ticks."""
+    stages = problem.stages[device]
+    first, last = stages[0], stages[-1]
+    forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
+    forwards, backwards, weights = (
+        problem.microbatches * sum(lengths[stage] for stage in stages)
+        for lengths in (forward, backward, weight)
+    )
+    head = ways.to_forward[first]
+    # Forwards that fit in memory before the first backward.
+    warmup = _maximize(problem, device, [forward[stage] for stage in stages])
+    idle = max(0, ways.to_backward[last] - head - warmup)
+    last_backward_end = head + idle + forwards + backwards
+
+    # Work that can remain after the last F: backwards of microbatches in memory, and weight
+    # gradients of microbatches that occupy only the memory kept for them.
+    remaining = _maximize(problem, device, [backward[stage] + weight[stage] for stage in stages])
+    weight_times = [weight[stage] for stage in stages]
+    remaining += _maximize(problem, device, weight_times, only_weights=True)
+    idle_at_end = max(0, ways.from_forward[last] - remaining)
+    idle_before = idle if warmup < forwards else 0
+    last_forward_bound = head + idle_before + forwards + backwards + weights + idle_at_end
+    return max(
+        last_backward_end + ways.from_backward[first],
+        last_backward_end + weights,
+        last_forward_bound,
+    )
+
+
+def _maximize(
+    problem: Problem, device: int, values: Sequence[int], *, only_weights: bool = False
+) -> int:
+    """Return the maximum total value of microbatches that fit in the memory of a device at once.
+
+    This is a fractional knapsack, solved greedily by value per memory. On a device with one chunk,
+    only whole microbatches count.
+
+    Args:
+        problem: Memory and number of microbatches.
+        device: Index of the device.
+        values: Value of one microbatch on each virtual stage of the device.
+        only_weights: Whether microbatches occupy only the memory that is kept for W.
+    """
+    stages, n_microbatches = problem.stages[device], problem.microbatches
+    sizes = problem.weight_activation if only_weights else problem.activation
+    size_of = [sizes[stage] for stage in stages]
+    free, total = problem.limit[device], 0
+    if len(stages) == 1:
+        max_count = min(n_microbatches, free // size_of[0]) if size_of[0] else n_microbatches
+        return values[0] * max_count
+    by_density = sorted(
+        zip(values, size_of, strict=True), key=lambda item: item[1] / max(1, item[0])
+    )
+    for value, size in by_density:
+        if not size:
+            total += n_microbatches * value
+            continue
+        used = min(n_microbatches * size, free)
+        total += -(-used * value // size)
+        free -= used
+    return total
