@@ -1,4 +1,4 @@
-"""Averages of planted reports."""
+"""Builds averages for planted reports."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-#: A browser that asks nobody for anything; in a container that has no sandbox of its own.
+#: Options of a Chromium that sends no requests of its own; containers have no sandbox.
 CHROMIUM_OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -37,7 +37,7 @@ _PREFERENCES = {
     "services.settings.server": "data:,",
     "toolkit.telemetry.enabled": False,
 }
-#: What a script sees of a page's complaints, from before its first line of code.
+#: Script that collects the errors of a page; it runs before the page's own code.
 _SECONDS = 60
 
 
@@ -45,9 +45,9 @@ class Firefox:
     """A headless Firefox with one window.
 
     Args:
-        width, height: of the page, in CSS pixels.
-        dark: whether it prefers dark colours.
-        frame_rate: frames a second; 0 for as many as it can draw.
+        width, height: Size of the page, in CSS pixels.
+        dark: Whether it prefers dark colours.
+        frame_rate: Frames per second, or 0 for as many as it can draw.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Firefox:
         self._folder.cleanup()
 
     def _read_port(self) -> int:
-        """Return the port that it listens on, which it writes into its profile."""
+        """Return the port that the browser listens on, which it writes into its profile."""
         file = Path(self._folder.name, "MarionetteActivePort")
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
@@ -107,7 +107,7 @@ class Firefox:
         raise TimeoutError("firefox does not listen")
 
     def _resize(self) -> None:
-        """Bring the page, without the frame of the window, to its size."""
+        """Resize the window so that the page inside its frame has the requested size."""
         width, height = self._size
         self.ask("WebDriver:SetWindowRect", width=width, height=height)
         inner = self.run("return [innerWidth, innerHeight]")
@@ -116,10 +116,10 @@ class Firefox:
         )
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """Return the value of a command's answer.
+        """Send a command, and return the value of the answer.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: The command failed.
         """
         self._asked += 1
         text = json.dumps([0, self._asked, command, arguments]).encode()
@@ -138,14 +138,14 @@ class Firefox:
         return json.loads(self._stream.read(int(length)))
 
     def open(self, url: str, ready: str = "body[data-ready]") -> None:
-        """Open a page, and wait until it says that it is ready."""
+        """Open a page, and wait until it marks itself as ready."""
         self.ask("WebDriver:Navigate", url=url)
         self.ask("WebDriver:SetTimeouts", implicit=_SECONDS * 1000)
         self.ask("WebDriver:FindElement", using="css selector", value=ready)
         self.ask("WebDriver:SetTimeouts", implicit=0)
 
     def run(self, script: str) -> Any:
-        """Return what the body of an asynchronous function gives in the page."""
+        """Run the body of an asynchronous function in the page, and return its result."""
         wrapped_script = (
             "const [args, done] = [arguments, arguments[arguments.length - 1]];"
             f"(async () => {{ {script} }})().then((value) => done([value, null]),"
@@ -168,7 +168,7 @@ class Firefox:
         self.ask("WebDriver:PerformActions", actions=[source])
 
     def press(self, key: str) -> None:
-        """Press a key and let go of it."""
+        """Press and release a key."""
         self.act("key", {"type": "keyDown", "value": key}, {"type": "keyUp", "value": key})
 
     def printed(self) -> bytes:

@@ -1,6 +1,6 @@
-"""Columnar exports, as ``nsys export --type parquetdir`` and ``arrowdir`` write them.
+"""Writes columnar exports like ``nsys export --type parquetdir`` and ``arrowdir``.
 
-Made from an SQLite export of the same report: a file for each table, the same columns and rows.
+They are converted from an SQLite export: one file per table, with the same columns and rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-#: Rows that are converted at a time.
+#: Number of rows per block.
 _ROWS = 1 << 16
 _KINDS = (("INT", pa.int64()), ("CHAR", pa.string()), ("TEXT", pa.string()), ("REAL", pa.float64()))
 #: Columns that fit into 32 bits in real exports.
@@ -26,7 +26,7 @@ _NARROW = {
     "demangledName": pa.int32(), "shortName": pa.int32(), "copyKind": pa.uint8(),
     "globalTid": pa.uint64(), "globalPid": pa.uint64(),
 }  # fmt: skip
-#: Columns that refer to StringIds, by table.
+#: Columns that contain ids of StringIds, by table.
 _NAMED = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName",),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
@@ -38,16 +38,16 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class Form:
-    """How tables are written.
+    """Options of a columnar export.
 
     Attributes:
-        suffix: of the files.
-        stream: whether Arrow is written as a stream instead of a file.
-        dictionaries: whether texts are encoded by dictionaries.
-        resolved: whether names stand in place of their numbers in StringIds.
-        without_strings: whether StringIds is left out then.
-        narrow: whether columns are as narrow as their values.
-        group_rows: rows of a row group, or of a batch.
+        suffix: Suffix of the files.
+        stream: Whether Arrow is written as a stream instead of a file.
+        dictionaries: Whether strings are dictionary-encoded.
+        resolved: Whether columns contain names instead of ids of StringIds.
+        without_strings: Whether StringIds is left out in that case.
+        narrow: Whether columns have the narrowest type that fits their values.
+        group_rows: Rows per row group or batch.
     """
 
     suffix: str = ".parquet"
@@ -78,12 +78,15 @@ FORMS = {
 
 
 def write_columnar(export: Path, folder: Path, form: Form = PARQUET) -> Path:
-    """Write the tables of an SQLite export into a directory, named as nsys names it.
+    """Convert an SQLite export to a directory, named like the output of nsys.
 
     Args:
-        export: the SQLite file.
-        folder: where the directory is put.
-        form: how tables are written.
+        export: SQLite file.
+        folder: Parent of the new directory.
+        form: Options of the export.
+
+    Returns:
+        The new directory.
     """
     target = folder / f"{export.stem}{form.ending}"
     target.mkdir(parents=True)
@@ -141,7 +144,7 @@ def _find_type(declared: str) -> Any:
 
 
 def _narrow_type(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
-    """Return the narrow type of a column, if all of its values fit into it."""
+    """Return the 32-bit type of a column if all of its values fit, otherwise its own type."""
     narrow = _NARROW.get(name, kind)
     bounds = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
     try:
@@ -157,7 +160,7 @@ def _encode_type(kind: Any, form: Form) -> Any:
 
 
 def _make_array(column: Sequence[Any], kind: Any) -> Any:
-    """Return a column; what is in it despite its declared type makes it one of texts."""
+    """Return a column; values that contradict its declared type make it a column of strings."""
     try:
         return pa.array(column, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -169,5 +172,5 @@ def _make_array(column: Sequence[Any], kind: Any) -> Any:
 
 
 if __name__ == "__main__":
-    # As real exports have them, row groups are long.
+    # Row groups are long, as in real exports.
     write_columnar(Path(sys.argv[1]), Path(sys.argv[2]), Form(narrow=True))

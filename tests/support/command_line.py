@@ -1,4 +1,4 @@
-"""The command line in this process: what commands print, and the one line in which they refuse."""
+"""Runs commands in this process, and captures their output and their one-line errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.valid_reports import check_outputs
 
 
 def run_program(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the checkout; words of Python (``-m bubbleviz``), or a whole command."""
+    """Run a program in the checkout, given as arguments of Python or as a whole command."""
     words = [sys.executable, *program] if program[0].startswith("-") else program
     env = {**os.environ, **environment}
     done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)
@@ -26,7 +26,7 @@ def run_program(program: list[str], **environment: str) -> subprocess.CompletedP
 
 
 def run_on_terminal(*words: str, **environment: str) -> str:
-    """Return what a command prints where standard output is a terminal."""
+    """Run a command on a pseudo-terminal, and return its output."""
     main_end, end = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "bubbleviz", *words],
@@ -48,29 +48,29 @@ def run_on_terminal(*words: str, **environment: str) -> str:
 
 
 class CommandLine:
-    """Runs commands, and takes what they print."""
+    """Runs commands and captures their output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def __call__(self, *words: object) -> tuple[int, str, str]:
-        """Return the exit code of a command, its output and its complaint."""
+        """Return the exit code of a command, its standard output and its standard error."""
         self._capsys.readouterr()
         code = main([*map(str, words)])
         return (code, *self._capsys.readouterr())
 
     def printed(self, *words: object) -> str:
-        """Return the output of a command that succeeds."""
+        """Run a command that must succeed, and return its output."""
         code, out, err = self(*words)
         assert code == 0, err
         return out
 
     def json(self, *words: object) -> Any:
-        """Return the JSON that a command that succeeds prints."""
+        """Run a command that must succeed, and return the JSON that it prints."""
         return json.loads(self.printed(*words))
 
     def refused(self, *words: object, code: int | None = None) -> str:
-        """Return the one line in which a command refuses, with this code or 1 or 2."""
+        """Run a command that must fail with ``code`` (1 or 2 if None), and return its only line."""
         code_, out, err = self(*words)
         assert code_ in ({1, 2} if code is None else {code}), err
         assert (out, err.count("\n"), err[:11]) == ("", 1, "bubbleviz: ")

@@ -1,4 +1,4 @@
-"""Compiled: the C part for tests, built on the spot where the installed one is older or missing."""
+"""The compiled library for tests, built if the installed one is missing or outdated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scripts.build_native import compile_library, compiler
 
 @cache
 def _build() -> tuple[Library | None, str]:
-    # What is loaded stays so without its file.
+    # A loaded library remains usable after its file is deleted.
     with tempfile.TemporaryDirectory(prefix="bubbleviz-test-") as folder:
         path = Path(folder) / native.FILE
         reason = compile_library(path)
@@ -24,7 +24,7 @@ def _build() -> tuple[Library | None, str]:
 
 
 def build_library() -> Library:
-    """Return the C part as its source is now; skips where there is no compiler."""
+    """Return the library built from the current source, or skip the test without a compiler."""
     if compiler() is None:
         pytest.skip("needs a C compiler")
     built, reason = _build()
@@ -33,5 +33,5 @@ def build_library() -> Library:
 
 
 def read_texts(rows: NamedRows) -> list[str | None]:
-    """Return the text of each row, None for NULL."""
+    """Return the text of each row, or None for NULL."""
     return [None if number < 0 else rows[2][number] for number in rows[1].tolist()]

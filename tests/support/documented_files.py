@@ -1,4 +1,4 @@
-"""The files that README and guides name in their commands, small and real, in one folder."""
+"""Writes small versions of all files that commands in the README and the guides read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.xla_runs import Run
 
 GUIDES = CHECKOUT / "bubbleviz" / "guides"
 
-#: 1F1B of two ranks and two microbatches as PyTorch lowers it.
+#: 1F1B on two ranks with two microbatches, as lowered by PyTorch.
 LOWERED_1F1B = (
     "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD",
     "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD",
@@ -31,7 +31,7 @@ LOWERED_1F1B = (
 
 
 def write_documented_files(folder: Path) -> None:
-    """Fill a folder with every file that a documented command reads."""
+    """Write every file that a documented command reads into a folder."""
     for name in ("1f1b", "zb-v"):
         shutil.copytree(FIXTURES / name, folder / "fixtures" / name)
     for name in ("run", "before", "after"):
@@ -63,7 +63,7 @@ def write_documented_files(folder: Path) -> None:
 
 
 def _write_convention(folder: Path) -> None:
-    """Write the convention of the guide, made to match the ranges of ``run/``."""
+    """Write the convention of the guide, adapted to the ranges of ``run/``."""
     example = re.search(r"```toml\n(.*?)```", (GUIDES / "conventions.md").read_text(), re.DOTALL)
     assert example is not None
     (folder / "guide.toml").write_text(example[1], encoding="utf-8")
@@ -98,7 +98,7 @@ def _write_xla(folder: Path) -> None:
 
 
 def write_documented_jax_files(folder: Path) -> None:
-    """Fill a folder with an export of a JAX run and its costs, as the guide to PGLE names them."""
+    """Write an export of a JAX run and its costs, with the names used in the PGLE guide."""
     run = Run()
     for _ in range(4):
         with run.module():

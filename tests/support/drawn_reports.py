@@ -1,4 +1,4 @@
-"""Reports made of a few operations, and what a drawn picture of them holds."""
+"""Builds reports from a few operations, and reads the texts of pictures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Op:
-    """One operation of a test; ``busy`` is its span where not given, None for no device time."""
+    """One operation of a test; ``busy`` defaults to its span, None means no device time."""
 
     rank: int
     phase: Phase
@@ -109,7 +109,7 @@ def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
 
 
 def transpose(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
-    """Return rows as that many columns."""
+    """Transpose rows; ``columns`` is needed if there are no rows."""
     return [[row[n] for row in rows] for n in range(columns)]
 
 
@@ -121,7 +121,7 @@ def make_report(
     unattributed: Sequence[tuple[int, int, int]] = (),
     limitations: tuple[Limitation, ...] = (),
 ) -> Report:
-    """Return a report with the schedule ratios of these operations."""
+    """Return a report with these operations and their schedule ratios."""
     count = max((op.rank for op in ops), default=-1) + 1
     operations, busy = make_operations(ops)
     if ranks is None:
@@ -174,7 +174,7 @@ def make_empty_explanation(iterations: int, ranks: int, operations: Operations) 
 def make_rank(
     index: int, host: str = "node1", *, pipeline: int = 0, stage: int | None = None
 ) -> Rank:
-    """Return a rank of eight GPUs a host."""
+    """Return a rank on a host with eight GPUs."""
     return Rank(
         index=index,
         label=f"{host}:{index % 8} GPU {index % 8}",
@@ -188,7 +188,7 @@ def make_rank(
 
 
 def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
-    """Return the ranks of an iteration with these values; all have windows of the same ratios."""
+    """Return the ranks of an iteration; all values must have windows of the same ratios."""
     rank = np.array([value.rank for value in values], np.int64)
 
     def column(of_rank: Sequence[object], dtype: type = np.int64) -> npt.NDArray[np.int64]:
@@ -223,7 +223,7 @@ def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
 
 
 def make_iteration(number: int, ops: Sequence[Op]) -> Iteration:
-    """Return the iteration with its ``schedule`` ratio."""
+    """Return an iteration with its ``schedule`` ratio."""
     work: dict[int, list[Op]] = {}
     for op in ops:
         if op.phase in WORK and op.busy is not None:
@@ -279,7 +279,7 @@ def run_plan(
     latency: int = 0,
     optimizer: bool = False,
 ) -> list[Op]:
-    """Return the operations of an iteration of a plan, whose optimizers wait for each other."""
+    """Simulate one iteration of a plan; optimizers start once all devices are done."""
     gate = make_barrier(plan.stages)
     simulation = simulate([plan], durations, optimizer=optimizer, transfer_ns=latency, gate=gate)
     names = ("device", "phase", "virtual_stage", "microbatch", "start_ns", "end_ns")
@@ -322,12 +322,12 @@ def parse_svg(svg: str) -> ET.Element:
 
 
 def list_texts(svg: str) -> list[str]:
-    """Return everything that the picture writes, in order."""
+    """Return all texts of a picture, in document order."""
     return ["".join(element.itertext()) for element in parse_svg(svg).iter(f"{SVG}text")]
 
 
 def list_tooltips(svg: str) -> list[str]:
-    """Return the titles of everything but the picture."""
+    """Return the titles of all elements except the picture itself."""
     return [element.text or "" for element in parse_svg(svg).iter(f"{SVG}title")][1:]
 
 
@@ -335,7 +335,7 @@ HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f
 
 
 def rename_all(report: Report, text: str) -> Report:
-    """Return a report in which every text that comes from outside is this one."""
+    """Return a copy of a report in which this text replaces every text from the input."""
     return replace(
         report,
         operations=replace(report.operations, names=(text,) * len(report.operations.names)),
@@ -354,7 +354,7 @@ def rename_all(report: Report, text: str) -> Report:
 def make_pipelines(
     pipelines: int, stages: int, microbatches: int, slow: Sequence[int] = ()
 ) -> tuple[list[Op], tuple[Rank, ...]]:
-    """Return ideal 1f1b pipelines, those that are slow all by a half, and their ranks."""
+    """Return ideal 1F1B pipelines and their ranks; slow pipelines take 1.5 times as long."""
     ops: list[Op] = []
     for pipeline in range(pipelines):
         times = 1.5 if pipeline in slow else 1.0

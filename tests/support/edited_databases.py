@@ -1,4 +1,4 @@
-"""SQLite files, changed: what tests do to an export before it is read."""
+"""Edits SQLite files before a test reads them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def edit_database(path: Path, *statements: str, source: Path | None = None) -> Path:
-    """Run statements, each for itself, on a file, a new one or a copy; return its path."""
+    """Run statements one by one on a file, or on a copy of ``source``, and return its path."""
     if source is not None:
         path.write_bytes(source.read_bytes())
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        # Views of a table may outlive it, as they do where a tool edits a file.
+        # Views may outlive their tables, as in files that other tools edited.
         db.execute("PRAGMA legacy_alter_table = ON")
         db.execute("PRAGMA synchronous = OFF")
         for statement in statements:
@@ -21,7 +21,7 @@ def edit_database(path: Path, *statements: str, source: Path | None = None) -> P
 
 
 def read_columns(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return the columns of each table of a file."""
+    """Return the column names of each table of a file."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
@@ -32,7 +32,7 @@ def read_columns(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def rebuild_table(table: str, columns: str = "*", order: str = "rowid") -> tuple[str, ...]:
-    """Return statements that write a table anew, without constraints: of some columns, in order."""
+    """Return statements that rewrite a table without constraints, with these columns and order."""
     return (
         f'CREATE TABLE kept AS SELECT {columns} FROM "{table}" ORDER BY {order}',
         f'DROP TABLE "{table}"',

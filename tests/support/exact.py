@@ -1,7 +1,7 @@
-"""Windows, accounts and ratios by plain slow exact code: of what was planted, and of the reference.
+"""Windows, time accounts and ratios, computed by slow exact code for truth and reference.
 
-Every rule is one function whose docstring states it; ``bubbleviz guide ratios`` states the same
-rules for users.
+Every rule is one function, and its docstring states the rule. ``bubbleviz guide ratios`` explains
+the same rules to users.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-#: A piece of time, end exclusive.
+#: A half-open interval of time.
 Span = tuple[int, int]
 
 WORK = ("F", "B", "W", "BW", "R", "FB")
@@ -21,11 +21,11 @@ WINDOWS = ("schedule", "stage", "step", "period")
 
 
 class Ran(Protocol):
-    """An operation of one rank. ``span`` None: it has no GPU work."""
+    """An operation of one rank; ``span`` is None if it has no GPU work."""
 
     @property
     def rank(self) -> Any:
-        """Whatever tells ranks apart."""
+        """Identity of the rank, any hashable value."""
 
     @property
     def iteration(self) -> int: ...
@@ -41,7 +41,7 @@ class Ran(Protocol):
 
 
 def unite(spans: Iterable[Span]) -> list[Span]:
-    """The same time as disjoint, sorted, non-touching pieces; empty ones vanish."""
+    """Return the union of spans as sorted, disjoint, non-touching, non-empty spans."""
     result: list[Span] = []
     for start, end in sorted(s for s in spans if s[0] < s[1]):
         if result and start <= result[-1][1]:
@@ -52,18 +52,18 @@ def unite(spans: Iterable[Span]) -> list[Span]:
 
 
 def measure_union(spans: Iterable[Span]) -> int:
-    """Length of the union."""
+    """Return the length of the union of spans."""
     return sum(end - start for start, end in unite(spans))
 
 
 def clip(spans: Iterable[Span], window: Span) -> list[Span]:
-    """The parts inside the window."""
+    """Return the parts of spans inside a window."""
     cut = ((max(start, window[0]), min(end, window[1])) for start, end in spans)
     return [(start, end) for start, end in cut if start < end]
 
 
 def subtract(spans: Iterable[Span], holes: Iterable[Span]) -> list[Span]:
-    """The time of the first that is none of the second."""
+    """Return the parts of ``spans`` outside ``holes``."""
     result = unite(spans)
     for low, high in holes:
         pieces = ((s, min(e, low), max(s, high), e) for s, e in result)
@@ -72,13 +72,13 @@ def subtract(spans: Iterable[Span], holes: Iterable[Span]) -> list[Span]:
 
 
 def find_extent(spans: Iterable[Span]) -> Span | None:
-    """First start and last end."""
+    """Return the first start and the last end, or None if there are no spans."""
     nonempty = list(spans)
     return (min(s for s, _ in nonempty), max(e for _, e in nonempty)) if nonempty else None
 
 
 class Account(NamedTuple):
-    """Where a window went; compute first, then own Optimizer, overlap, unattributed."""
+    """Division of a window; precedence: compute, own Optimizer, overlap, unattributed."""
 
     window: Span
     compute: int
@@ -89,18 +89,21 @@ class Account(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of the window."""
+        """Length of the window."""
         return self.window[1] - self.window[0]
 
     def work(self, ratio: str) -> int:
-        """What a ratio counts: Optimizers in step and period, other iterations in period."""
+        """Return the work that a ratio counts.
+
+        Step and period include Optimizers, and period also includes other iterations.
+        """
         work = self.compute
         work += self.optimizer if ratio in ("step", "period") else 0
         return work + (self.overlap if ratio == "period" else 0)
 
 
 class RankIteration(NamedTuple):
-    """One rank in one iteration; a rank that lacks its F or B (``missing``) has no ratios."""
+    """One rank in one iteration; a rank without its F or B (``missing``) has no ratios."""
 
     first: int
     last: int
@@ -110,12 +113,12 @@ class RankIteration(NamedTuple):
 
 
 def compute_idle_share(work: int, window: int) -> float | None:
-    """1 - work / window, rounded once."""
+    """Return 1 - work / window with a single rounding, or None if the window is empty."""
     return float(1 - Fraction(work, window)) if window else None
 
 
 def make_account(window: Span, *sets: Iterable[Span]) -> Account:
-    """Give every piece of the window to the first set that holds it; the bubble is the rest."""
+    """Assign every part of the window to the first set that contains it; the rest is bubble."""
     counted_ns: list[Span] = []
     lengths = [0]
     for spans in sets:
@@ -126,7 +129,7 @@ def make_account(window: Span, *sets: Iterable[Span]) -> Account:
 
 
 def select_parts(operations: Iterable[Ran], number: int | None) -> dict[Any, list[Ran]]:
-    """The operations of ranks with at least one F, B, W or BW (with a span) in an iteration."""
+    """Return the operations of the ranks that have an F, B, W or BW with a span, by rank."""
     operations_of_rank: dict[Any, list[Ran]] = {}
     for o in operations:
         if o.iteration == number:
@@ -139,14 +142,14 @@ def select_parts(operations: Iterable[Ran], number: int | None) -> dict[Any, lis
 
 
 def select_spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
-    """The spans of the operations of these phases."""
+    """Return the spans of the operations in these phases."""
     return [o.span for o in operations if o.phase in phases and o.span is not None]
 
 
 def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
-    """The ranks that have no work in an iteration, though they work in other ones.
+    """Return the ranks that have no work in this iteration but are known to be recorded.
 
-    They work before it and after it, or run its Optimizer.
+    They work before and after it, or run its Optimizer.
     """
     worked = {(o.iteration, o.rank) for o in operations if o.phase in COUNTED}
     before = {rank for k, rank in worked if k < number}
@@ -159,10 +162,10 @@ def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
 def find_windows(
     parts: dict[Any, list[Ran]], following: dict[Any, list[Ran]]
 ) -> dict[str, dict[Any, Span]]:
-    """The window of every formula and rank; period only where every rank goes on."""
+    """Return the window of each ratio and rank; period only if every rank continues."""
     worked = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
     begin = min(times[0] for times in worked.values() if times)
-    # A rank without work has an empty window of its own, where the iteration begins.
+    # A rank without work has an empty window at the start of the iteration.
     own = {r: times or (begin, begin) for r, times in worked.items()}
     end = max(last for _, last in own.values())
     cost = max(last - first for first, last in own.values())
@@ -181,7 +184,7 @@ def find_windows(
 
 
 def _parts_with_idle(operations: Sequence[Ran], number: int) -> dict[Any, list[Ran]]:
-    """The operations of the ranks that work in an iteration, or are idle in it, by rank."""
+    """Return the operations of the ranks that work or are idle in an iteration, by rank."""
     parts = select_parts(operations, number)
     if not parts:
         return {}
@@ -197,9 +200,9 @@ def compute_numbers(
     operations: Sequence[Ran],
     unattributed: Mapping[Any, Sequence[Span]],
 ) -> dict[Any, RankIteration]:
-    """One iteration, by rank.
+    """Return the numbers of one iteration, by rank.
 
-    Where it has any backward it is training, and a rank lacks what it has no F or no B of.
+    An iteration with any backward is training; then a rank without F or without B is missing it.
     """
     parts = _parts_with_idle(operations, number)
     if not parts:

@@ -1,7 +1,7 @@
-"""A GPU that is none: streams, and timing events that are complete when their time has come.
+"""A fake GPU with streams and timing events, which complete when their time has come.
 
-It stands in for ``torch.cuda`` in all that recorders of times ask of it. What must not be done
-fails here: there is no way to wait, and an event that is not complete cannot be read.
+It replaces ``torch.cuda`` for recorders. Forbidden operations fail: there is no way to wait, and an
+incomplete event cannot be read.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 
 from tests.support.recorded_runs import Clock
 
-#: Nanoseconds from the host's launch to the device's start, on a stream that is free.
+#: Time in ns from the launch to the start on an idle stream.
 LATENCY_NS = 2_000
 
 
 class Stream:
-    """Work in its order; ``free_ns`` is when all of it is done, on the true clock."""
+    """A stream; ``free_ns`` is the time at which all of its work is done, on the true clock."""
 
     def __init__(self) -> None:
         self.free_ns = 0
 
 
 class Event:
-    """A timing event; ``at_ns`` is when its stream reaches it, on the true clock."""
+    """A timing event; ``at_ns`` is the time at which its stream reaches it, on the true clock."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self._gpu = gpu
@@ -60,16 +60,16 @@ class Event:
 
 
 class FakeGpu(ModuleType):
-    """What is asked of ``torch.cuda``.
+    """The part of ``torch.cuda`` that recorders use.
 
     Attributes:
-        clock: of the host, which is the true one.
-        drift: of the device's clock against it.
-        made: events that exist.
-        recorded: each recording of one.
-        queries: how often one was asked.
-        capturing: whether launches become a CUDA graph.
-        own_latency_ns: launch to start on streams that are not the first.
+        clock: Clock of the host, which is the true clock.
+        drift: Drift of the device's clock relative to it.
+        made: Number of events that exist.
+        recorded: Recordings of events, in order.
+        queries: Number of queries of events.
+        capturing: Whether launches are captured in a CUDA graph.
+        own_latency_ns: Launch latency on streams other than the first.
     """
 
     def __init__(self, clock: Clock, drift: float = 0.0) -> None:
@@ -87,7 +87,7 @@ class FakeGpu(ModuleType):
         return LATENCY_NS if stream is self.stream else self.own_latency_ns
 
     def launch(self, length_ns: int) -> tuple[int, int]:
-        """Launch work on the current stream; return when it starts and ends."""
+        """Launch work on the current stream, and return its start and end."""
         stream = self.stream
         start_ns = max(stream.free_ns, self.clock.now_ns + LATENCY_NS)
         stream.free_ns = start_ns + length_ns

@@ -1,4 +1,4 @@
-"""Writes dumps of PyTorch's flight recorder: the entries of ranks in, pickles or JSON out."""
+"""Writes the entries of ranks as dumps of PyTorch's flight recorder (pickle or JSON)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Entry = dict[str, Any]
-#: Two stages of two replicas each.
+#: Process groups of two stages with two replicas each.
 GROUPS = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"},
     **{str(n): {"desc": "mesh_pp", "ranks": f"[{n - 1}, {n + 1}]"} for n in (1, 2)},
@@ -18,7 +18,7 @@ GROUPS = {
 
 
 def make_entry(group: str, name: str, number: int, *times: float, **more: Any) -> Entry:
-    """Return an operation (FlightRecorderDetail.hpp); times: its end as seen, its length; ms."""
+    """Return an operation as in FlightRecorderDetail.hpp; times: end seen, duration, in ms."""
     own: Entry = {
         "record_id": 0,
         "process_group": (group, GROUPS[group]["desc"]),
@@ -37,7 +37,7 @@ def make_entry(group: str, name: str, number: int, *times: float, **more: Any) -
 
 
 def write_dumps(folder: Path, ranks: Mapping[int, Sequence[Entry]], ending: str = "") -> str:
-    """Write the dumps of ranks into a folder, pickles or ``.json``; return its path."""
+    """Write the dumps of ranks as pickles or ``.json`` files, and return the folder."""
     folder.mkdir(exist_ok=True)
     for rank, entries in ranks.items():
         document = {"version": "2.10", "pg_config": GROUPS, "entries": entries}

@@ -1,8 +1,8 @@
-"""Runs that only go forward, as tables of operations, with what is true of them.
+"""Simulates runs with forward passes only, as tables of operations with a known truth.
 
-A plain simulation, chunk by chunk: a stage takes a chunk once it is free and the chunk has arrived.
-The first stage takes it once the host has launched it, which schedules it when its request is there
-and the token of the chunk ``depth`` before has come back.
+Chunks are simulated one by one. A stage starts a chunk once it is free and the chunk has arrived.
+The first stage also waits for the launch. The host launches a chunk once its request is there and
+the token of the chunk ``depth`` positions earlier has returned.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pathlib import Path
 
 from tests.support.operation_tables import write_csv
 
-#: How long a chunk that takes one unit takes on a stage of speed 1.
+#: Time of a chunk of length 1 on a stage with factor 1, in ns.
 UNIT_NS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A pipeline that serves.
+    """Parameters of a serving pipeline.
 
     Attributes:
-        lengths: of the chunks, in units.
-        stages: how many times as long as usual each stage takes.
-        transfer_ns: between two stages.
-        depth: most chunks in the pipeline; 0 for any number.
-        host_ns: from when a chunk could start until the host has launched it.
-        arrivals_ns: when the request of each chunk comes; empty for all at once.
-        tokens: of the chunks; empty for none recorded.
+        lengths: Lengths of the chunks, in units.
+        stages: Time factor of each stage.
+        transfer_ns: Transfer time between two stages.
+        depth: Maximum number of chunks in the pipeline, or 0 for no limit.
+        host_ns: Launch delay after a chunk could start.
+        arrivals_ns: Arrival of each chunk's request, or empty if all arrive at once.
+        tokens: Tokens of the chunks, or empty if they are not recorded.
     """
 
     lengths: Sequence[float]
@@ -53,7 +53,7 @@ class Chunk:
 
 
 def simulate_serving(run: Serving) -> list[Chunk]:
-    """Return what every stage ran, in order of (stage, start)."""
+    """Simulate the run, and return its chunks sorted by (stage, start)."""
     free, done = [0] * len(run.stages), list[int]()
     chunks = []
     for number, length in enumerate(run.lengths):
@@ -72,7 +72,7 @@ def simulate_serving(run: Serving) -> list[Chunk]:
 
 
 def write_table(folder: Path, run: Serving, **more: Sequence[int]) -> Path:
-    """Write the run as a table of operations; return its file."""
+    """Write the run as a table of operations, and return the file."""
     chunks = simulate_serving(run)
     columns: dict[str, Sequence[object]] = {
         "rank": [c.stage for c in chunks],
@@ -88,9 +88,9 @@ def write_table(folder: Path, run: Serving, **more: Sequence[int]) -> Path:
 
 
 def compute_idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:
-    """Return the idle share of each stage from the first start to the last end, by slow code.
+    """Compute the idle share of each stage from the first start to the last end, by slow code.
 
-    Every stage is looked at between all instants at which anything begins or ends.
+    Time is cut at every start and end, and each piece is checked separately.
     """
     instants = sorted({t for c in chunks for t in (c.start_ns, c.end_ns)})
     busy = dict.fromkeys(sorted({c.stage for c in chunks}), 0)

@@ -1,10 +1,10 @@
-"""Jobs of several hosts whose clocks are wrong, and whether a report of them is right.
+"""Generates jobs of several hosts with wrong clocks, and checks the reports on them.
 
-``python -m scripts.score_inference clocks`` plants jobs over a grid and counts how they come out::
+``python -m scripts.score_inference clocks`` plants random jobs and counts their outcomes::
 
-    right     iterations are paired as they were, and no clock or ratio is off by more than said
-    unknown   the pairing is not known, and the report says so
-    wrong     anything else: what must never be
+    right     iterations are paired correctly, and errors are within the reported uncertainty
+    unknown   the report states that the pairing is unknown
+    wrong     anything else, which must never happen
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tests.planting.truth import TrueFile, Truth
 
 MS = 1_000_000
 SECOND = 1000 * MS
-#: Iterations that a host's capture holds: from the first to the one before the second.
+#: Half-open range of the iterations that the capture of a host contains.
 Held = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planted job, and which iterations each host's capture holds; () for all."""
+    """A planted job, and the iterations that each host's capture contains; () means all."""
 
     planting: Planting
     held: tuple[Held, ...] = ()
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What distinguishes it, in words."""
+        """Short description of the job's clocks and captures."""
         p = self.planting
         period_ms = estimate_iteration_ns(p) // MS
         errors = "/".join(str(e // MS) for e in p.clock_error_ns[: p.servers])
@@ -58,20 +58,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job came out: ``right``, ``unknown`` or ``wrong``, and why."""
+    """Outcome of a job: ``right``, ``unknown`` or ``wrong``, with the reason."""
 
     kind: str
     reason: str = ""
 
 
 def estimate_iteration_ns(planting: Planting) -> int:
-    """Return about how long an iteration takes."""
+    """Estimate the length of an iteration."""
     work = planting.forward_ns + planting.backward_ns + planting.weight_ns
     return (planting.microbatches + planting.stages - 1) * work + max(planting.optimizer_ns, 0)
 
 
 def set_period(planting: Planting, period_ns: int) -> Planting:
-    """Return the planting with iterations of about that length."""
+    """Return the planting scaled so that iterations have about this length."""
     part = period_ns // (3 * (planting.microbatches + planting.stages - 1))
     return replace(
         planting,
@@ -83,7 +83,7 @@ def set_period(planting: Planting, period_ns: int) -> Planting:
 
 
 def find_outcome(job: Job) -> Outcome:
-    """Plant a job, analyze it, and hold the report against the truth."""
+    """Plant a job, analyze it, and compare the report with the truth."""
     with TemporaryDirectory() as folder:
         truth = plant(job.planting, Path(folder))
         paths = [Path(folder) / file.path for file in truth.files]
@@ -94,13 +94,13 @@ def find_outcome(job: Job) -> Outcome:
             report = bubbleviz.analyze(paths, align="causal")
         except BubblevizError as error:
             return Outcome("unknown", f"refused: {error}")
-    # Of what a capture cut, the truth tells no ratio.
+    # The truth has no ratio for iterations that a capture cuts.
     lows, highs = zip(*(job.held or [(-1, job.planting.iterations + 1)]), strict=True)
     return compare_with_truth(report, truth, range(max(lows) + 1, min(highs) - 1))
 
 
 def compare_with_truth(report: Report, truth: Truth, complete_iterations: range) -> Outcome:
-    """Return how a report compares with the truth; ratios of these true iterations."""
+    """Compare a report with the truth; ratios are compared for the complete iterations."""
     unpaired = [n for n in report.limitations if n.what.startswith("iterations across ranks")]
     is_paired = _known_offsets(report)
     true_iterations = _find_true_iterations(report, truth)
@@ -129,7 +129,7 @@ def _known_offsets(report: Report) -> bool:
 
 
 def _find_extent(job: Job, truth: Truth, file: TrueFile, captured_range: Held) -> tuple[int, int]:
-    """Return first and last time of a capture on the clock of its file."""
+    """Return the first and last time of a capture on the clock of its file."""
     lead_ns = estimate_iteration_ns(job.planting) // 50
     inside_ns = round(job.inside * estimate_iteration_ns(job.planting))
     bounds = [find_first_start(truth, file, k) for k in captured_range]
@@ -139,7 +139,7 @@ def _find_extent(job: Job, truth: Truth, file: TrueFile, captured_range: Held) -
 
 
 def find_first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
-    """Return when an iteration starts on a file's clock; None if there is none."""
+    """Return the start of an iteration on a file's clock, or None if it does not exist."""
     ranks = {rank.rank for rank in truth.ranks if rank.file == file.path}
     starts = [
         op.file_start_ns
@@ -150,14 +150,14 @@ def find_first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None
 
 
 def cut_export(path: Path, low_ns: int, high_ns: int) -> None:
-    """Leave of an export what starts in [low, high)."""
+    """Delete all rows of an export that start outside [low, high)."""
     with closing(sqlite3.connect(path)) as db, db:
         for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
             db.execute(f"DELETE FROM {table} WHERE start < ? OR start >= ?", (low_ns, high_ns))
 
 
 def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
-    """Return times of the report on the clock of a profile."""
+    """Convert times of the report to the clock of a profile."""
     clock = report.profiles[profile]
     ppm = clock.clock_drift_ppm * 1e-6
     session_ns = times - clock.clock_offset_ns
@@ -167,7 +167,7 @@ def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
 
 
 def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
-    """Return the true iteration of each operation of the report; -1 for others than F, B and W."""
+    """Return the true iteration of each operation, or -1 for operations other than F, B and W."""
     files = [file.path for file in truth.files]
     table = report.operations
     spanned = (table.has_span == 1) & np.isin(table.phase, COUNTED)
@@ -186,14 +186,14 @@ def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
         end_ns, iterations = (np.array(column, np.int64) for column in zip(*ops, strict=True))
         rows = np.flatnonzero((table.rank == rank.index) & spanned)
         at = _convert_to_file_times(report, rank.profile, table.end_ns[rows])
-        # Of one that the capture cut, the last kernels are missing.
+        # The last kernels are missing from an operation that the capture cuts.
         place = np.clip(np.searchsorted(end_ns, at - 3), 0, len(end_ns) - 1)
         true_iterations[rows] = iterations[place]
     return true_iterations.tolist()
 
 
 def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[int]) -> str:
-    """Return by how much a clock is off, if that is more than its uncertainty."""
+    """Describe a clock whose error exceeds its uncertainty, or return "" if there is none."""
     files = [file.path for file in truth.files]
     table, spanned = report.operations, np.array(true_iterations) >= 0
     held = {}
@@ -226,7 +226,10 @@ def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[
 def _find_ratio_problem(
     report: Report, truth: Truth, true_iterations: Sequence[int], complete_iterations: range
 ) -> str:
-    """Return which ratio's interval lacks the true one, or is not marked where a clock stepped."""
+    """Describe a ratio whose interval misses the truth, or that lacks the mark of a clock step.
+
+    The result is "" if there is none.
+    """
     right = {i.index: i.bubble_ratio for i in truth.iterations}
     ranks = len(truth.ranks)
     stepped = any(file.clock.step_ns for file in truth.files)
@@ -259,7 +262,7 @@ BASE = Planting(
 
 
 def generate_jobs(count: int, seed: int) -> Iterator[Job]:
-    """Yield jobs drawn from all that hosts' clocks and captures can be."""
+    """Yield random jobs with all kinds of clock errors and captures."""
     draw = random.Random(seed)
     for number in range(count):
         servers = draw.choice((2, 2, 2, 4, 4, 8))

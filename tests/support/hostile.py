@@ -1,4 +1,4 @@
-"""Names that break out of wherever they are written, if they are let."""
+"""Names that break out of any format that does not escape them."""
 
 from __future__ import annotations
 

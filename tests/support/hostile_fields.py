@@ -1,4 +1,4 @@
-"""Plants a hostile text in one field after another of a good input of any format."""
+"""Plants a hostile text in each field of a valid input in turn, for every format."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tests.support.xla_files import build_space_type
 
 #: First word of the line that the hostile text would add to an output.
 INJECTED = "INJECTED"
-#: Directs a terminal in every way: CSI, OSC, C1, directions of text, and all kinds of line ends.
+#: Terminal control characters: CSI, OSC, C1, text direction, and all kinds of line ends.
 HOSTILE_TEXT = (
     "\x1b[31m\x1b]0;title\x07\x08\x9b2J\x9d0;t\x9c\u202e\u2066\u200f\r\n"
     f"{INJECTED} line\x0b\x0c\x85{INJECTED} next\u2028{INJECTED} separator\u2029end\t"
 )
 
-#: Writes variants of a good file, given the file: yields the field that is hostile in each.
+#: Function that writes variants of a valid file in its place, yielding the hostile field of each.
 Variants = Callable[[Path], Iterator[str]]
 
 
 def sqlite_variants(path: Path) -> Iterator[str]:
-    """Yield each column of texts, hostile in all rows, then a hostile column and a table."""
+    """Make each column of strings hostile in all rows, then a column name and a table name."""
     good = path.read_bytes()
     for table, columns in read_columns(path).items():
         for column in columns:
@@ -54,7 +54,7 @@ def sqlite_variants(path: Path) -> Iterator[str]:
 
 
 def json_variants(path: Path) -> Iterator[str]:
-    """Yield each key, hostile in all its texts, then a key that is hostile itself."""
+    """Make all strings of each key hostile, then a key itself."""
     good = path.read_bytes()
     is_packed = good.startswith(b"\x1f\x8b")
     text = gzip.decompress(good) if is_packed else good
@@ -73,7 +73,7 @@ def json_variants(path: Path) -> Iterator[str]:
 
 
 def json_line_variants(path: Path) -> Iterator[str]:
-    """Yield each key of the lines of a recording, hostile in all its texts."""
+    """Make all strings of each key hostile in the lines of a recording."""
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for key in sorted({key for line in lines for key in _text_keys(line)}):
         written = [_with_hostile_key(json.loads(json.dumps(line)), key) for line in lines]
@@ -82,7 +82,7 @@ def json_line_variants(path: Path) -> Iterator[str]:
 
 
 def pickle_variants(path: Path) -> Iterator[str]:
-    """Yield each key of a pickled document, hostile in all its texts."""
+    """Make all strings of each key hostile in a pickled document."""
     good = path.read_bytes()
     for key in sorted(set(_text_keys(pickle.loads(good)))):
         path.write_bytes(pickle.dumps(_with_hostile_key(pickle.loads(good), key), 2))
@@ -90,7 +90,7 @@ def pickle_variants(path: Path) -> Iterator[str]:
 
 
 def csv_variants(path: Path) -> Iterator[str]:
-    """Yield each column, hostile in the last row or in its header."""
+    """Make each column hostile, in the last row or in its header."""
     good = path.read_bytes()
     text = gzip.decompress(good) if good.startswith(b"\x1f\x8b") else good
     rows = list(csv.reader(io.StringIO(text.decode())))
@@ -106,7 +106,7 @@ def csv_variants(path: Path) -> Iterator[str]:
 
 
 def arrow_variants(path: Path) -> Iterator[str]:
-    """Yield each column of texts, hostile in all rows, then the first header."""
+    """Make each column of strings hostile in all rows, then the first column name."""
     good = path.read_bytes()
     if good.startswith(b"PAR1"):
         table = parquet.read_table(pa.BufferReader(good))
@@ -136,7 +136,7 @@ def arrow_variants(path: Path) -> Iterator[str]:
 
 
 def space_variants(path: Path) -> Iterator[str]:
-    """Yield each field of texts of XLA's messages, hostile in all messages."""
+    """Make each string field of XLA's messages hostile in all messages."""
     good = path.read_bytes()
     space = build_space_type()()
     space.ParseFromString(good)
@@ -148,7 +148,7 @@ def space_variants(path: Path) -> Iterator[str]:
 
 
 def line_variants(path: Path) -> Iterator[str]:
-    """Yield a line of text, hostile at its end or in its first quoted text."""
+    """Make a line of text hostile, at its end or in its first quoted string."""
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines):
         changed = [*lines]
@@ -159,7 +159,7 @@ def line_variants(path: Path) -> Iterator[str]:
 
 
 def _text_keys(document: Any) -> Iterator[str]:
-    """Yield the keys whose values are texts, or contain texts in lists."""
+    """Yield the keys whose values are strings, or lists that contain strings."""
     if isinstance(document, dict):
         for key, value in document.items():
             if isinstance(value, str) or (
@@ -173,7 +173,7 @@ def _text_keys(document: Any) -> Iterator[str]:
 
 
 def _with_hostile_key(document: Any, key: str) -> Any:
-    """Return a document in which the texts of a key are hostile."""
+    """Return a copy of a document in which the strings of a key are hostile."""
     if isinstance(document, dict):
         return {
             name: _hostile(value) if name == key else _with_hostile_key(value, key)

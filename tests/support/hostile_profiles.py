@@ -1,4 +1,4 @@
-"""A profile whose every text is hostile."""
+"""Writes a profile in which every string is hostile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.nsys_exports import C, K, R, T, write_profile
 
-#: Ranges of the smallest run that has a ratio, which is one rank with two microbatches.
+#: Ranges of the smallest run with a ratio: one rank with two microbatches.
 NAMES = ("F0.0.0", "B0.0.0", "F1.0.0", "B1.0.0", "Optimizer")
 
 CALLS = [C(100 * i + 10, 100 * i + 20, i) for i in range(len(NAMES))]
@@ -47,7 +47,7 @@ HOSTILE = {
     "surrogate": "\N{NO-BREAK SPACE}\ufffd\ufffe\uffff",
 }
 
-#: What directs a terminal or a text's layout, rather than being a character of it.
+#: Characters that control a terminal or the layout of text.
 DIRECTING = frozenset(
     chr(code)
     for code in range(sys.maxunicode + 1)
@@ -57,7 +57,7 @@ DIRECTING = frozenset(
 
 
 def hostile_profile(folder: Path, text: str) -> Path:
-    """Write a profile in which everything that has a name is called ``text``."""
+    """Write a profile in which every name is ``text``."""
     stray = len(NAMES)
     return write_profile(
         folder,

@@ -1,4 +1,4 @@
-"""Small profiles for idle time: planted ones, and drawn ones (worlds)."""
+"""Small profiles for idle time: planted profiles, and random profiles (worlds)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def get_only_rank(measurement: IdleMeasurement) -> RankIdle:
 
 
 def check_sums(rank: RankIdle) -> None:
-    """Check that everything adds up to the idle time, exactly."""
+    """Check that all parts add up exactly to the idle time."""
     own = rank
     assert own.span_ns == own.compute_ns + own.exposed_communication_ns + own.exposed_copy_ns + (
         own.idle_ns
@@ -62,7 +62,7 @@ def check_sums(rank: RankIdle) -> None:
 
 
 def make_training(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
-    """Return a run with a range for each step, in each a kernel that takes half of it."""
+    """Return a run with one range per step, which contains a kernel of half its length."""
     kernels, calls, ranges, now = [], [], [], 0
     for number, (name, length) in enumerate(zip(names, lengths, strict=True)):
         calls.append(c(now, now + 5, number))
@@ -77,14 +77,14 @@ def plant_idle(folder: Path, name: str = "DataLoader") -> Path:
     return write_profile(folder, kernels, calls, [*ranges, r(60, 95, name)])
 
 
-#: Names of every strength; an unknown one is its own activity.
+#: Names of activities of every strength; an unknown name is an activity of its own.
 NAMES = ("DataLoader", "XlaCompile", "Optimizer.step", "aten::mm", "mine", "train.py(3): step")
 CALLS = ("cudaMalloc", "cudaStreamSynchronize")
 
 
 @dataclass(frozen=True)
 class World:
-    """A small profile in whole microseconds: kernels, calls and ranges as plain tuples."""
+    """A small profile in whole microseconds, with kernels, calls and ranges as plain tuples."""
 
     kernels: list[tuple[int, int, int, int]]  # start, end, device, correlation
     calls: list[tuple[int, int, int, str, int]]  # start, end, thread, name, correlation
@@ -129,7 +129,7 @@ def write_world(folder: Path, world: World) -> Path:
 
 
 def add_overheads(file: Path, times: list[tuple[int, int]]) -> None:
-    """Add times, in microseconds, in which the profiler held the process up."""
+    """Add intervals of profiler overhead, in microseconds."""
     with closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA synchronous = OFF")
         database.execute("CREATE TABLE PROFILER_OVERHEAD (start INT, end INT, globalTid INT)")

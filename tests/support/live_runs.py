@@ -1,4 +1,4 @@
-"""Live runs: planted runs that are recorded iteration by iteration, as far as a test lets them."""
+"""Planted runs that a test records iteration by iteration."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class LiveRun:
     """Ranks that record a planted run, each on its own host.
 
     Args:
-        truth: the run.
-        folder: of the files.
-        monkeypatch: names the hosts.
-        first: added to the numbers of iterations.
-        later_ns: how much later than true time 0 its hosts' clocks stand.
-        limit_bytes: what the files of a rank hold at most.
-        host_ending: Text at the end of each host's name.
+        truth: Planted run.
+        folder: Directory of the recording.
+        monkeypatch: Fixture that sets the names of hosts.
+        first: Number of the first iteration.
+        later_ns: Offset of the hosts' clocks from true time 0.
+        limit_bytes: Maximum size of the files of a rank.
+        host_ending: Suffix of each host's name.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class LiveRun:
             clock.now_ns = later_ns
 
     def continue_as(self, truth: Truth) -> None:
-        """Run as another run does, of as many ranks, from now on."""
+        """Continue with the operations of another run, which has the same number of ranks."""
         self._truth = truth
 
     def begin_at(self, first: int, later_ns: int) -> None:
-        """Number iterations from another one on, so much later."""
+        """Set the number of the next iteration and the offset of the clocks."""
         self._first, self._later_ns = first, later_ns
 
     def run(self, iteration: int, ranks: Collection[int] | None = None) -> None:
-        """Let ranks run an iteration; the one before is written by that."""
+        """Run an iteration on these ranks, which writes the previous one."""
         for rank, clock in self.clocks.items():
             if ranks is not None and rank not in ranks:
                 continue
-            # A recorder asks for its host when it first writes.
+            # A recorder reads the name of its host when it first writes.
             host = f"node{rank}{self._host_ending}"
             self._monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
             recorder = self._recorder(rank)

@@ -1,4 +1,4 @@
-"""Measured orders for tests: the operations of ranks as a report holds them, and nothing else."""
+"""The part of a report that the recognition of schedules reads: operations of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Op:
-    """One operation; a pair (FB) has the backward in the second columns."""
+    """One operation; an overlapped pair (FB) has its backward in the second columns."""
 
     phase: Phase
     microbatch: int
@@ -28,7 +28,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Measured:
-    """What recognition takes of a report."""
+    """The part of a report that recognition reads."""
 
     ranks: tuple[Rank, ...]
     operations: Operations
@@ -36,7 +36,7 @@ class Measured:
 
 
 def list_devices(plan: Plan) -> list[list[Op]]:
-    """Return what each device of a plan runs."""
+    """Return the operations of each device of a plan."""
     return [
         [Op(op.phase, op.microbatch, plan.chunk_of(op.virtual_stage)) for op in order]
         for order in plan.orders
@@ -54,12 +54,12 @@ def make_measured(
     places: Sequence[tuple[int | None, int | None]],
     iterations: Sequence[Iteration] = (),
 ) -> Measured:
-    """Return a run.
+    """Build a run from its operations.
 
     Args:
-        cells: (rank, iteration, its operations in order), in any order.
-        places: stage and pipeline of each rank.
-        iterations: training ones, as many as the cells name, if not given.
+        cells: (rank, iteration, operations in order), in any order.
+        places: Stage and pipeline of each rank.
+        iterations: Iterations; by default, training iterations for all cells.
     """
     rows = [
         drawn.Op(
@@ -88,6 +88,6 @@ def make_measured(
 
 
 def run_orders(orders: Sequence[Sequence[Op]], times: int = 1) -> Measured:
-    """Return a run of one pipeline that ran these orders so many times, device by device."""
+    """Return a run of one pipeline that repeats these orders, one order per device."""
     cells = [(rank, n, order) for n in range(times) for rank, order in enumerate(orders)]
     return make_measured(cells, [(rank, 0) for rank in range(len(orders))])

@@ -1,4 +1,4 @@
-"""Memory events planted into traces of PyTorch: what every operation allocates is known."""
+"""Plants memory events with known allocations into traces of PyTorch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Allocations:
-    """Bytes that operations of a virtual stage allocate, and that are there before.
+    """Bytes allocated by the operations of a virtual stage.
 
     Attributes:
-        held: in an F, until the end of its B.
-        kept: further bytes in an F, until the end of its W, or of its BW.
-        output: in an F, until the next operation ends.
-        temporary: in every operation, until its own end.
-        resident: allocated before the first event.
+        held: Bytes of an F that are freed at the end of its B.
+        kept: Further bytes of an F that are freed at the end of its W or BW.
+        output: Bytes of an F that are freed at the end of the next operation.
+        temporary: Bytes of every operation that are freed at its own end.
+        resident: Bytes allocated before the first event.
     """
 
     held: int = 0
@@ -32,9 +32,9 @@ def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()
     """Add memory events to a trace of one rank, written by ``traces_of``.
 
     Args:
-        trace: gzipped.
-        by_rank: of its operations.
-        layers: bytes that each range of a layer inside an F allocates, in turn, until its B.
+        trace: Gzipped trace.
+        by_rank: Bytes of its operations.
+        layers: Bytes of each layer range inside an F, in turn, freed at the end of its B.
     """
     document = json.loads(gzip.decompress(trace.read_bytes()))
     ranges = [e for e in document["traceEvents"] if e.get("cat") == "user_annotation"]
@@ -73,7 +73,7 @@ def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()
 
 
 class _Writer:
-    """Collects allocations and frees, and writes them in order of time with their totals."""
+    """Collects allocations and frees, and returns them sorted by time with running totals."""
 
     def __init__(self, pid: int, tid: int, device: int) -> None:
         self._place = {"pid": pid, "tid": tid}
@@ -82,7 +82,7 @@ class _Writer:
         self._sizes: dict[int, int] = {}
 
     def allocate(self, time: float, amount: int) -> int:
-        """Return the address of some bytes; 0 for none."""
+        """Allocate bytes and return their address, or 0 if the amount is 0."""
         if not amount:
             return 0
         address = 4096 * (len(self._sizes) + 1)
@@ -91,12 +91,12 @@ class _Writer:
         return address
 
     def free(self, time: float, address: int) -> None:
-        """Free what is there."""
+        """Free the bytes at an address."""
         if address:
             self._changes.append((time, address, -self._sizes[address]))
 
     def events(self, total: int) -> list[dict[str, Any]]:
-        """Return the events; so many bytes are there before the first."""
+        """Return the events; ``total`` is the number of bytes allocated before the first one."""
         events = []
         for time, address, change in sorted(self._changes):
             total += change
@@ -104,7 +104,7 @@ class _Writer:
                     "Device Type": 1, "Device Id": self._device}  # fmt: skip
             events.append({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]",
                            "ts": time, **self._place, "args": args})  # fmt: skip
-            # The host's own memory is none of the device's.
+            # Memory of the host does not count as memory of the device.
             host = {**args, "Device Type": 0, "Device Id": -1, "Bytes": 1 << 40}
             events.append({**events[-1], "args": host})
         return events

@@ -1,6 +1,6 @@
-"""Writes event files as NCCL's profilers print them: operations in, text out.
+"""Formats operations as event files of NCCL's profilers.
 
-Times are nanoseconds of a true clock; each process adds its own begin, and each GPU its own.
+Times are nanoseconds of a true clock. Each process and each GPU has its own offset.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def format_line(
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a transfer over the network: states with their bounds, one after the other."""
+    """A step of a network transfer: consecutive states and the times between them."""
 
     states: tuple[str, ...]
     bounds: tuple[int, ...]
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Op:
-    """A communication operation of one rank, by the true clock."""
+    """A communication operation of one rank, on the true clock."""
 
     name: str
     start: int
@@ -58,11 +58,11 @@ class Plugin:
     """A file of the profiler plugin.
 
     Attributes:
-        begin: when the profiler began, on the true clock.
-        gpu: what the GPU's clock is ahead of the true one.
-        lag: how much later the host sees a kernel begin, by channel.
-        valid: whether pointers and datatypes stand in quotes, as since NCCL 2.28.
-        gpu_clock: whether kernels tell the GPU's clock (version 4 of the interface on).
+        begin: Start of the profiler on the true clock.
+        gpu: Offset of the GPU's clock from the true clock.
+        lag: Delay after which the host sees a kernel begin, by channel.
+        valid: Whether pointers and data types are quoted, as since NCCL 2.28.
+        gpu_clock: Whether kernels contain the GPU's clock (since version 4 of the interface).
     """
 
     pid: int = 100
@@ -76,7 +76,7 @@ class Plugin:
     step: int = 0
 
     def add(self, op: Op) -> None:
-        """Write one operation, in a group of its own."""
+        """Write one operation in a separate group."""
         pid, number = self.pid, self.number
         self.number += 1
         taken = op.start - self.begin - 5_000
@@ -140,7 +140,7 @@ def make_proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) 
     """Return a file of the old proxy profiler.
 
     Args:
-        transfers: direction, peer, count of operations, and bounds of the states in ns.
+        transfers: Direction, peer, number of operations, and bounds of the states in ns.
     """
     states = {
         "Send": ("BufferWait", "GPUWait", "SendWait"),

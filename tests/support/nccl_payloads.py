@@ -1,4 +1,4 @@
-"""Payloads of NCCL's ranges, put into small exports as nsys writes them."""
+"""Adds payloads of NCCL's ranges to small exports, in the format of nsys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.nsys_exports import pack_global_id
 
-#: Number, fields and form of what functions of NCCL carry.
+#: Id, fields and layout of the payloads of NCCL's functions.
 LAYOUTS = {
     "init": (
         16777218,
@@ -46,7 +46,7 @@ def add_payloads(
     declared: str = "BLOB",
     pid: int = 1,
 ) -> str:
-    """Give ranges of a profile payloads, as nsys exports them: start, name, layout, values."""
+    """Add payloads (start, name, layout, values) to the ranges of a profile."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA synchronous = OFF")
         db.execute(f"ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData {declared}")
@@ -60,7 +60,7 @@ def add_payloads(
         )
         for number, fields, form in LAYOUTS.values():
             size = struct.calcsize(form)
-            # Every process registers them anew.
+            # Every process registers its own schemas.
             for _ in range(2):
                 db.execute(
                     "INSERT INTO NVTX_PAYLOAD_SCHEMAS VALUES (1,?,NULL,1,NULL,?,?,NULL)",
@@ -87,7 +87,7 @@ def add_payloads(
 
 
 def add_communicator(path: Path, start: int, values: tuple[int, ...], pid: int) -> None:
-    """Let the beginning of a communicator that starts then carry: id, ranks, rank, device."""
+    """Add the payload (id, ranks, rank, device) to the communicator range with this start."""
     number, _, form = LAYOUTS["init"]
     body = struct.pack(form, *values)
     blob = struct.pack("<QQQQ", 1, number, len(body), 32) + body

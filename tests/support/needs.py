@@ -1,4 +1,4 @@
-"""What some tests need besides the test environment: real files, browsers, valgrind.
+"""Requirements of some tests besides the test environment: real files, browsers, valgrind.
 
 A test declares a need by a marker of the same name, such as ``@pytest.mark.real_files``. If the
 need is not met, the test is skipped with :attr:`Need.sentence`, or fails under

@@ -1,4 +1,4 @@
-"""The limitations and restrictions of a report, as tests ask for them."""
+"""Reads the limitations and restrictions of a report for tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_restriction_texts(report: HasRestrictions) -> list[str]:
 
 
 def list_limitation_subjects(report: HasLimitations) -> set[str]:
-    """Return what the limitations are about."""
+    """Return the subjects of all limitations."""
     return {limitation.what for limitation in report.limitations}
 
 

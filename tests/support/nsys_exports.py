@@ -1,7 +1,7 @@
-"""Writes small profiles in the layout of an nsys SQLite export: rows in, path out.
+"""Writes rows as small profiles in the layout of an nsys SQLite export.
 
-Times are whatever small integers a test likes; process and thread ids are plain numbers, and the
-builder packs them into the global ids of the export.
+Times are arbitrary small integers. Process and thread ids are plain numbers, which are packed into
+the global ids of the export.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVENT_TYPES = {
     75: "NvtxDomainCreate",
 }
 
-#: Columns by table: integers but for those of text; ! for NOT NULL.
+#: Columns by table, integers unless marked as text; ! marks NOT NULL.
 _ACTIVITY = "start! end! deviceId! contextId! streamId! correlationId globalPid"
 _TABLES = {
     "StringIds": "id! value:TEXT!",
@@ -51,7 +51,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class K:
-    """A kernel; ``correlation`` None writes NULL."""
+    """A kernel; a ``correlation`` of None is written as NULL."""
 
     start: int
     end: int
@@ -75,9 +75,9 @@ class C:
 
 @dataclass(frozen=True)
 class R:
-    """A range; ``end`` None is a range still open, ``end_tid`` where a start/end range ends.
+    """A range; ``end`` is None if it is open, and ``end_tid`` is the thread where it ends.
 
-    ``registered`` stores the name in ``StringIds``, as NVTX registered strings are.
+    ``registered`` stores the name in ``StringIds``, like a registered string of NVTX.
     """
 
     start: int
@@ -93,7 +93,7 @@ class R:
 
 @dataclass(frozen=True)
 class M:
-    """A copy or a fill; ``memory`` are the ids of the kinds that it reads and writes."""
+    """A copy or a fill; ``memory`` contains the ids of the memory kinds it reads and writes."""
 
     start: int
     end: int
@@ -114,13 +114,13 @@ class T:
 
 
 def pack_global_id(pid: int, tid: int = 0) -> int:
-    """Pack a global id as nsys does: host << 48 | process << 24 | thread."""
+    """Pack a global id like nsys: host << 48 | process << 24 | thread."""
     return HOST_ID << 48 | pid << 24 | tid
 
 
 @dataclass
 class _Strings:
-    """Ids of strings, in order of first use."""
+    """Assigns ids to strings in order of first use."""
 
     ids: dict[str, int] = field(default_factory=dict)
 
@@ -142,20 +142,20 @@ def write_profile(
     without: tuple[str, ...] = (),
     name: str = "profile.sqlite",
 ) -> Path:
-    """Write a profile of these rows, in this order, and return its path.
+    """Write a profile with these rows, in this order, and return its path.
 
     Args:
-        folder: where to write it.
-        kernels: rows of the kernel table.
-        calls: rows of the runtime table.
-        ranges: rows of the NVTX table.
-        copies: rows of the memcpy table.
-        fills: rows of the memset table.
-        threads: rows of the table of thread names.
-        hostname: of the recorded host; None leaves it out.
-        utc_epoch_ns: start of the session; None leaves it out.
-        without: tables to drop again at the end.
-        name: of the file.
+        folder: Directory of the profile.
+        kernels: Rows of the kernel table.
+        calls: Rows of the runtime table.
+        ranges: Rows of the NVTX table.
+        copies: Rows of the memcpy table.
+        fills: Rows of the memset table.
+        threads: Rows of the table of thread names.
+        hostname: Name of the recorded host, or None to omit it.
+        utc_epoch_ns: Start of the session, or None to omit it.
+        without: Tables to drop at the end.
+        name: Name of the file.
     """
     path = folder / name
     path.unlink(missing_ok=True)
@@ -200,7 +200,7 @@ def write_profile(
     if utc_epoch_ns is None:
         rows["TARGET_INFO_SESSION_START_TIME"] = []
     with closing(sqlite3.connect(path)) as db:
-        # Nothing is kept after a test: a crash may cost the file.
+        # The file is useless after a test, so it needs no protection against crashes.
         db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         for table in [table for table in _TABLES if table not in without]:
             db.execute(f"CREATE TABLE {table} ({_declare_columns(_TABLES[table])})")
@@ -215,7 +215,7 @@ class ExportRows:
     """Rows of an export, added launch by launch.
 
     Attributes:
-        pid: Process of the rows that are added next, and its thread.
+        pid: Process of the next rows, and id of its thread.
     """
 
     pid: int = 1
@@ -241,7 +241,7 @@ class ExportRows:
         self.kernels.append(K(start, end, number, name, pid=self.pid, **more))
 
     def add_range(self, start: int, end: int, name: str, *, registered: bool = False) -> None:
-        """Add a range of the thread that launches."""
+        """Add a range on the launching thread."""
         self.ranges.append(R(start, end, name, tid=self.pid, pid=self.pid, registered=registered))
 
     def write(self, folder: Path, **options: Any) -> Path:
@@ -250,7 +250,7 @@ class ExportRows:
 
 
 def _list_activity_columns(row: K | M) -> tuple[object, ...]:
-    """Return the columns that kernels, copies and fills share."""
+    """Return the columns that kernels, copies and fills have in common."""
     place = (row.device, 1, row.stream)
     return (row.start, row.end, *place, row.correlation, pack_global_id(row.pid))
 

@@ -1,7 +1,6 @@
-"""The interactive report, opened in a browser for a test.
+"""Opens the interactive report in a headless browser for a test.
 
-Debian's browsers are driven headless. Playwright is imported when the first page is opened, so that
-tests can be collected without it.
+Playwright is imported when the first page is opened, so that tests can be collected without it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from tests.support.browsers import CHROMIUM_OPTIONS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-#: What scripts of tests have at hand.
+#: Helpers for the scripts of tests.
 PARTS_OF_PAGE = """const { run, timeline, charts, parts, significant, percent } = await bubbleviz;
 const { many: many_ranks, shards } = await bubbleviz;
 """
 
 
 def format_significant(number: float, decimals: int = 12) -> str:
-    """Return a number with three significant digits, as the page writes it."""
+    """Format a number with three significant digits, like the page."""
     rounded = float(f"{number:.2e}")
     if rounded == 0:
         return "0"
@@ -38,31 +37,31 @@ def format_significant(number: float, decimals: int = 12) -> str:
 
 
 def format_percent(ratio: float) -> str:
-    """Return a ratio from 0 on in percent, as the page writes it."""
+    """Format a non-negative ratio in percent, like the page."""
     return "< 0.01 %" if 0 < 100 * ratio < 0.01 else f"{format_significant(100 * ratio, 2)} %"
 
 
 @dataclass
 class Opened:
-    """A page in the browser, and what went wrong or out of it."""
+    """A page in the browser, with its errors and requests."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def run(self, script: str) -> Any:
-        """Return what a script gives, with the parts of the page at hand."""
+        """Run a script that can use the parts of the page, and return its result."""
         return self.page.evaluate(f"async () => {{ {PARTS_OF_PAGE} {script} }}")
 
     def frame(self) -> None:
-        """Wait until what was asked for is drawn."""
+        """Wait until the next frame is drawn."""
         self.page.evaluate("() => new Promise((next) => requestAnimationFrame(() => next()))")
 
     def view(self) -> list[float]:
         return list(self.run("return [timeline.fromNs, timeline.untilNs]"))
 
     def box(self, row: int) -> tuple[float, float]:
-        """Return the middle of an operation's box, on the page."""
+        """Return the page coordinates of the middle of an operation's box."""
         x, y = self.run(
             f"""const own = run.operations, at = {row};
             const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
@@ -77,7 +76,7 @@ class Opened:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Start Chromium once; each page has a context of its own."""
+    """Start Chromium once; each page has its own context."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -92,7 +91,7 @@ Open = Callable[..., Opened]
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Return what opens a report's page; no page may complain, or ask any host for anything."""
+    """Return a function that opens the page of a report, which may have no errors or requests."""
     pages: list[Opened] = []
 
     def opening(report: Report | str, width: int = 1280, scheme: Any = "light") -> Opened:
@@ -115,7 +114,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
 
 
 def watch(page: Opened) -> None:
-    """Take down what a page complains of, and what it asks for beside itself."""
+    """Record the errors of a page, and its requests other than for itself."""
 
     def told(message: Any) -> None:
         if message.type == "error":

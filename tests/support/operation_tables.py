@@ -1,4 +1,4 @@
-"""Tables of operations: the same rows as CSV, Parquet, Arrow IPC, and a tracer's events."""
+"""Writes the same operations as CSV, Parquet, Arrow IPC, and events of a tracer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 def write_tables(folder: Path, rows: Sequence[tuple[int, str, int, int]]) -> dict[str, Path]:
-    """Write rows of rank, phase, start and end in every format; return the files by reader."""
+    """Write rows (rank, phase, start, end) in every format, and return the files by reader."""
     rank, phase, start_ns, end_ns = map(list, zip(*rows, strict=True))
     return write_columns(
         folder, {"rank": rank, "phase": phase, "start_ns": start_ns, "end_ns": end_ns}
@@ -24,7 +24,7 @@ def write_tables(folder: Path, rows: Sequence[tuple[int, str, int, int]]) -> dic
 
 
 def write_columns(folder: Path, columns: Columns, stem: str = "operations") -> dict[str, Path]:
-    """Write columns in every format; return the files by reader."""
+    """Write columns in every format, and return the files by reader."""
     frame = pl.DataFrame(columns, strict=False)
     paths = {kind: folder / f"{stem}.{kind}" for kind in ("csv", "parquet", "arrow")}
     write_csv(paths["csv"], columns)
@@ -33,19 +33,19 @@ def write_columns(folder: Path, columns: Columns, stem: str = "operations") -> d
     return paths
 
 
-#: What MegaScan calls an operation, by phase.
+#: Names of operations in MegaScan, by phase.
 _SCOPES = {"F": "forward", "BW": "backward", "Optimizer": "optimizer"}
 
 
 def write_trace(
     path: Path, rows: Sequence[tuple[int, int, str, int, int]], *, as_one_event: bool = False
 ) -> Path:
-    """Write rows of rank, microbatch, phase, start and end as MegaScan traces them.
+    """Write rows (rank, microbatch, phase, start, end) as events of MegaScan.
 
     Args:
-        path: to write.
-        rows: of ranks that are stages, in iteration 7.
-        as_one_event: write each operation as one event, as newer versions do, instead of as two.
+        path: Output file.
+        rows: Operations of iteration 7; each rank is a stage.
+        as_one_event: Whether an operation is one event, as in newer versions, instead of two.
     """
     events: list[tuple[float, int, dict[str, Any]]] = []
     for rank, microbatch, phase, start_ns, end_ns in rows:
@@ -75,7 +75,7 @@ def write_csv(path: Path, columns: Columns) -> Path:
 
 
 def write_stream(path: Path, columns: Columns) -> Path:
-    """Write columns as a stream of Arrow IPC."""
+    """Write columns as an Arrow IPC stream."""
     table = pa.table(pl.DataFrame(columns, strict=False))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)

@@ -1,7 +1,7 @@
-"""Jobs with known faults, simulated operation by operation in plain Python, as tables.
+"""Simulates jobs with known faults, operation by operation, and writes them as tables.
 
-Nothing but the order of operations is bubbleviz' own. Data that moves is there a time after its
-producer has ended, whatever its consumer does; a rank posts a receive once it is idle.
+Only the order of operations comes from bubbleviz. Data arrives a fixed time after its producer has
+ended, whatever the consumer does. A rank posts a receive once it is idle.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from bubbleviz.schedules.plan import Plan
 from tests.support.operation_tables import write_csv
 
 MS = 1_000_000
-#: How late after all ranks have ended the next iteration begins, ns.
+#: Time from the end of all ranks to the start of the next iteration, in ns.
 _APART_NS = 50_000
 Row = dict[str, int | str]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job; times in ms, and how many times as long something takes by what it is of.
+    """Parameters of a job: times in ms, and factors of times.
 
-    Ranks of a replica follow each other, those of stage 0 first.
+    Ranks are numbered by stage, then replica.
 
     Attributes:
-        schedule: one that bubbleviz knows.
-        stages: of the pipeline.
-        microbatches: of an iteration of each replica.
-        replicas: of the pipeline.
-        iterations: of the run.
-        noise: standard deviation of the logarithm of each time.
-        phase: of a whole microbatch on a stage: F, B for the input, W.
-        transfer: between stages.
-        reduce: of gradients over replicas, once all have come.
-        messages: whether sends and receives have rows.
-        of_host: how many ranks a host has; 0 for all.
-        rank: factors of ranks.
-        stage: of stages.
-        microbatch: of microbatches of every iteration.
-        lengths: standard deviation of the logarithm of lengths drawn anew in each iteration.
-        iteration: factors of iterations.
-        link: of transfers to the next stage and back, by replica (-1 for all) and lower stage.
-        late: how late ranks are launched in an iteration.
-        late_every: in every how many iterations they are.
-        pause: how much longer the third F of ranks takes.
-        slows: factors of ranks from an iteration on.
-        drift: by how much ranks have slowed in the last iteration.
-        gaps: of ranks, how long no kernel runs in each operation, as a share of its time.
-        between: how much later iterations begin.
-        even_stages: whether all stages have the mean work.
-        even_microbatches: whether all microbatches of an iteration have the mean length.
+        schedule: Name of a schedule that bubbleviz knows.
+        stages: Number of stages.
+        microbatches: Number of microbatches per iteration and replica.
+        replicas: Number of replicas of the pipeline.
+        iterations: Number of iterations.
+        noise: Standard deviation of the logarithm of each time.
+        phase: Times of F, B (for the input) and W of a microbatch on a stage.
+        transfer: Transfer time between stages.
+        reduce: Time of the gradient reduction over replicas, once all have entered.
+        messages: Whether sends and receives have rows.
+        of_host: Number of ranks per host, or 0 for a single host.
+        rank: Factors of ranks.
+        stage: Factors of stages.
+        microbatch: Factors of microbatches, in every iteration.
+        lengths: Standard deviation of the logarithm of microbatch lengths, drawn per iteration.
+        iteration: Factors of iterations.
+        link: Factors of transfers in both directions, by replica (-1 for all) and lower stage.
+        late: Launch delay of ranks in an iteration.
+        late_every: Number of iterations per late iteration.
+        pause: Additional time of the third F of ranks.
+        slows: Factors of ranks from an iteration on.
+        drift: Relative slowdown of ranks in the last iteration, growing linearly.
+        gaps: Share of each operation of a rank in which no kernel runs.
+        between: Additional time between iterations.
+        even_stages: Whether all stages have the mean work.
+        even_microbatches: Whether all microbatches of an iteration have the mean length.
     """
 
     schedule: str = "1f1b"
@@ -86,12 +86,12 @@ class Job:
 
     @property
     def plan(self) -> Plan:
-        """The order of operations of each replica."""
+        """Order of the operations of each replica."""
         chunks = 2 if self.schedule in {"interleaved-1f1b", "interleaved-zb", "zb-v"} else 1
         return find_schedule(self.schedule).plan(self.stages, self.microbatches, chunks)
 
     def drawn_lengths(self, draw: Callable[[float, float], float]) -> list[list[float]]:
-        """Return the lengths of an iteration's microbatches, of each replica."""
+        """Return the relative lengths of the microbatches of an iteration, by replica."""
         drawn = [
             [math.exp(self.lengths * draw(0, 1)) * self.microbatch.get(m, 1.0) for m in counted]
             for counted in [range(self.microbatches)] * self.replicas
@@ -100,7 +100,7 @@ class Job:
         return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else drawn
 
     def factor(self, rank: int, iteration: int) -> float:
-        """Return how many times as long what a rank computes in an iteration takes."""
+        """Return the factor of a rank's computes in an iteration."""
         stage, last = rank % self.stages, max(self.iterations - 1, 1)
         of_stage = self.stage.get(stage, 1.0)
         if self.even_stages:
@@ -113,9 +113,9 @@ class Job:
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Rows of a table of operations, and how long iterations are, in ns.
+    """Rows of a table of operations, and lengths of iterations in ns.
 
-    ``period_ns`` is the mean time from the begin of one to that of the next.
+    ``period_ns`` is the mean time from the start of one iteration to the start of the next.
     """
 
     rows: list[Row]
@@ -169,7 +169,7 @@ def _simulate_replica(
     base_ns: float,
     random_of: random.Random,
 ) -> dict[int, tuple[float, list[Row]]]:
-    """Return when each rank of a replica is free, and its rows."""
+    """Return the end of each rank of a replica, and its rows."""
     plan, first = job.plan, replica * job.stages
     late = iteration % job.late_every == job.late_every - 1
     late_ns = [late * job.late.get(first + s, 0.0) * MS for s in range(job.stages)]

@@ -1,4 +1,4 @@
-"""Places: where the checkout, its examples, and the files of tests are."""
+"""Paths of the checkout, its examples and the files of tests."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FIXTURES = CHECKOUT / "fixtures"
 FAKES = CHECKOUT / "tests" / "fakes"
 GOLDEN = CHECKOUT / "tests" / "golden"
-#: The only profile of the 1F1B example.
+#: The profile of the 1F1B example.
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"

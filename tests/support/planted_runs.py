@@ -1,4 +1,4 @@
-"""Runs whose true numbers are known: how they are planted, and how ranks are matched."""
+"""Plants runs with known truth, and matches reports with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = Planting(kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
 
 ZERO_BUBBLE = replace(BASE, schedule="zb-h1", iterations=3, autograd="named")
 
-#: As much as an export may hold, in one small file.
+#: A small run that uses every feature of an export.
 FULL = replace(
     ZERO_BUBBLE,
     stages=2,
@@ -128,14 +128,14 @@ RUNS = {
 
 @cache
 def analyze_planting(planting: Planting, **options: Any) -> bubbleviz.Report:
-    """Plant a run, and return its report: one for all tests that ask for it."""
+    """Plant a run, and return its report; the report is cached for all tests."""
     with TemporaryDirectory() as folder:
         plant(planting, Path(folder))
         return bubbleviz.analyze(folder, **options)
 
 
 def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:
-    """Return the report's rank for each true rank."""
+    """Map each true rank to the index of the report's rank."""
     files = [file.path for file in truth.files]
     numbers = {(r.profile, r.pid, r.device_id): r.index for r in report.ranks}
     return {r.rank: numbers[files.index(r.file), r.pid, r.device_id] for r in truth.ranks}
@@ -148,7 +148,7 @@ Row = tuple[int, ...]
 def list_true_rows(
     report: Report, truth: Truth, operations: Iterable[TrueOperation], *, microbatch: bool = True
 ) -> list[Row]:
-    """Return the operations that compute as planted, by the numbers of the report."""
+    """Return the planted operations with compute kernels, with the rank numbers of the report."""
     ranks = rank_numbers(report, truth)
     files = {file.path: index for index, file in enumerate(truth.files)}
     offset = {r.rank: report.profiles[files[r.file]].clock_offset_ns for r in truth.ranks}
@@ -171,9 +171,9 @@ def list_true_rows(
 
 
 def list_reported_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
-    """Return the operations with compute kernels as the report has them.
+    """Return the operations of the report that have compute kernels.
 
-    An Optimizer range whose only kernels communicate has a span, but no true operation.
+    An Optimizer range whose kernels all communicate has a span but no true operation.
     """
     ran = report.operations
     compute = ran.take((ran.has_span == 1) & (ran.kernels > 0) & np.isin(ran.phase, COMPUTE))
@@ -192,7 +192,7 @@ def list_reported_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
 
 
 def check_ratios(report: Report, truth: Truth) -> None:
-    """Compare iterations and ratios with what was planted."""
+    """Compare iterations and ratios with the truth."""
     assert len(report.iterations) == len(truth.iterations)
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         assert (iteration.kind, iteration.complete) == (true.kind, true.complete)

@@ -1,4 +1,4 @@
-"""Inputs in which every private name contains one token, and a search for it in outputs."""
+"""Writes inputs in which every private name contains a token, and finds it in outputs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tests.support.rocm_profiles import write_rocpd
 from tests.support.torch_traces import write_traces
 from tests.support.xla_profiles import make_gpu
 
-#: Part of every private name: of hosts, files, folders, threads and source functions.
+#: Token in every private name: hosts, files, folders, threads and source functions.
 TOKEN = "zqprivate"
 HOST = f"{TOKEN}-host.example"
-#: Names of ranges and kernels stay, but for the private names that they contain.
+#: Names of ranges and kernels are kept, except the private names that they contain.
 PUBLIC = "yxpublic"
 _FRAME = f"/home/{TOKEN}/{TOKEN}.py(12): {TOKEN}_step"
 
 
 def write_nsys_export(folder: Path) -> Path:
-    """Write a run on one GPU whose stray ranges and kernels name the host, files and functions."""
+    """Write a run on one GPU whose ranges and kernels name the host, files and functions."""
     stray = len(NAMES)
     return write_profile(
         folder,
@@ -70,10 +70,10 @@ def write_kineto_trace(folder: Path) -> Path:
 
 
 def write_kineto_trace_without_host(folder: Path) -> Path:
-    """Write the same as a trace without a host, so that the file's name stands for it."""
+    """Write the same trace without a host, so that the file name is used instead."""
     trace = write_kineto_trace(folder)
     text = gzip.decompress(trace.read_bytes()).decode()
-    # Nothing in the file tells that a part of a kernel's name is the name of a host.
+    # The file does not show that a part of the kernel's name is the name of a host.
     document = json.loads(text.replace(HOST, ""))
     del document["host_name"]
     file = trace.with_name(f"{TOKEN}.json")
@@ -90,7 +90,7 @@ def write_rocpd_file(folder: Path) -> Path:
 
 
 def write_xla_profile(folder: Path) -> Path:
-    """Write a run of JAX on GPUs, whose threads and host are named."""
+    """Write a run of JAX on GPUs, with names of threads and host."""
     *devices, cpu = make_gpu()
     threads = [replace(line, name=f"{TOKEN} {line.name}") for line in cpu.lines]
     planes = [*devices, replace(cpu, lines=threads)]
@@ -100,7 +100,7 @@ def write_xla_profile(folder: Path) -> Path:
 
 
 def write_operation_table(folder: Path) -> Path:
-    """Write a table of two ranks on two hosts with clocks of their own."""
+    """Write a table of two ranks on two hosts with separate clocks."""
     return _write_table(folder, "csv")
 
 
@@ -128,7 +128,7 @@ def _write_table(folder: Path, kind: str) -> Path:
 
 
 def write_recording(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Record a run on this host, which is called otherwise meanwhile."""
+    """Record a run on this host under another host name."""
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     run = folder / f"{TOKEN}-run"
     record_names(run, ("F mb=0 stage=0", "BW mb=0 stage=0"), 4)
@@ -136,7 +136,7 @@ def write_recording(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_nccl_events(folder: Path) -> Path:
-    """Write event files of NCCL, which are named after the host."""
+    """Write event files of NCCL that are named after the host."""
     for file in map(Path, nccl_runs.write_ring(folder, count=3)):
         file.rename(file.with_name(f"trace-{HOST}-{file.name}"))
     return folder
@@ -151,7 +151,7 @@ def write_flight_recordings(folder: Path) -> Path:
     return Path(flight_dumps.write_dumps(dumps, dict.fromkeys(range(4), entries), ".json"))
 
 
-#: What writes an input into a folder and returns what to give to a command.
+#: Functions that write an input into a folder and return the path for a command.
 INPUTS: tuple[Callable[[Path], Path], ...] = (
     write_nsys_export,
     write_kineto_trace,
@@ -167,7 +167,7 @@ _PACKED = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")
 
 
 def has_token(content: bytes, token: str) -> bool:
-    """Return whether a file contains a token, packed or not: in ZIP, gzip, base64, PDF, Parquet."""
+    """Return whether a file contains a token, also inside ZIP, gzip, base64, PDF or Parquet."""
     return any(token.encode() in part.lower() for part in _unpack(content))
 
 
@@ -182,7 +182,7 @@ def _unpack(content: bytes) -> Iterator[bytes]:
         table = pq.read_table(BytesIO(content))
         yield repr((table.schema, table.schema.metadata, table.to_pylist())).encode()
     elif content.startswith((b"%PDF", b"\x89PNG")):
-        # Texts of a PNG may be compressed; every start of a stream is tried.
+        # Texts of a PNG may be compressed, so decompression is tried at every stream start.
         starts = (match.start(1) for match in _STREAM.finditer(content))
         zipped = starts if content.startswith(b"%PDF") else range(len(content) - 2)
         for start in zipped:

@@ -1,4 +1,4 @@
-"""What the processes of an export of nsys did, for writers of the same run in other formats."""
+"""Reads the processes of an nsys export, for writers of the same run in other formats."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ HIP = {
 
 @dataclass
 class Process:
-    """What one process of an export did.
+    """Activity of one process of an export.
 
     Attributes:
-        host: its node.
-        pid: the operating system's.
-        calls: start, end, tid, correlation id, name.
-        ranges: start, end, tid, text, whether it nests.
-        kernels: start, end, device, correlation id, stream, name.
-        copies: start, end, device, correlation id, stream.
-        fills: the same.
-        threads: tid and name.
+        host: Name of the host.
+        pid: Process id.
+        calls: Tuples of start, end, tid, correlation id, name.
+        ranges: Tuples of start, end, tid, text, whether it nests.
+        kernels: Tuples of start, end, device, correlation id, stream, name.
+        copies: Tuples of start, end, device, correlation id, stream.
+        fills: Tuples with the same fields.
+        threads: Tuples of tid and name.
     """
 
     host: str
@@ -51,9 +51,9 @@ class Process:
 
 
 def read_processes(export: Path, *, hip: bool = True) -> list[Process]:
-    """Return the processes of an export: with HIP's calls and times of their node, or as they are.
+    """Return the processes of an export, by default with HIP's calls and times of their node.
 
-    Of calls of HIP each correlation id is there once.
+    With HIP's calls, each correlation id occurs once.
     """
     processes: dict[int, Process] = {}
     with closing(sqlite3.connect(export)) as db:

@@ -1,4 +1,4 @@
-"""Orders and costs that papers and authors publish, as the reference holds them."""
+"""Orders and costs published by papers and authors, read from reference files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.needs import get_reference_file
 
 LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
 
-#: Our names of the schedules in the table.
+#: bubbleviz's names of the schedules in the table.
 OURS = {
     "torch:ScheduleGPipe": "gpipe",
     "1F1B": "1f1b",
@@ -30,7 +30,7 @@ OURS = {
     "torch:ScheduleInterleavedZeroBubble": "interleaved-zb",
 }
 
-#: Schedules whose order is the same at all times; of the others see tests/schedules/test_search.py.
+#: Schedules with a fixed order; tests/schedules/test_search.py covers the others.
 WITH_ORDER = [one for one in schedules() if one.searched is None or one.searched.limit is None]
 
 Row = dict[str, str]
@@ -48,7 +48,7 @@ def read_numbers(row: Row, *names: str) -> list[int]:
 
 
 def parse_listed_plan(row: Row) -> Plan:
-    """Return the plan of the order that a row of the table lists."""
+    """Parse the order in a row of the table."""
     orders, placement = [], {}
     for device, text in enumerate(row["order"].split("|")):
         matches = re.findall(r"(\d+)([FIWB])(\d+)", text)
@@ -59,5 +59,5 @@ def parse_listed_plan(row: Row) -> Plan:
     return Plan(row["schedule"], p, m, chunks, at, tuple(orders))
 
 
-#: Schedules of pipelines that microbatches enter at one end.
+#: Schedules in which microbatches enter the pipeline at one end only.
 ONE_WAY = [rule for rule in schedules() if rule.plan(4, 8, rule.chunks).replicas == 1]

@@ -1,4 +1,4 @@
-"""Bubble rates that the zero-bubble paper publishes, with the times they were computed from.
+"""Bubble rates published in the zero-bubble paper, and the times they were computed from.
 
 Source: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241: rates of Table 5, times of
 Table 9, for the models of 1.5 and 6.2 billion parameters on 8 stages.
@@ -16,8 +16,8 @@ class PublishedRun:
     """A model and a number of microbatches, measured by the paper.
 
     Attributes:
-        model: Number of parameters as the paper writes it.
-        microbatches: Number of microbatches of an iteration.
+        model: Number of parameters, in the paper's notation.
+        microbatches: Number of microbatches per iteration.
         times_us: T_F, T_B, T_W and T_comm of a stage and microbatch, in microseconds.
         chunks: Model chunks per rank under interleaved 1F1B.
         rates: Bubble rate of each schedule, rounded to four decimals.

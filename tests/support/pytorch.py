@@ -1,4 +1,4 @@
-"""A Python that has PyTorch and Megatron-Core, for the tests marked ``frameworks``."""
+"""A Python with PyTorch and Megatron-Core, for tests marked ``frameworks``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def get_python_with_torch() -> str:
     """Return a Python with the newest Megatron-Core and its PyTorch, installed on first use.
 
     Raises:
-        NotInstalledError: pip could not install the environment.
+        NotInstalledError: pip cannot install the environment.
     """
     return str(python_of(ENVIRONMENTS[0]))
 
 
 def run_python(*arguments: str | Path) -> str:
-    """Run a Python that has PyTorch, in the checkout; return what it printed."""
+    """Run the Python with PyTorch in the checkout, and return its output."""
     done = subprocess.run(
         [get_python_with_torch(), *map(str, arguments)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Planted runs as ``bubbleviz.annotate`` records them: the recorder's own files, of known times."""
+"""Records planted runs with the recorder of ``bubbleviz.annotate``, at known times."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bubbleviz.annotate.ranges import name_of
 from bubbleviz.annotate.recorder import Recorder
 from tests.planting.truth import TrueOperation, Truth
 
-#: UTC and the monotonic clock of a host when the first true nanosecond passes.
+#: UTC and the monotonic clock of a host at true time 0.
 UTC_NS, UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
 
 
 class Clock:
-    """A host's clocks, which stand where a test puts them.
+    """The clocks of a host, which a test sets.
 
     Args:
-        error_ns: by which its UTC is off.
-        uptime_ns: what its monotonic clock shows at time 0.
+        error_ns: Error of its UTC clock.
+        uptime_ns: Monotonic clock at time 0.
     """
 
     def __init__(self, error_ns: int = 0, uptime_ns: int = UPTIME_NS) -> None:
@@ -30,11 +30,11 @@ class Clock:
         self.error_ns, self._uptime_ns = error_ns, uptime_ns
 
     def monotonic(self) -> int:
-        """Return nanoseconds since the host was switched on."""
+        """Return the time since the host was started, in ns."""
         return self.now_ns + self._uptime_ns
 
     def utc(self) -> int:
-        """Return nanoseconds since 1970, as the host has them."""
+        """Return the UTC clock of the host, in ns since 1970."""
         return self.now_ns + UTC_NS + self.error_ns
 
 
@@ -55,11 +55,11 @@ def record_iteration(
     """Record the operations of one rank and iteration.
 
     Args:
-        recorder: of the rank.
-        clock: of its host, which it reads.
-        operations: with their true times, in any order.
-        number: of the iteration; None where no range names it.
-        later_ns: added to the times.
+        recorder: Recorder of the rank.
+        clock: Clock of its host, which the recorder reads.
+        operations: Operations with their true times, in any order.
+        number: Number of the iteration, or None if no range names it.
+        later_ns: Offset added to the times.
     """
     spans = sorted((*op.span, get_range_name(op)) for op in operations if op.span is not None)
     clock.now_ns = spans[0][0] + later_ns
@@ -80,7 +80,7 @@ def record_rank(
 ) -> None:
     """Record the operations of one rank, iteration by iteration, and stop.
 
-    ``named`` returns the number of an iteration; None where no range names it.
+    ``named`` returns the number of an iteration, or None if no range names it.
     """
     ran = sorted((o for o in operations if o.span), key=lambda o: o.start_ns or 0)
     for iteration, operations_of_iteration in itertools.groupby(
@@ -104,14 +104,14 @@ def record_run(
     """Record a planted run, one file per rank.
 
     Args:
-        truth: the run.
-        folder: of the files.
-        monkeypatch: names the hosts.
-        named: see :func:`record_rank`.
-        errors_ns: of the hosts' clocks, in the order in which ranks name them.
-        every: see :class:`~bubbleviz.annotate.recorder.Recorder`.
-        iterations: likewise.
-        limit_bytes: likewise.
+        truth: Planted run.
+        folder: Directory of the files.
+        monkeypatch: Fixture that sets the names of hosts.
+        named: See :func:`record_rank`.
+        errors_ns: Errors of the hosts' clocks, in the order of their ranks.
+        every: See :class:`~bubbleviz.annotate.recorder.Recorder`.
+        iterations: See there.
+        limit_bytes: See there.
     """
     hosts = list(dict.fromkeys(rank.host for rank in truth.ranks))
     for rank in truth.ranks:
@@ -141,7 +141,7 @@ def record_names(
     limit_bytes: int = 1 << 20,
     now_ns: int = 0,
 ) -> None:
-    """Record iterations of some operations, one after the other; of a microsecond by default."""
+    """Record iterations of consecutive operations, which take a microsecond by default."""
     clock = Clock()
     clock.now_ns = now_ns
     with Recorder(
@@ -159,7 +159,7 @@ def record_names(
 def write_recording(
     folder: Path, iterations: int = 3, rank: int = 0, world_size: int = 1, hour: int = 0
 ) -> Path:
-    """Write a recording of some iterations of a forward and a backward, and return its file."""
+    """Write a recording whose iterations have one forward and one backward, and return its file."""
     before = set(folder.glob("*")) if folder.exists() else set()
     names, place = ("F mb=0 stage=0", "BW mb=0 stage=0"), (rank, world_size)
     record_names(folder, names, iterations, place=place, now_ns=hour * 3_600_000_000_000)

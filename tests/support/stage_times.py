@@ -1,4 +1,4 @@
-"""How long the tasks of a simulated program take, by virtual stage."""
+"""Durations of the tasks of a simulated program, by virtual stage."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def make_durations(
     weight_ns: int | Sequence[int],
     optimizer_ns: int = 0,
 ) -> Duration:
-    """Return durations by virtual stage; BW takes backward and weight together.
+    """Return the duration function for these times; BW takes backward plus weight.
 
     Args:
-        forward_ns: T_F, one number or one a virtual stage.
-        backward_ns: T_B, the backward pass for the input alone.
+        forward_ns: T_F, one number or one per virtual stage.
+        backward_ns: T_B, the backward pass for the input only.
         weight_ns: T_W, the backward pass for the weights.
-        optimizer_ns: of every device.
+        optimizer_ns: Time of the optimizer on every device.
     """
 
     def at(times: int | Sequence[int], stage: int) -> int:

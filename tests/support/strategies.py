@@ -1,8 +1,8 @@
-"""Random small profiles, made to be nasty: ties everywhere, overlaps, and whatever can be missing.
+"""Strategies for small adversarial profiles, with ties, overlaps and missing data.
 
-``soups()`` has no order at all: ranges overlap freely, calls sit anywhere, kernels run before they
-are launched. ``schedules()`` looks like training (iterations of F, B, W and Optimizer on several
-processes), so that iterations, pairing and windows are reached, and is then damaged a little.
+``soups()`` has no order at all: ranges overlap freely, calls are anywhere, and kernels may run
+before their launch. ``schedules()`` resembles training (iterations of F, B, W and Optimizer on
+several processes), so that iterations, pairing and windows are tested, and is then damaged.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COMMUNICATION_KERNELS = (
     "void deep_ep::internode::dispatch()",
     "nvshmem_barrier",
 )
-#: The first may cross threads; loaders, watchdogs and profilers may not.
+#: Only launches of the first thread may belong to ranges of other threads.
 THREAD_NAMES = ("pt_autograd_0", "python", "pt_data_worker", "pt_nccl_watchdg", "profiler")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a profile, before they are written."""
+    """Rows of a profile before it is written."""
 
     kernels: tuple[K, ...] = ()
     calls: tuple[C, ...] = ()
@@ -59,7 +59,7 @@ def _small(high: int) -> st.SearchStrategy[int]:
 
 
 def draw_operation_names() -> st.SearchStrategy[str]:
-    """Names of operations, few distinct ones, so that parts and occurrences are common."""
+    """Draw names of operations from a small set, so that parts and repetitions are common."""
     coordinates = st.tuples(_small(2), _small(1), st.sampled_from((0, 0, 0, 1)))
     work = st.builds(
         lambda letter, at: f"{letter}{at[0]}.{at[1]}.{at[2]}",
@@ -79,7 +79,7 @@ def draw_operation_names() -> st.SearchStrategy[str]:
 
 
 def draw_other_names() -> st.SearchStrategy[str | None]:
-    """Names of nothing, or nearly of something."""
+    """Draw names that name no operation, though some nearly do."""
     words = "aten::mm F B pre_step F0.0 xF0.0.0 f0.0.0 B-1.0.0 SEND_FORWARD_RECV_BACKWARD iter_0"
     odd = ("F0.0.0 ", "F0.0.0\n", "F\N{ARABIC-INDIC DIGIT ZERO}.0.0", "", None)
     return st.sampled_from((*words.split(), *odd))
@@ -91,7 +91,7 @@ def marks() -> st.SearchStrategy[str]:
 
 @st.composite
 def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
-    """Rows without any order: whatever an export can hold."""
+    """Draw rows without any order, as far as an export can contain them."""
     at = st.tuples(st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3))))
     device = st.integers(0, draw(st.integers(0, 1)))
     ranges = draw(_draw_ranges(at, horizon, draw(st.booleans())))
@@ -108,7 +108,7 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
             max_size=14,
         )
     )
-    # Half of the calls sit exactly at an edge of some range, where ties are.
+    # Half of the calls start exactly at the edge of a range, which creates ties.
     edges = [(r.start, r.end) for r in ranges if r.end is not None] or [(0, 0)]
     for place in range(0, len(calls), 2):
         first, last = draw(st.sampled_from(edges))
@@ -169,7 +169,7 @@ def _thread_names() -> st.SearchStrategy[str]:
 def _draw_ranges(
     draw: st.DrawFn, at: st.SearchStrategy[tuple[int, int]], horizon: int, with_marks: bool
 ) -> list[R]:
-    """Ranges of all kinds anywhere, nested and overlapping, some of them twice, in any order."""
+    """Draw ranges of all kinds: nested, overlapping or duplicated, in any order."""
     names: st.SearchStrategy[str | None] = st.one_of(
         *[draw_operation_names()] * 8, draw_other_names(), *([marks()] * 2 if with_marks else [])
     )
@@ -205,7 +205,7 @@ def _draw_ranges(
 
 @dataclass
 class _Process:
-    """What one process of a schedule has recorded so far: its rows and its two clocks."""
+    """Rows and clocks of one process of a schedule."""
 
     pid: int
     device: int
@@ -218,7 +218,7 @@ class _Process:
     key: int = 0
 
     def launch(self, draw: st.DrawFn, name: str, tid: int) -> None:
-        """Launch a kernel (or a copy), from some thread, a moment later."""
+        """Launch a kernel or copy from a random thread, after a short time."""
         start = self.host = self.host + draw(_small(1))
         self.host += draw(_small(1))
         self.key += draw(st.sampled_from((1, 1, 1, 1, 0)))
@@ -229,11 +229,11 @@ class _Process:
             self.copies.append(M(self.gpu, end, self.key, self.pid, self.device))
         else:
             self.kernels.append(K(self.gpu, end, self.key, name, self.pid, self.device))
-        # A kernel may overlap the next one: two streams.
+        # A kernel may overlap the next one on another stream.
         self.gpu = draw(st.sampled_from((end, end, end, self.gpu)))
 
     def operation(self, draw: st.DrawFn, name: str, nested: str | None = None) -> None:
-        """Open a range, launch something, close it; backward may launch on another thread."""
+        """Open a range, launch work and close it; a backward may launch on another thread."""
         start = self.host = self.host + draw(_small(1))
         backward = name[0] in "BW" and draw(st.booleans())
         place = len(self.ranges)
@@ -250,7 +250,7 @@ class _Process:
 
 
 def _draw_iteration_names(draw: st.DrawFn, style: str, microbatches: int) -> list[str]:
-    """Names of one iteration in order: a warm-up, then forwards and backwards by turns."""
+    """Draw the names of one iteration in order: warm-up, then alternating F and B."""
     warmup = draw(st.integers(1, microbatches))
     forward = list(range(microbatches))
     backward = list(range(microbatches))
@@ -282,7 +282,7 @@ STYLES = ("split", "split", "fused", "constant", "clear", "recompute", "evaluati
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Rows:
-    """Training on one to three processes, then damaged: cut, rows lost, doubled or shuffled."""
+    """Draw training on one to three processes, damaged by cuts or lost, doubled, shuffled rows."""
     style = draw(st.sampled_from(STYLES))
     iterations = draw(st.integers(1, 3))
     microbatches = draw(st.integers(1, 3))
@@ -324,7 +324,7 @@ def schedules(draw: st.DrawFn) -> Rows:
 
 
 def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
-    """Lose, double, cut or shuffle a few rows, or leave all as it is."""
+    """Lose, double, cut or shuffle a few rows, or leave all rows unchanged."""
     damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
     kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)
     if damage == "lose" and calls and ranges:

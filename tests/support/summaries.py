@@ -46,7 +46,7 @@ def make_saved_run(
     bubble_parts: Sequence[tuple[str, float]] = (),
     contradicted: bool = False,
 ) -> RunSummary:
-    """Return a report on bubbles.
+    """Return a report on bubbles with chosen numbers.
 
     Args:
         ratios: Ratios by name.
@@ -164,7 +164,7 @@ def make_slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
 
 
 def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseTimeEntry:
-    """Return the times of operations that all take equally long."""
+    """Return the times of operations of equal length."""
     values = {
         "phase": phase,
         "median_ns": ns,

@@ -1,4 +1,4 @@
-"""Adds recorded CUDA events and waits to small exports of nsys; times in microseconds."""
+"""Adds CUDA events and waits to small nsys exports; times are microseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.idle_runs import US
 from tests.support.nsys_exports import pack_global_id
 
-#: What CUPTI writes for no stream and no event.
+#: CUPTI's values for no stream and no event.
 NONE = (1 << 32) - 1
 WAITS, RECORDS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 _TABLES = f"""
@@ -27,7 +27,7 @@ CREATE TABLE {RECORDS} (timestamp INTEGER, deviceId INTEGER NOT NULL, contextId 
 
 @dataclass(frozen=True)
 class Rec:
-    """A record of an event; its call is that of its correlation id."""
+    """A record of an event; its correlation id identifies its call."""
 
     stream: int
     event: int
@@ -40,7 +40,7 @@ class Rec:
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait of a stream, or of a host, at a time."""
+    """A wait of a stream or of a host."""
 
     start: int
     stream: int = NONE
@@ -58,13 +58,13 @@ def add_synchronisation(
     *,
     without: Sequence[str] = (),
 ) -> Path:
-    """Add tables of records and waits to an export, and return it.
+    """Add tables of records and waits to an export, and return its path.
 
     Args:
-        file: of the export.
-        records: rows of the one.
-        waits: rows of the other.
-        without: tables, and columns as ``TABLE.column``, to drop again.
+        file: Export to change.
+        records: Rows of the table of event records.
+        waits: Rows of the table of synchronizations.
+        without: Tables, or columns as ``TABLE.column``, to drop at the end.
     """
     with closing(sqlite3.connect(file)) as db:
         db.execute("PRAGMA synchronous = OFF")

@@ -1,4 +1,4 @@
-"""Writes planted exports of nsys as traces of PyTorch's profiler: the same run, another door."""
+"""Converts planted nsys exports to traces of PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from tests.support.processes import read_processes
 
 Events = list[dict[str, Any]]
-#: In microseconds, as ``baseTimeNanoseconds`` goes with them.
+#: Times are microseconds relative to ``baseTimeNanoseconds``.
 _US = 1000
-#: What CUPTI writes for no stream and no event.
+#: CUPTI's values for no stream and no event.
 _NONE = (1 << 32) - 1
 #: By whether a wait names a stream, and an event.
 _SYNC_KINDS = {
@@ -35,7 +35,7 @@ def _make_event(cat: str, name: str, start: int, end: int, **more: Any) -> dict[
 def _read_synchronisation(
     connection: sqlite3.Connection, *, records: bool
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (process, event) of the waits of an export, and of its records of events."""
+    """Yield (process, event) for the waits of an export and for its event records."""
     rows = connection.execute
     recorded = {}
     for device, stream, correlation, process, event, pairing in rows(
@@ -46,7 +46,7 @@ def _read_synchronisation(
         args = {"event_id": event, "stream": stream, "correlation": correlation}
         place: dict[str, Any] = {"pid": device, "tid": stream, "args": {**args, "device": device}}
         if records:
-            # Versions without times of the device write 0.
+            # Versions that record no device times write 0.
             yield process, {**_make_event("cuda_event", "cudaEvent", 0, 1, **place), "ts": 0}
     for start, end, device, stream, correlation, process, event, pairing in rows(
         "SELECT start, end, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId "
@@ -54,7 +54,7 @@ def _read_synchronisation(
     ):
         of_stream, of_event = ((n != _NONE) for n in (stream, event))
         kind = _SYNC_KINDS[of_stream, of_event]
-        # Kineto looks events up by the context of the wait.
+        # Kineto looks up events by the context of the wait.
         known = (-1, -1) if records else recorded.get((process, device, pairing), (-1, -1))
         told = {
             "wait_on_stream": known[0],
@@ -70,13 +70,13 @@ def _read_synchronisation(
 def write_traces(
     export: Path, folder: Path, *, records: bool = True, modules: bool = False
 ) -> list[Path]:
-    """Write a gzipped trace for each process of a planted export; return the files.
+    """Write one gzipped trace per process of a planted export, and return the files.
 
     Args:
-        export: of nsys.
-        folder: where to write them.
-        records: whether records of events are written, or each wait tells its own.
-        modules: whether ranges named as modules are written as Python's functions.
+        export: Export of nsys.
+        folder: Directory of the traces.
+        records: Whether to write event records; otherwise each wait refers to its record.
+        modules: Whether ranges named like modules are written as Python functions.
     """
     with closing(sqlite3.connect(export)) as connection:
         rows = connection.execute
@@ -133,7 +133,7 @@ def _get_category(name: str, *, modules: bool) -> str:
 
 
 def set_world_size(traces: list[Path], world: object) -> list[Path]:
-    """Return the traces with the numbers of their ranks in a world of that size."""
+    """Add rank numbers and the world size to traces, and return them."""
     for rank, trace in enumerate(traces):
         document = json.loads(gzip.decompress(trace.read_bytes()))
         document["distributedInfo"] = {"rank": rank, "world_size": world, "backend": "nccl"}

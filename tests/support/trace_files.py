@@ -1,4 +1,4 @@
-"""Reads traces back as a viewer does: event by event, in order of time."""
+"""Reads traces like a viewer: event by event, sorted by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Slice:
-    """A slice, in the process and on the lane where a viewer shows it."""
+    """A slice, with the process and the lane in which a viewer shows it."""
 
     process: int
     track: str
@@ -30,7 +30,7 @@ class Slice:
 
 @dataclass
 class Loaded:
-    """What a trace holds."""
+    """Contents of a trace."""
 
     processes: list[tuple[int, str]] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
@@ -38,20 +38,20 @@ class Loaded:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def of(self, category: str, process: int | None = None) -> list[Slice]:
-        """Return the slices of a category, in order of their places."""
+        """Return the slices of a category, sorted by process, lane and time."""
         some = [s for s in self.slices if s.category == category]
         return sorted((s for s in some if process in (None, s.process)), key=lambda s: s.place)
 
 
 def convert_to_ns(time_us: Decimal | int) -> int:
-    """Return microseconds as nanoseconds; there is nothing below these."""
+    """Convert microseconds to nanoseconds, and check that the result is an integer."""
     time_ns = time_us * 1000
     assert time_ns == int(time_ns)
     return int(time_ns)
 
 
 def read_chrome(text: str) -> Loaded:
-    """Return what a trace in Chrome's format holds."""
+    """Read a trace in Chrome's format."""
     document = json.loads(text, parse_float=Decimal)
     assert list(document) == ["displayTimeUnit", "otherData", "traceEvents"]
     assert document["displayTimeUnit"] == "ns"
@@ -73,7 +73,7 @@ def read_chrome(text: str) -> Loaded:
             lanes.setdefault((pid, told[name, pid, tid].split(" (")[0]), []).append(tid)
     where = {tid: (track, own.index(tid)) for (_, track), own in lanes.items() for tid in own}
     last: dict[int, Slice] = {}
-    # In order of time; those of one time stand in the order of the file.
+    # Sorted by time; events with equal times keep the order of the file.
     for event in sorted((e for e in document["traceEvents"] if "ts" in e), key=lambda e: e["ts"]):
         time_ns = convert_to_ns(event["ts"])
         if event["ph"] == "C":

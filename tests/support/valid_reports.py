@@ -1,4 +1,4 @@
-"""Checks that JSON reports fit their models, from which their JSON Schemas are generated."""
+"""Checks JSON reports against their models, from which the JSON Schemas are generated."""
 
 from __future__ import annotations
 

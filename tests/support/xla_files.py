@@ -1,7 +1,7 @@
-"""Writes small files of XLA's profiler: planes in, ``*.xplane.pb`` or trace JSON out.
+"""Writes planes as small files of XLA's profiler: ``*.xplane.pb`` or trace JSON.
 
-The messages are described here once more, whole and apart from the reader's, so that what the
-reader leaves out is there, and an independent reading is at hand.
+The complete messages are defined here, independently of the reader, so that fields which the reader
+ignores are written as well, and files can be read independently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-#: Each message with its fields: name, number and type, * for many.
+#: Fields of each message: name, number and type; * marks repeated fields.
 _MESSAGES = """
 XStat: metadata_id 1 int64, double_value 2 double, uint64_value 3 uint64, int64_value 4 int64,
   str_value 5 bytes, bytes_value 6 bytes, ref_value 7 uint64
@@ -40,7 +40,7 @@ _FIELDS = {
 
 @cache
 def build_space_type() -> Any:
-    """Return the message XSpace, whole."""
+    """Return the complete message type XSpace."""
     proto = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="planes.proto", package="planes")
     for message, fields in _FIELDS.items():
@@ -60,7 +60,7 @@ def build_space_type() -> Any:
 
 @dataclass(frozen=True)
 class E:
-    """An event: its kind's name, and nanoseconds after the line's begin."""
+    """An event: name of its kind, and times in ns relative to the start of the line."""
 
     name: str
     start: float
@@ -78,7 +78,7 @@ class L:
 
 @dataclass(frozen=True)
 class P:
-    """A plane; ``kinds`` are statistics and display names of kinds of events, by name."""
+    """A plane; ``kinds`` contains statistics and display names of event kinds, by name."""
 
     name: str
     lines: Sequence[L] = ()
@@ -109,7 +109,7 @@ def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, re
 
 
 def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) -> bytes:
-    """Return an XSpace; texts of statistics are told once and referred to, or in place."""
+    """Return a serialized XSpace; with ``refs``, statistics refer to shared strings."""
     whole = build_space_type()(hostnames=[_encode(host) for host in hosts])
     for plane in planes:
         added_plane = whole.planes.add(name=_encode(plane.name))
@@ -137,7 +137,7 @@ def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = T
 
 
 def make_trace_json(planes: Sequence[P]) -> bytes:
-    """Return the same as trace events, as XLA's converter writes them: all arguments are texts."""
+    """Return planes as trace events like XLA's converter, with all arguments as strings."""
     events: list[object] = []
     for pid, plane in enumerate(planes, 1):
         events.append(_convert_value("process_name", plane.name, {"pid": pid}))

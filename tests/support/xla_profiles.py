@@ -1,4 +1,4 @@
-"""Small profiles of XLA, and the real ones."""
+"""Small profiles of XLA, and paths of real ones."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def make_op(name: str, start: float, end: float, **stats: int | str) -> E:
 
 
 def run_gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
-    """Yield name, path, start and end of what one stage runs in a step of GPipe.
+    """Yield name, path, start and end of the instructions of one stage in a step of GPipe.
 
-    What is received is waited for in a collective-permute, up to the next operation.
+    A stage waits for its input in a collective-permute, which ends when the next operation starts.
     """
     unit_f, unit_b = T_F, T_B
     turn = begin + (STAGES + MICROBATCHES - 1) * unit_f
@@ -73,7 +73,7 @@ def make_tpu(stages: int = STAGES) -> list[P]:
 
 
 def make_gpu() -> list[P]:
-    """Return the same on GPUs, launched by a thread for each, in time and in order."""
+    """Return the same run on GPUs, each launched in order by its own thread."""
     planes, threads = [], []
     correlation = 0
     for stage in range(STAGES):
@@ -113,7 +113,7 @@ def read_profile_of(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
 
 
 def read_or_refused(path: Path) -> Profile | None:
-    """Return a profile; None where one sentence that names the file refuses it."""
+    """Return a profile, or None if it is refused in one sentence that names the file."""
     try:
         return read_profile_of(path)
     except errors.BubblevizError as error:

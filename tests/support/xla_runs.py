@@ -1,4 +1,4 @@
-"""Small runs of XLA for instruction costs."""
+"""Small runs of XLA, for tests of instruction costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.nsys_exports import C, K, M, R, write_profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
-#: Every form in which XLA has named the ranges of instructions.
+#: All formats in which XLA has named the ranges of instructions.
 FORMS = (
     "Thunk:#hlo_op={}#",
     "TSL:Thunk:#hlo_op={}#",
@@ -29,7 +29,7 @@ FORMS = (
 
 @dataclass
 class Run:
-    """A JAX run that is written down as it goes: the host's clock ticks, devices do one by one."""
+    """Builder of a JAX run: the host's clock advances per call, and devices run work in order."""
 
     kernels: list[K] = field(default_factory=list)
     calls: list[C] = field(default_factory=list)
@@ -108,7 +108,7 @@ def list_costs(costs: Costs) -> dict[str, float]:
 
 
 def make_steps(count: int, cost: int = 1_000) -> Run:
-    """Return a run of ``jit_step`` in which the step k takes ``cost`` + k, the first ten times."""
+    """Return a run of ``jit_step`` whose step k costs ``cost`` + k; step 0 is ten times slower."""
     run = Run()
     for k in range(count):
         with run.module():
